@@ -1,0 +1,1 @@
+//! handlers.toml: read, checked whole, and turned into typed settings.

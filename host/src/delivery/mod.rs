@@ -1,0 +1,101 @@
+//! The heart: what is handed to a handler, in which order, how often, and what
+//! is recorded of it.
+//!
+//! Nothing here knows SQL or wasmtime. [`group`] is the loop of one group;
+//! [`settlement`], [`ordering`] and [`backoff`] are pure; [`state`] keeps what
+//! handlers write until it is settled. A handler is whatever implements
+//! [`Handler`], a database whatever implements [`crate::store::Store`].
+
+pub mod backoff;
+pub mod clock;
+pub mod group;
+pub mod ordering;
+pub mod settlement;
+pub mod state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::event::{Attempt, Event, GroupName, LogEvent, Tenant};
+use crate::failure::Failure;
+use state::AttemptState;
+
+/// Code that handles events, loaded and ready. Shared by everything that runs
+/// the same component with the same settings.
+pub trait Handler: Send + Sync + 'static {
+    /// The component's digest: `sha256:` and hex digits.
+    fn digest(&self) -> &str;
+
+    /// Something that makes attempts, one at a time. Cheap: instances are made
+    /// when they are needed.
+    fn worker(&self) -> Box<dyn Worker>;
+}
+
+/// Makes attempts, one at a time, and keeps the instance between them for as
+/// long as its settings say.
+///
+/// A future of [`Worker::attempt`] may be dropped at any await: the attempt
+/// then never happened, and the next one gets a fresh instance.
+#[async_trait]
+pub trait Worker: Send {
+    /// Calls the handler with one event.
+    async fn attempt(&mut self, call: Call<'_>) -> Report;
+
+    /// Tells that a batch has ended.
+    fn end_batch(&mut self);
+}
+
+/// What one attempt is given.
+#[derive(Clone)]
+pub struct Call<'a> {
+    /// The group on whose behalf.
+    pub group: &'a GroupName,
+    /// Who owns the event and the handler.
+    pub tenant: &'a Tenant,
+    /// The event. An event that is addressed to the group is a replay.
+    pub event: &'a LogEvent,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// The group's state as this attempt sees it; takes its writes.
+    pub state: Arc<AttemptState>,
+}
+
+/// What one attempt did.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it emitted, complete with id, source and time. To be dropped unless
+    /// the outcome is success.
+    pub emits: Vec<Event>,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The event is handled.
+    Success,
+    /// The handler failed; counts as an attempt.
+    Failure(Failure),
+    /// The handler could not be run, or not to its end, for a reason that is
+    /// not its own, such as a database that is gone. Counts for nothing.
+    NotRun(String),
+}
+
+/// What an attempt used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Wall-clock time of the call, with the making of an instance if it was
+    /// fresh.
+    pub duration: Duration,
+    /// The instance's memories together, in bytes, at the end.
+    pub memory_bytes: usize,
+    /// Whether the instance was made for this attempt.
+    pub fresh: bool,
+    /// Lines that the guest logged.
+    pub log_lines: u32,
+}

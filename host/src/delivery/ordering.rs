@@ -1,0 +1,1 @@
+//! Which events may run now. Pure.

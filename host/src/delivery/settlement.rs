@@ -1,0 +1,1 @@
+//! Outcomes of a batch -> what to commit. Pure.

@@ -1,0 +1,220 @@
+//! A group's state between the store and the settlement.
+//!
+//! Three layers, each seen through the one above it: what is committed, what
+//! the successful attempts of the open batch wrote, what the attempt under way
+//! wrote. An attempt's writes join the batch's when it succeeds and vanish when
+//! it fails; the batch's are recorded with the settlement.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::store::{StateWrite, StoreError};
+
+/// Where committed state is read from.
+#[async_trait]
+pub trait CommittedState: Send + Sync + 'static {
+    /// The committed value of a key.
+    async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The first `limit` committed keys with this prefix, by bytes.
+    async fn keys(
+        &self,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError>;
+}
+
+/// No committed state at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EmptyState;
+
+#[async_trait]
+impl CommittedState for EmptyState {
+    async fn get(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(None)
+    }
+
+    async fn keys(&self, _: &str, _: &str, _: usize) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+type Writes = BTreeMap<String, Option<Vec<u8>>>;
+
+/// What the successful attempts of a batch wrote, within one scope.
+#[derive(Debug, Clone, Default)]
+pub struct BatchState {
+    scope: String,
+    writes: Arc<Writes>,
+}
+
+impl BatchState {
+    /// Nothing written yet.
+    #[must_use]
+    pub fn new(scope: impl Into<String>) -> Self {
+        Self { scope: scope.into(), writes: Arc::default() }
+    }
+
+    /// The state as the next attempt sees it.
+    #[must_use]
+    pub fn attempt(&self, committed: Arc<dyn CommittedState>) -> Arc<AttemptState> {
+        Arc::new(AttemptState { committed, batch: self.clone(), writes: Mutex::default() })
+    }
+
+    /// Takes over what a successful attempt wrote.
+    pub fn accept(&mut self, attempt: &AttemptState) {
+        let writes = std::mem::take(&mut *attempt.lock());
+        if !writes.is_empty() {
+            Arc::make_mut(&mut self.writes).extend(writes);
+        }
+    }
+
+    /// Everything written, one write a key.
+    #[must_use]
+    pub fn into_writes(self) -> Vec<StateWrite> {
+        let scope = self.scope;
+        Arc::unwrap_or_clone(self.writes)
+            .into_iter()
+            .map(|(key, value)| StateWrite { scope: scope.clone(), key, value })
+            .collect()
+    }
+}
+
+/// The state as one attempt sees it.
+pub struct AttemptState {
+    committed: Arc<dyn CommittedState>,
+    batch: BatchState,
+    writes: Mutex<Writes>,
+}
+
+impl std::fmt::Debug for AttemptState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttemptState").field("batch", &self.batch).finish_non_exhaustive()
+    }
+}
+
+impl AttemptState {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Writes> {
+        // Each critical section is one map operation, so a poisoned map is whole.
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        if let Some(value) = self.lock().get(key) {
+            return Ok(value.clone());
+        }
+        if let Some(value) = self.batch.writes.get(key) {
+            return Ok(value.clone());
+        }
+        self.committed.get(&self.batch.scope, key).await
+    }
+
+    /// Gives a key a value.
+    pub fn set(&self, key: String, value: Vec<u8>) {
+        self.lock().insert(key, Some(value));
+    }
+
+    /// Removes a key.
+    pub fn delete(&self, key: String) {
+        self.lock().insert(key, None);
+    }
+
+    /// The first `limit` keys that start with `prefix`, by bytes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn keys(&self, prefix: &str, limit: usize) -> Result<Vec<String>, StoreError> {
+        let mut over: BTreeMap<String, bool> = BTreeMap::new();
+        {
+            let own = self.lock();
+            for writes in [&*self.batch.writes, &*own] {
+                let range = writes
+                    .range(prefix.to_owned()..)
+                    .take_while(|(key, _)| key.starts_with(prefix));
+                over.extend(range.map(|(key, value)| (key.clone(), value.is_some())));
+            }
+        }
+        // Each deletion can hide one committed key, so read that many more.
+        let hidden = over.values().filter(|set| !**set).count();
+        let committed =
+            self.committed.keys(&self.batch.scope, prefix, limit.saturating_add(hidden)).await?;
+        for key in committed {
+            over.entry(key).or_insert(true);
+        }
+        Ok(over.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).take(limit).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(&'static [&'static str]);
+
+    #[async_trait]
+    impl CommittedState for Fixed {
+        async fn get(&self, _: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+            Ok(self.0.contains(&key).then(|| key.as_bytes().to_vec()))
+        }
+
+        async fn keys(
+            &self,
+            _: &str,
+            prefix: &str,
+            limit: usize,
+        ) -> Result<Vec<String>, StoreError> {
+            let fits = self.0.iter().filter(|key| key.starts_with(prefix));
+            Ok(fits.take(limit).map(|key| (*key).to_owned()).collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_reads_its_own_writes_over_the_batch_over_the_store() {
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["a", "b", "c"]));
+        let mut batch = BatchState::new("");
+        let first = batch.attempt(Arc::clone(&committed));
+        first.set("a".into(), b"1".to_vec());
+        first.delete("b".into());
+        batch.accept(&first);
+
+        let second = batch.attempt(Arc::clone(&committed));
+        assert_eq!(second.get("a").await.unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(second.get("b").await.unwrap(), None);
+        assert_eq!(second.get("c").await.unwrap().as_deref(), Some(&b"c"[..]));
+        second.set("a".into(), b"2".to_vec());
+        assert_eq!(second.get("a").await.unwrap().as_deref(), Some(&b"2"[..]));
+    }
+
+    #[tokio::test]
+    async fn the_writes_of_a_failed_attempt_vanish() {
+        let committed: Arc<dyn CommittedState> = Arc::new(EmptyState);
+        let batch = BatchState::new("");
+        let failed = batch.attempt(Arc::clone(&committed));
+        failed.set("a".into(), b"1".to_vec());
+        drop(failed);
+        assert_eq!(batch.attempt(committed).get("a").await.unwrap(), None);
+        assert!(batch.into_writes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn keys_merge_the_layers_and_skip_what_was_deleted() {
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["k1", "k2", "k4", "x"]));
+        let mut batch = BatchState::new("");
+        let first = batch.attempt(Arc::clone(&committed));
+        first.delete("k1".into());
+        first.set("k3".into(), vec![]);
+        batch.accept(&first);
+        let second = batch.attempt(committed);
+        second.set("k0".into(), vec![]);
+        second.delete("k2".into());
+        assert_eq!(second.keys("k", 10).await.unwrap(), ["k0", "k3", "k4"]);
+        assert_eq!(second.keys("k", 2).await.unwrap(), ["k0", "k3"]);
+    }
+}

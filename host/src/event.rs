@@ -1,0 +1,212 @@
+//! The event: a CloudEvent 1.0, its place in the log, and the names that
+//! delivery is told in.
+//!
+//! Newtypes keep positions, epochs and attempts from being mixed up. The JSON
+//! form, with every check of the CloudEvents specification, is in [`json`].
+
+pub mod json;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A place in the log. Grows along the log; gaps are normal. 0 is before the
+/// first event.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Position(pub i64);
+
+impl Position {
+    /// Before the first event.
+    pub const ZERO: Self = Self(0);
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A group's fencing token: goes up by one with each new leader, and with
+/// whoever else moves the cursor.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Epoch(pub i64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One call of the handler with one event, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Attempt(pub u32);
+
+impl Attempt {
+    /// The first attempt of an event.
+    pub const FIRST: Self = Self(1);
+
+    /// The attempt after this one; saturates.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A name that is not allowed, with the rule it breaks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{name}` is not a name: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit"
+)]
+pub struct InvalidName {
+    /// What was given, cut to a printable length.
+    pub name: String,
+}
+
+fn checked_name(name: &str) -> Result<Arc<str>, InvalidName> {
+    let fits = !name.is_empty()
+        && name.len() <= 128
+        && name.as_bytes()[0].is_ascii_alphanumeric()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
+    if fits {
+        Ok(name.into())
+    } else {
+        Err(InvalidName { name: name.chars().take(64).filter(|c| !c.is_control()).collect() })
+    }
+}
+
+/// The name of a consumer group, also safe as a file name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct GroupName(Arc<str>);
+
+impl GroupName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for GroupName {
+    type Err = InvalidName;
+
+    fn from_str(name: &str) -> Result<Self, InvalidName> {
+        checked_name(name).map(Self)
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// An owner of events and handlers. The empty tenant owns what names none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// The tenant of events and handlers that name none.
+    #[must_use]
+    pub fn none() -> Self {
+        Self("".into())
+    }
+
+    /// The name as text; empty for [`Tenant::none`].
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is [`Tenant::none`].
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl FromStr for Tenant {
+    type Err = InvalidName;
+
+    fn from_str(name: &str) -> Result<Self, InvalidName> {
+        if name.is_empty() { Ok(Self::none()) } else { checked_name(name).map(Self) }
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// The value of a CloudEvents extension attribute, as JSON can tell them apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ExtensionValue {
+    /// A CloudEvents Boolean.
+    Boolean(bool),
+    /// A CloudEvents Integer.
+    Integer(i32),
+    /// Every other type, in its canonical text form.
+    Text(String),
+}
+
+/// A CloudEvents 1.0 event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Identifies the event together with `source`. Not empty.
+    pub id: String,
+    /// A URI-reference. Not empty.
+    pub source: String,
+    /// The CloudEvents attribute `type`. Not empty.
+    pub event_type: String,
+    /// What the event is about, within `source`.
+    pub subject: Option<String>,
+    /// When it happened; stores keep microseconds.
+    pub time: Timestamp,
+    /// The media type of `data`; absent means `application/json`.
+    pub datacontenttype: Option<String>,
+    /// A URI of the schema of `data`.
+    pub dataschema: Option<String>,
+    /// CloudEvents' partitioning extension.
+    pub partitionkey: Option<String>,
+    /// Every other extension attribute.
+    pub extensions: BTreeMap<String, ExtensionValue>,
+    /// The payload as bytes; `None` for an event without one.
+    pub data: Option<Vec<u8>>,
+}
+
+/// An event in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEvent {
+    /// Its place.
+    pub position: Position,
+    /// The one group that receives it, or `None` for all. Only a replay sets it.
+    pub deliver_to: Option<GroupName>,
+    /// The event.
+    pub event: Event,
+}

@@ -1,0 +1,17 @@
+//! The library behind the `host` program.
+//!
+//! An event flows straight: [`store`] fetch, [`delivery`], [`sandbox`] call,
+//! settlement, [`store`] settle. Dependencies point one way: `cli` to
+//! [`supervisor`] to [`delivery`] to the traits of [`store`] and
+//! [`delivery::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
+
+pub mod cli;
+pub mod config;
+pub mod delivery;
+pub mod event;
+pub mod failure;
+pub mod leadership;
+pub mod sandbox;
+pub mod store;
+pub mod supervisor;
+pub mod telemetry;

@@ -1,0 +1,2 @@
+//! The `host` program.
+fn main() {}

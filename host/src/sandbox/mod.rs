@@ -1,0 +1,3 @@
+//! The sandbox: everything that knows wasmtime.
+
+pub mod settings;

@@ -1,0 +1,627 @@
+//! The store: everything that must outlive a process, in the glossary's words.
+//!
+//! [`Store`] is what delivery needs of a database. Each database has a folder
+//! of its own here, and SQL appears nowhere else. A store decides nothing: it
+//! records settlements that delivery computed, and guards them by the epoch.
+//!
+//! Whatever the store, these hold, and [`suite`] tests them:
+//! - a settlement commits whole or not at all, and only under the group's
+//!   current epoch;
+//! - nothing at or below the safe position can appear in the log any more;
+//! - a dead letter is replayed or discarded once, whoever asks at once.
+
+pub mod memory;
+pub mod sqlite;
+pub mod suite;
+
+use std::fmt;
+use std::str::FromStr;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::event::{Attempt, Epoch, Event, GroupName, LogEvent, Position, Tenant};
+use crate::failure::FailureKind;
+
+/// What a store can answer instead of doing what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database did not answer, was busy too long, or broke off. Whether a
+    /// write that was under way happened is unknown. Trying again may help.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// The database answered, but what it holds or says makes no sense to this
+    /// program. Trying again will not help.
+    #[error("{0}")]
+    Unusable(String),
+    /// The thing that was named does not exist.
+    #[error("{0} not found")]
+    NotFound(Missing),
+    /// The request does not fit the state of things; the text says what would.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What was not found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// A consumer group.
+    Group(GroupName),
+    /// A dead letter; also one that somebody else replays at this moment.
+    DeadLetter(DeadLetterId),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(name) => write!(f, "group `{name}`"),
+            Self::DeadLetter(id) => write!(f, "dead letter {id}"),
+        }
+    }
+}
+
+/// The number of a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct DeadLetterId(pub i64);
+
+impl fmt::Display for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which event types a group receives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// Patterns: a type, or a prefix followed by `*`. Never empty.
+    patterns: Vec<String>,
+}
+
+/// A subscription that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSubscription {
+    /// No pattern at all.
+    #[error("a subscription names at least one event type; `*` is all of them")]
+    Empty,
+    /// A pattern that is empty or has a `*` before its end.
+    #[error("`{0}` is no event type: give a type, a prefix that ends in `*`, or `*` for all")]
+    Pattern(String),
+}
+
+impl Subscription {
+    /// Checks the patterns.
+    ///
+    /// # Errors
+    /// When there is none, or one is empty or has a `*` before its end.
+    pub fn new<S: Into<String>>(
+        patterns: impl IntoIterator<Item = S>,
+    ) -> Result<Self, InvalidSubscription> {
+        let patterns: Vec<String> = patterns.into_iter().map(Into::into).collect();
+        if patterns.is_empty() {
+            return Err(InvalidSubscription::Empty);
+        }
+        for pattern in &patterns {
+            let body = pattern.strip_suffix('*').unwrap_or(pattern);
+            if pattern.is_empty() || body.contains('*') {
+                return Err(InvalidSubscription::Pattern(pattern.clone()));
+            }
+        }
+        Ok(Self { patterns })
+    }
+
+    /// Every event type.
+    #[must_use]
+    pub fn all() -> Self {
+        Self { patterns: vec!["*".to_owned()] }
+    }
+
+    /// The patterns as they were given.
+    #[must_use]
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+
+    /// Whether every type matches.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.patterns.iter().any(|pattern| pattern == "*")
+    }
+
+    /// Whether an event type matches.
+    #[must_use]
+    pub fn matches(&self, event_type: &str) -> bool {
+        self.patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => event_type.starts_with(prefix),
+            None => event_type == pattern,
+        })
+    }
+}
+
+/// Where a cursor is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Before the first event.
+    Earliest,
+    /// After the last event that is there now.
+    Latest,
+    /// After this position: the next event handled is the first one above it.
+    Position(Position),
+    /// Before the first event whose `time` attribute is at or after this.
+    Time(Timestamp),
+}
+
+/// A text that says no place in the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no place in the log: use `earliest`, `latest`, a position such as `1200`, or a time such as `2026-01-31T12:00:00Z`"
+)]
+pub struct InvalidStart(pub String);
+
+impl FromStr for Start {
+    type Err = InvalidStart;
+
+    fn from_str(text: &str) -> Result<Self, InvalidStart> {
+        match text {
+            "earliest" => Ok(Self::Earliest),
+            "latest" => Ok(Self::Latest),
+            _ => {
+                if let Ok(position) = text.parse::<i64>()
+                    && position >= 0
+                {
+                    return Ok(Self::Position(Position(position)));
+                }
+                text.parse().map(Self::Time).map_err(|_| InvalidStart(text.to_owned()))
+            }
+        }
+    }
+}
+
+/// The host process, as the `hosts` table and `status` show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostIdentity {
+    /// A random uuid, new with each process.
+    pub id: String,
+    /// The machine's name.
+    pub hostname: String,
+    /// The process.
+    pub pid: u32,
+}
+
+/// What a new group begins with. An existing group keeps its cursor, and takes
+/// over the subscription.
+#[derive(Debug, Clone)]
+pub struct GroupSettings {
+    /// Its name.
+    pub name: GroupName,
+    /// Whose events it receives.
+    pub tenant: Tenant,
+    /// Which of them.
+    pub subscription: Subscription,
+    /// Where a new group begins.
+    pub start: Start,
+}
+
+/// Whether a group is to be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupState {
+    /// It is.
+    Running,
+    /// An operator paused it.
+    Paused,
+    /// The host paused it, because everything fails.
+    Tripped,
+}
+
+impl GroupState {
+    /// The stored form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Tripped => "tripped",
+        }
+    }
+}
+
+/// A failed attempt as it is kept with the head or a dead letter. The kind is
+/// text, because a newer host may have written it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailureRecord {
+    /// A label of [`FailureKind`].
+    pub kind: String,
+    /// What happened.
+    pub text: String,
+}
+
+impl FailureRecord {
+    /// Pairs a kind with its text.
+    #[must_use]
+    pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
+        Self { kind: kind.label().to_owned(), text: text.into() }
+    }
+}
+
+/// The event at the head of a group that has been attempted before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Head {
+    /// The event's position.
+    pub position: Position,
+    /// The attempt that comes next, or that was under way when `in_flight`.
+    pub attempt: Attempt,
+    /// When it may begin.
+    pub due_at: Timestamp,
+    /// Why the attempt before failed; `None` while there was none.
+    pub failure: Option<FailureRecord>,
+    /// The attempt was recorded as begun, by a group that goes on one event at a
+    /// time after crashes. A new leader that finds it knows that the process
+    /// died in it.
+    pub in_flight: bool,
+}
+
+/// What a new leader begins with.
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    /// The fencing token of this leadership.
+    pub epoch: Epoch,
+    /// The cursor.
+    pub position: Position,
+    /// The retry that was pending.
+    pub head: Option<Head>,
+    /// Whether the group is to be run.
+    pub state: GroupState,
+    /// How many leaderships in a row, before this one, ended without a
+    /// settlement and without a clean end.
+    pub fruitless: u32,
+}
+
+/// What a leader asks the log for.
+#[derive(Debug, Clone)]
+pub struct Fetch<'a> {
+    /// Events that are addressed to this group alone are included.
+    pub group: &'a GroupName,
+    /// Whose events.
+    pub tenant: &'a Tenant,
+    /// Which of them; what is addressed to the group is always included.
+    pub subscription: &'a Subscription,
+    /// Positions above this one.
+    pub after: Position,
+    /// Positions up to and including this one, which is safe.
+    pub up_to: Position,
+    /// At most so many events.
+    pub max_events: usize,
+    /// Stop after the event that brings their data to so many bytes.
+    pub max_bytes: usize,
+}
+
+/// A part of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The events, in position order.
+    pub events: Vec<LogEvent>,
+    /// Everything for this group at or below this position, and above the
+    /// cursor, is in `events`.
+    pub scanned_to: Position,
+}
+
+/// A value that a handler set, or `None` where it deleted the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateWrite {
+    /// The state scope: empty for a group with total order.
+    pub scope: String,
+    /// The key within the scope.
+    pub key: String,
+    /// The new value.
+    pub value: Option<Vec<u8>>,
+}
+
+/// An event that the group gives up on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDeadLetter {
+    /// The event and its position.
+    pub event: LogEvent,
+    /// How many attempts were made.
+    pub attempts: u32,
+    /// Why the last one failed.
+    pub failure: FailureRecord,
+    /// The component that failed: `sha256:` and hex digits.
+    pub digest: String,
+    /// When.
+    pub dead_at: Timestamp,
+}
+
+/// Everything that a batch of attempts did, to be recorded in one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// Whose.
+    pub group: GroupName,
+    /// Under which leadership.
+    pub epoch: Epoch,
+    /// The cursor before. A store need not check it.
+    pub from: Position,
+    /// The cursor after; never below `from`.
+    pub position: Position,
+    /// The retry that is pending after it.
+    pub head: Option<Head>,
+    /// Events given up on.
+    pub dead_letters: Vec<NewDeadLetter>,
+    /// Events to publish, in this order, for the group's tenant.
+    pub emits: Vec<Event>,
+    /// State writes, the last one of a key wins.
+    pub state: Vec<StateWrite>,
+}
+
+/// What became of a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// It is committed.
+    Committed,
+    /// The epoch is no longer the group's: nothing was recorded.
+    NotLeader,
+}
+
+/// The little of a group that a running host watches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupControl {
+    /// Which group.
+    pub name: GroupName,
+    /// Its epoch: higher than the leader's own after a seek or a takeover.
+    pub epoch: Epoch,
+    /// Whether it is to be run.
+    pub state: GroupState,
+}
+
+/// A leader, as `status` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Leader {
+    /// The process.
+    pub host: HostIdentity,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Everything that `status` and `groups show` tell of a group.
+#[derive(Debug, Clone, Serialize)]
+pub struct GroupStatus {
+    /// Its name.
+    pub name: GroupName,
+    /// Whose events it receives; left out of JSON without tenants.
+    #[serde(skip_serializing_if = "Tenant::is_none")]
+    pub tenant: Tenant,
+    /// The patterns of its subscription.
+    pub subscribe: Vec<String>,
+    /// Whether it is to be run.
+    pub state: GroupState,
+    /// Why it is paused or tripped.
+    pub reason: Option<String>,
+    /// Who leads it now.
+    pub leader: Option<Leader>,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// Its cursor.
+    pub position: Position,
+    /// Subscribed events above the cursor.
+    pub lag_events: i64,
+    /// Age in seconds of the oldest of them, by the time it was published.
+    pub lag_seconds: f64,
+    /// Retries that wait.
+    pub retries_pending: i64,
+    /// The one at the head, which holds the group up.
+    pub head: Option<Head>,
+    /// Dead letters.
+    pub dead_letters: i64,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it last settled something.
+    pub settled_at: Option<Timestamp>,
+}
+
+/// Everything that `status` tells.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogStatus {
+    /// The highest position in the log.
+    pub last_position: Position,
+    /// The safe position.
+    pub safe_position: Position,
+    /// How many events the log holds.
+    pub events: i64,
+    /// The groups, by name.
+    pub groups: Vec<GroupStatus>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// Its number.
+    pub id: DeadLetterId,
+    /// The group that gave up.
+    pub group: GroupName,
+    /// Whose event it is.
+    pub tenant: Tenant,
+    /// The event and its position.
+    pub event: LogEvent,
+    /// How many attempts were made.
+    pub attempts: u32,
+    /// Why the last one failed.
+    pub failure: FailureRecord,
+    /// The component that failed.
+    pub digest: String,
+    /// When the group gave up.
+    pub dead_at: Timestamp,
+}
+
+/// Which dead letters.
+#[derive(Debug, Clone, Default)]
+pub struct DeadLetterFilter {
+    /// Only this group's.
+    pub group: Option<GroupName>,
+    /// Only ids above this one.
+    pub after: Option<DeadLetterId>,
+    /// At most so many; the lowest ids come first.
+    pub limit: Option<usize>,
+}
+
+/// A dead letter that went back to its group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// The dead letter, which no longer exists.
+    pub id: DeadLetterId,
+    /// The group that will receive it.
+    pub group: GroupName,
+    /// Where its copy stands in the log.
+    pub position: Position,
+}
+
+/// The locks of one host. Owned by one task.
+///
+/// Dropping it releases every lock; so does the end of the process.
+#[async_trait]
+pub trait LockSession: Send {
+    /// Takes the group's lock if nobody holds it. Never waits, and taking what
+    /// this session holds already is `true` and changes nothing.
+    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError>;
+
+    /// Releases the group's lock. One that this session does not hold is left
+    /// alone.
+    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError>;
+
+    /// Proves that the locks are still held.
+    async fn heartbeat(&mut self) -> Result<(), StoreError>;
+}
+
+/// What delivery needs of a database.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Brings the schema up to date; safe when many do it at once. Gives the
+    /// names of the migrations that were applied.
+    async fn migrate(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Appends events to the log, all or none, and gives their positions.
+    async fn publish(&self, tenant: &Tenant, events: &[Event])
+    -> Result<Vec<Position>, StoreError>;
+
+    /// The highest position at or below which no event can still appear.
+    async fn safe_position(&self) -> Result<Position, StoreError>;
+
+    /// Reads a part of the log.
+    async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;
+
+    /// A session for this host's locks.
+    async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError>;
+
+    /// Creates the group if it does not exist, and records its subscription.
+    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError>;
+
+    /// Raises the epoch, records the leader, counts the leadership as fruitless
+    /// until something is settled. The caller holds the group's lock.
+    async fn begin_leadership(
+        &self,
+        group: &GroupName,
+        host: &HostIdentity,
+    ) -> Result<Leadership, StoreError>;
+
+    /// Records a clean end: no leader, nothing in flight, not fruitless. A
+    /// stale epoch is ignored.
+    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError>;
+
+    /// Records, before it begins, the attempt that a crash would leave behind.
+    /// Not progress: it does not end a run of fruitless leaderships.
+    async fn begin_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        head: &Head,
+    ) -> Result<Settled, StoreError>;
+
+    /// Records a settlement: cursor, head, dead letters, emits and state in one
+    /// transaction, or none of them; the leadership is fruitful from now on.
+    ///
+    /// # Errors
+    /// After [`StoreError::Unavailable`] the outcome may be unknown: compare
+    /// [`Store::cursor`].
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;
+
+    /// The epoch, the cursor and the head as they are committed.
+    async fn cursor(
+        &self,
+        group: &GroupName,
+    ) -> Result<(Epoch, Position, Option<Head>), StoreError>;
+
+    /// Epoch and state of every group, in one cheap query.
+    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError>;
+
+    /// One value of a group's state.
+    async fn state_get(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// The first `limit` keys of a scope that start with `prefix`, by bytes.
+    async fn state_keys(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError>;
+
+    /// The log and all groups, in one snapshot.
+    async fn status(&self) -> Result<LogStatus, StoreError>;
+
+    /// One group.
+    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
+
+    /// Stops the running of a group; takes effect between two events.
+    async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError>;
+
+    /// Ends a pause, or a trip.
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
+
+    /// Moves the cursor and raises the epoch, in one statement, so that an open
+    /// batch is refused. Forgets the pending retry. Gives the new cursor.
+    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
+
+    /// Removes a group with its cursor and state.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] while it has dead letters and
+    /// `with_dead_letters` is false, or while somebody leads it.
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<(), StoreError>;
+
+    /// Dead letters, the lowest id first.
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// One dead letter.
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError>;
+
+    /// Gives one dead letter back to its group: removes it and appends a copy
+    /// that only this group receives, with id, source, time and data as they
+    /// were, or with `data` instead.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] also for the loser of two at once.
+    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError>;
+
+    /// Replays up to `limit` of a group's dead letters with ids above `after`
+    /// and at or below `up_to`, skipping those that somebody else replays at
+    /// this moment. Fewer than `limit`, or none, when no more are left.
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+    ) -> Result<Vec<Replayed>, StoreError>;
+
+    /// Removes a dead letter for good.
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError>;
+}

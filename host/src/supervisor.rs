@@ -1,0 +1,1 @@
+//! Runs the groups of a config: start, watch, stop.

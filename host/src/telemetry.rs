@@ -1,0 +1,1 @@
+//! Logs: text or JSON, quiet by default.

@@ -1,0 +1,1 @@
+//! Black-box and fault tests of the host program.
