@@ -1,1 +1,676 @@
 //! The loop of one group: fetch, handle, settle.
+//!
+//! [`GroupLoop::lead`] runs for one leadership, from the epoch it was given to
+//! its end. What it promises:
+//! - every event is handed to the handler in position order, and the cursor
+//!   passes it only together with what the attempt did;
+//! - nothing is committed after the leadership is lost, and an attempt that was
+//!   interrupted, or that could not be run, counts for nothing;
+//! - an unavailable database is waited for, with backoff, and said once.
+//!
+//! Who leads is decided elsewhere ([`crate::leadership`]); what a batch commits
+//! is decided in [`super::settlement`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tracing::{Instrument, debug, error, info, warn};
+
+use super::backoff::RetryPolicy;
+use super::clock::Clock;
+use super::settlement::{Circumstances, Next, OpenBatch};
+use super::state::{BatchState, CommittedState};
+use super::{Call, Handler, Outcome, Report, Usage, Worker};
+use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position, Tenant};
+use crate::failure::{Failure, FailureKind};
+use crate::store::{
+    Fetch, Fetched, GroupState, Head, Leadership, NewDeadLetter, Settled, Settlement, Store,
+    StoreError, Subscription,
+};
+
+/// After so many leaderships in a row without progress a group goes on one event
+/// at a time, and a crash counts as an attempt.
+pub const FRUITLESS_LEADERSHIPS: u32 = 2;
+
+/// The data of a batch, in bytes, after which no further event is fetched.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// How often a cursor that only passed events of others is committed.
+const PASS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How large a batch gets, and how long it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// At most so many events. At least 1.
+    pub max_events: usize,
+    /// No further event is begun once the batch was handled for so long.
+    pub max_time: Duration,
+}
+
+impl Default for BatchSettings {
+    fn default() -> Self {
+        Self { max_events: 1_000, max_time: Duration::from_millis(500) }
+    }
+}
+
+/// What a group is, for delivery.
+#[derive(Debug, Clone)]
+pub struct GroupSettings {
+    /// Its name.
+    pub name: GroupName,
+    /// Whose events it receives.
+    pub tenant: Tenant,
+    /// Which of them.
+    pub subscription: Subscription,
+    /// When to try again, and when to give up.
+    pub retry: RetryPolicy,
+    /// How large a batch gets.
+    pub batch: BatchSettings,
+}
+
+/// What a leader watches while it works.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    /// Stop after the event that is handled now, settle, and return.
+    pub stop: CancellationToken,
+    /// Drop the event that is handled now, settle the others, and return.
+    pub interrupt: CancellationToken,
+    /// The leadership is lost: drop everything, commit nothing, and return.
+    pub lost: CancellationToken,
+    /// The safe position.
+    pub safe: watch::Receiver<Position>,
+    /// The group's row.
+    pub control: watch::Receiver<Control>,
+}
+
+/// The little of a group's row that a leader obeys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// Above the leader's own epoch, somebody else moved the cursor.
+    pub epoch: Epoch,
+    /// Whether the group is to be run.
+    pub state: GroupState,
+}
+
+/// How a leadership ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to stop; everything handled is settled.
+    Stopped,
+    /// Another epoch took over: a seek, or another leader. Nothing was committed
+    /// since.
+    Superseded,
+    /// The lock is lost. Nothing was committed since.
+    Lost,
+}
+
+/// Runs one group, one leadership after the other.
+pub struct GroupLoop {
+    /// What the group is.
+    pub settings: GroupSettings,
+    /// The database.
+    pub store: Arc<dyn Store>,
+    /// The code.
+    pub handler: Arc<dyn Handler>,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// One permit, shared by all groups of the process: only one of those that
+    /// may be killing the process handles an event at any time, so that a crash
+    /// is never counted against a bystander.
+    pub suspects: Arc<Semaphore>,
+    /// Told when a settlement published events.
+    pub published: Arc<Notify>,
+}
+
+/// The progress of one leadership.
+struct Led {
+    epoch: Epoch,
+    /// Everything at or below is done or concerns others.
+    cursor: Position,
+    /// The cursor as it is committed.
+    committed: Position,
+    head: Option<Head>,
+    /// So many events are still handled one at a time, because the process may
+    /// have died of one of them.
+    cautious: usize,
+    last_commit: Instant,
+    worker: Box<dyn Worker>,
+    trouble: Trouble,
+}
+
+/// What a batch came to.
+struct Worked {
+    open: OpenBatch,
+    state: BatchState,
+    /// Events whose outcome was recorded.
+    recorded: usize,
+    /// The handler could not be run.
+    not_run: Option<String>,
+    _suspect: Option<OwnedSemaphorePermit>,
+}
+
+impl GroupLoop {
+    /// Leads the group until it is stopped or no longer the leader.
+    pub async fn lead(&self, leadership: Leadership, mut signals: Signals) -> End {
+        let mut led = Led {
+            epoch: leadership.epoch,
+            cursor: leadership.position,
+            committed: leadership.position,
+            head: leadership.head,
+            cautious: 0,
+            last_commit: Instant::now(),
+            worker: self.handler.worker(),
+            trouble: Trouble::default(),
+        };
+        if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
+            led.cautious = self.settings.batch.max_events;
+            warn!(
+                group = %self.settings.name,
+                leaderships = leadership.fruitless,
+                "no progress over several leaderships: one event at a time, and a crash counts as an attempt"
+            );
+        }
+        match self.run(&mut led, &mut signals).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        }
+    }
+
+    async fn run(&self, led: &mut Led, signals: &mut Signals) -> Result<Never, End> {
+        loop {
+            if signals.lost.is_cancelled() {
+                return Err(End::Lost);
+            }
+            if signals.stop.is_cancelled() {
+                self.commit_passed(led, signals).await?;
+                return Err(End::Stopped);
+            }
+            let control = *signals.control.borrow_and_update();
+            if control.epoch > led.epoch {
+                return Err(End::Superseded);
+            }
+            let safe = *signals.safe.borrow_and_update();
+            if control.state != GroupState::Running {
+                self.commit_passed(led, signals).await?;
+                signals.changed(None).await;
+                continue;
+            }
+            if let Some(due) = led.head.as_ref().filter(|head| !head.in_flight).map(|h| h.due_at) {
+                let now = self.clock.now();
+                if due > now {
+                    let wait = Duration::try_from(due.duration_since(now)).unwrap_or_default();
+                    // In steps, because the time of day may be set.
+                    signals.changed(Some(wait.min(Duration::from_secs(60)))).await;
+                    continue;
+                }
+            }
+            if led.cursor >= safe {
+                self.idle(led, signals).await?;
+                continue;
+            }
+            match self.fetch(led, safe).await {
+                Ok(fetched) => {
+                    led.trouble.over(&self.settings.name);
+                    let worked = self.work(led, &fetched, signals).await?;
+                    self.finish(led, worked, signals).await?;
+                }
+                Err(error) => {
+                    let delay = led.trouble.met(&self.settings.name, "read the log", &error);
+                    signals.changed(Some(delay)).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until there may be something to do.
+    async fn idle(&self, led: &mut Led, signals: &mut Signals) -> Result<(), End> {
+        if led.cursor == led.committed {
+            signals.changed(None).await;
+            return Ok(());
+        }
+        let since = led.last_commit.elapsed();
+        if since >= PASS_INTERVAL {
+            self.commit_passed(led, signals).await
+        } else {
+            signals.changed(Some(PASS_INTERVAL - since)).await;
+            Ok(())
+        }
+    }
+
+    async fn fetch(&self, led: &Led, safe: Position) -> Result<Fetched, StoreError> {
+        let one_at_a_time =
+            led.cautious > 0 || led.head.as_ref().is_some_and(|head| head.in_flight);
+        self.store
+            .fetch(Fetch {
+                group: &self.settings.name,
+                tenant: &self.settings.tenant,
+                subscription: &self.settings.subscription,
+                after: led.cursor,
+                up_to: safe,
+                max_events: if one_at_a_time { 1 } else { self.settings.batch.max_events },
+                max_bytes: BATCH_BYTES,
+            })
+            .await
+    }
+
+    /// Hands the fetched events to the handler, one after the other.
+    async fn work(
+        &self,
+        led: &mut Led,
+        fetched: &Fetched,
+        signals: &Signals,
+    ) -> Result<Worked, End> {
+        let mut worked = Worked {
+            open: self.open_batch(led),
+            state: BatchState::new(""),
+            recorded: 0,
+            not_run: None,
+            _suspect: None,
+        };
+        let committed: Arc<dyn CommittedState> = Arc::new(GroupCommittedState {
+            store: Arc::clone(&self.store),
+            group: self.settings.name.clone(),
+        });
+        let mut interrupts = Interrupts::new(signals);
+        let started = Instant::now();
+        let mut all = true;
+        for event in &fetched.events {
+            if worked.recorded > 0
+                && (signals.wants_another_turn(led.epoch)
+                    || started.elapsed() >= self.settings.batch.max_time)
+            {
+                all = false;
+                break;
+            }
+            let attempt = worked.open.attempt_of(event);
+            let state = worked.state.attempt(Arc::clone(&committed));
+            let report = if died_in_flight(led.head.as_ref(), event) {
+                crash_report()
+            } else {
+                if led.cautious > 0 {
+                    let Some(permit) = self.mark(led, event, attempt, &mut interrupts).await?
+                    else {
+                        all = false;
+                        break;
+                    };
+                    worked._suspect = Some(permit);
+                }
+                let span = tracing::info_span!(
+                    "attempt",
+                    group = %self.settings.name,
+                    position = event.position.0,
+                    event_id = event.event.id,
+                    attempt = attempt.0,
+                );
+                let call = Call {
+                    group: &self.settings.name,
+                    tenant: &self.settings.tenant,
+                    event,
+                    attempt,
+                    state: Arc::clone(&state),
+                };
+                tokio::select! {
+                    biased;
+                    report = led.worker.attempt(call).instrument(span) => report,
+                    interrupt = interrupts.next() => {
+                        led.worker = self.handler.worker();
+                        if interrupt == Interrupt::Lost {
+                            return Err(End::Lost);
+                        }
+                        debug!(group = %self.settings.name, position = event.position.0, "interrupted");
+                        all = false;
+                        break;
+                    }
+                }
+            };
+            if report.outcome == Outcome::Success {
+                worked.state.accept(&state);
+            }
+            let circumstances = Circumstances {
+                retry: &self.settings.retry,
+                digest: self.handler.digest(),
+                now: self.clock.now(),
+                random: fastrand::f64(),
+            };
+            match worked.open.record(event, attempt, report, circumstances) {
+                Next::Continue(_) => worked.recorded += 1,
+                Next::Wait(delay) => {
+                    debug!(
+                        group = %self.settings.name,
+                        position = event.position.0,
+                        attempt = attempt.0,
+                        ?delay,
+                        "failed, waits for its next attempt"
+                    );
+                    worked.recorded += 1;
+                    all = false;
+                    break;
+                }
+                Next::NotRun(why) => {
+                    worked.not_run = Some(why);
+                    all = false;
+                    break;
+                }
+            }
+        }
+        if all {
+            worked.open.pass(fetched.scanned_to);
+        }
+        Ok(worked)
+    }
+
+    /// Before an event that may kill the process: waits for the one permit and
+    /// records the attempt, so that a crash leaves a trace. `None` when there is
+    /// something more urgent.
+    async fn mark(
+        &self,
+        led: &mut Led,
+        event: &LogEvent,
+        attempt: Attempt,
+        interrupts: &mut Interrupts,
+    ) -> Result<Option<OwnedSemaphorePermit>, End> {
+        let permit = tokio::select! {
+            biased;
+            interrupt = interrupts.next() => {
+                return if interrupt == Interrupt::Lost { Err(End::Lost) } else { Ok(None) };
+            }
+            permit = Arc::clone(&self.suspects).acquire_owned() => permit,
+        };
+        // Nobody closes the semaphore; if somebody did, nothing would be marked.
+        let Ok(permit) = permit else { return Ok(None) };
+        let head = Head {
+            position: event.position,
+            attempt,
+            due_at: self.clock.now(),
+            failure: led.head.as_ref().and_then(|head| head.failure.clone()),
+            in_flight: true,
+        };
+        match self.store.begin_attempt(&self.settings.name, led.epoch, &head).await {
+            Ok(Settled::Committed) => {
+                led.trouble.over(&self.settings.name);
+                Ok(Some(permit))
+            }
+            Ok(Settled::NotLeader) => Err(End::Superseded),
+            Err(error) => {
+                let delay = led.trouble.met(&self.settings.name, "record an attempt", &error);
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => Ok(None),
+                    interrupt = interrupts.next() => match interrupt {
+                        Interrupt::Lost => Err(End::Lost),
+                        Interrupt::Now => Ok(None),
+                    },
+                }
+            }
+        }
+    }
+
+    /// Commits what a batch did.
+    async fn finish(
+        &self,
+        led: &mut Led,
+        worked: Worked,
+        signals: &mut Signals,
+    ) -> Result<(), End> {
+        led.worker.end_batch();
+        let Worked { open, state, recorded, not_run, _suspect: suspect } = worked;
+        if open.only_passes(recorded) && led.last_commit.elapsed() < PASS_INTERVAL {
+            led.cursor = open.into_settlement(Vec::new()).position;
+        } else if !open.is_empty() {
+            let settlement = open.into_settlement(state.into_writes());
+            self.settle(led, settlement, signals).await?;
+        }
+        drop(suspect);
+        led.cautious = led.cautious.saturating_sub(recorded);
+        if let Some(why) = not_run {
+            let delay = led.trouble.met(&self.settings.name, "run the handler", &why);
+            signals.changed(Some(delay)).await;
+        } else if recorded > 0 {
+            led.trouble.over(&self.settings.name);
+        }
+        Ok(())
+    }
+
+    fn open_batch(&self, led: &Led) -> OpenBatch {
+        let mut open = OpenBatch::new(
+            self.settings.name.clone(),
+            led.epoch,
+            led.committed,
+            led.head.clone(),
+        );
+        if led.cursor > led.committed {
+            open.pass(led.cursor);
+        }
+        open
+    }
+
+    /// Commits a cursor that passed events of others.
+    async fn commit_passed(&self, led: &mut Led, signals: &mut Signals) -> Result<(), End> {
+        if led.cursor == led.committed {
+            return Ok(());
+        }
+        let settlement = self.open_batch(led).into_settlement(Vec::new());
+        self.settle(led, settlement, signals).await
+    }
+
+    /// Commits a settlement: again and again while the database is away, until
+    /// it is known to be committed or the leadership is over.
+    async fn settle(
+        &self,
+        led: &mut Led,
+        settlement: Settlement,
+        signals: &mut Signals,
+    ) -> Result<(), End> {
+        let mut interrupts = Interrupts::new(signals);
+        let mut unknown = false;
+        loop {
+            if signals.lost.is_cancelled() {
+                return Err(End::Lost);
+            }
+            let result = if unknown {
+                self.settle_unless_committed(&settlement).await
+            } else {
+                self.store.settle(&settlement).await
+            };
+            match result {
+                Ok(Settled::Committed) => break,
+                Ok(Settled::NotLeader) => return Err(End::Superseded),
+                Err(error) => {
+                    unknown = true;
+                    let delay = led.trouble.met(&self.settings.name, "settle", &error);
+                    tokio::select! {
+                        () = tokio::time::sleep(delay) => {}
+                        interrupt = interrupts.next() => {
+                            if interrupt == Interrupt::Lost {
+                                return Err(End::Lost);
+                            }
+                            error!(
+                                group = %self.settings.name,
+                                position = settlement.from.0,
+                                "stopping without the last settlement: its events come again"
+                            );
+                            return Err(End::Stopped);
+                        }
+                    }
+                }
+            }
+        }
+        led.trouble.over(&self.settings.name);
+        led.cursor = settlement.position;
+        led.committed = settlement.position;
+        led.head = settlement.head;
+        led.last_commit = Instant::now();
+        if !settlement.emits.is_empty() {
+            self.published.notify_one();
+        }
+        for dead in &settlement.dead_letters {
+            self.log_dead_letter(dead);
+        }
+        Ok(())
+    }
+
+    /// After a failed settlement: whether it was committed all the same, else
+    /// once more. Each settlement changes the cursor or the head, and nobody
+    /// else does under this epoch, so the two tell.
+    async fn settle_unless_committed(
+        &self,
+        settlement: &Settlement,
+    ) -> Result<Settled, StoreError> {
+        let (epoch, position, head) = self.store.cursor(&settlement.group).await?;
+        if epoch != settlement.epoch {
+            return Ok(Settled::NotLeader);
+        }
+        if position == settlement.position && head == settlement.head {
+            return Ok(Settled::Committed);
+        }
+        self.store.settle(settlement).await
+    }
+
+    fn log_dead_letter(&self, dead: &NewDeadLetter) {
+        warn!(
+            group = %self.settings.name,
+            position = dead.event.position.0,
+            event_id = dead.event.event.id,
+            attempts = dead.attempts,
+            kind = dead.failure.kind,
+            reason = crate::failure::storable(&dead.failure.text, 200),
+            "dead letter"
+        );
+    }
+}
+
+/// Has no value.
+enum Never {}
+
+fn died_in_flight(head: Option<&Head>, event: &LogEvent) -> bool {
+    head.is_some_and(|head| head.in_flight && head.position == event.position)
+}
+
+fn crash_report() -> Report {
+    Report {
+        outcome: Outcome::Failure(Failure::new(
+            FailureKind::Crash,
+            "the host process died while it handled this event",
+        )),
+        emits: Vec::new(),
+        usage: Usage::default(),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interrupt {
+    /// Stop working; what is done may be settled.
+    Now,
+    /// Stop working; nothing may be settled.
+    Lost,
+}
+
+/// The two tokens that end an attempt, waited for without registering anew for
+/// each event.
+struct Interrupts {
+    lost: Pin<Box<WaitForCancellationFutureOwned>>,
+    interrupt: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Interrupts {
+    fn new(signals: &Signals) -> Self {
+        Self {
+            lost: Box::pin(signals.lost.clone().cancelled_owned()),
+            interrupt: Box::pin(signals.interrupt.clone().cancelled_owned()),
+        }
+    }
+
+    async fn next(&mut self) -> Interrupt {
+        tokio::select! {
+            biased;
+            () = &mut self.lost => Interrupt::Lost,
+            () = &mut self.interrupt => Interrupt::Now,
+        }
+    }
+}
+
+impl Signals {
+    /// Waits until something may have changed, at most so long.
+    async fn changed(&mut self, at_most: Option<Duration>) {
+        let limit = async {
+            match at_most {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A closed channel means that the host is going down; the stop token says
+        // so too.
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = self.stop.cancelled() => {}
+            Ok(()) = self.control.changed() => {}
+            Ok(()) = self.safe.changed() => {}
+            () = limit => {}
+        }
+    }
+
+    /// Whether the batch should end early, so that the loop looks at its signals.
+    fn wants_another_turn(&self, epoch: Epoch) -> bool {
+        if self.stop.is_cancelled() || self.lost.is_cancelled() {
+            return true;
+        }
+        let control = self.control.borrow();
+        control.epoch > epoch || control.state != GroupState::Running
+    }
+}
+
+/// Says a trouble once, and how long to wait before trying again.
+#[derive(Debug, Default)]
+struct Trouble {
+    times: u32,
+}
+
+impl Trouble {
+    fn met(&mut self, group: &GroupName, doing: &str, why: &dyn std::fmt::Display) -> Duration {
+        if self.times == 0 {
+            error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
+        } else {
+            debug!(%group, "still cannot {doing}: {why}");
+        }
+        self.times = self.times.saturating_add(1);
+        let policy = RetryPolicy {
+            max_attempts: u32::MAX,
+            initial: Duration::from_millis(50),
+            max: Duration::from_secs(5),
+            ..RetryPolicy::default()
+        };
+        policy.delay(Attempt(self.times), None, fastrand::f64())
+    }
+
+    fn over(&mut self, group: &GroupName) {
+        if self.times > 0 {
+            info!(%group, "going on");
+            self.times = 0;
+        }
+    }
+}
+
+struct GroupCommittedState {
+    store: Arc<dyn Store>,
+    group: GroupName,
+}
+
+#[async_trait]
+impl CommittedState for GroupCommittedState {
+    async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.state_get(&self.group, scope, key).await
+    }
+
+    async fn keys(
+        &self,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        self.store.state_keys(&self.group, scope, prefix, limit).await
+    }
+}
