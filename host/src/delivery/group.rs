@@ -40,8 +40,8 @@ pub const FRUITLESS_LEADERSHIPS: u32 = 2;
 /// The data of a batch, in bytes, after which no further event is fetched.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// How often a cursor that only passed events of others is committed.
-const PASS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a cursor that only passed events of others is committed, usually.
+pub const PASS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How large a batch gets, and how long it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +125,8 @@ pub struct GroupLoop {
     pub suspects: Arc<Semaphore>,
     /// Told when a settlement published events.
     pub published: Arc<Notify>,
+    /// A cursor that only passed events of others is committed this often.
+    pub pass_interval: Duration,
 }
 
 /// The progress of one leadership.
@@ -213,7 +215,10 @@ impl GroupLoop {
                 self.idle(led, signals).await?;
                 continue;
             }
-            match self.fetch(led, safe).await {
+            let one_at_a_time =
+                led.cautious > 0 || led.head.as_ref().is_some_and(|head| head.in_flight);
+            let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
+            match self.fetch(led.cursor, safe, max_events).await {
                 Ok(fetched) => {
                     led.trouble.over(&self.settings.name);
                     let worked = self.work(led, &fetched, signals).await?;
@@ -234,25 +239,28 @@ impl GroupLoop {
             return Ok(());
         }
         let since = led.last_commit.elapsed();
-        if since >= PASS_INTERVAL {
+        if since >= self.pass_interval {
             self.commit_passed(led, signals).await
         } else {
-            signals.changed(Some(PASS_INTERVAL - since)).await;
+            signals.changed(Some(self.pass_interval - since)).await;
             Ok(())
         }
     }
 
-    async fn fetch(&self, led: &Led, safe: Position) -> Result<Fetched, StoreError> {
-        let one_at_a_time =
-            led.cautious > 0 || led.head.as_ref().is_some_and(|head| head.in_flight);
+    async fn fetch(
+        &self,
+        after: Position,
+        up_to: Position,
+        max_events: usize,
+    ) -> Result<Fetched, StoreError> {
         self.store
             .fetch(Fetch {
                 group: &self.settings.name,
                 tenant: &self.settings.tenant,
                 subscription: &self.settings.subscription,
-                after: led.cursor,
-                up_to: safe,
-                max_events: if one_at_a_time { 1 } else { self.settings.batch.max_events },
+                after,
+                up_to,
+                max_events,
                 max_bytes: BATCH_BYTES,
             })
             .await
@@ -418,7 +426,7 @@ impl GroupLoop {
     ) -> Result<(), End> {
         led.worker.end_batch();
         let Worked { open, state, recorded, not_run, _suspect: suspect } = worked;
-        if open.only_passes(recorded) && led.last_commit.elapsed() < PASS_INTERVAL {
+        if open.only_passes(recorded) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
         } else if !open.is_empty() {
             let settlement = open.into_settlement(state.into_writes());
@@ -436,12 +444,8 @@ impl GroupLoop {
     }
 
     fn open_batch(&self, led: &Led) -> OpenBatch {
-        let mut open = OpenBatch::new(
-            self.settings.name.clone(),
-            led.epoch,
-            led.committed,
-            led.head.clone(),
-        );
+        let mut open =
+            OpenBatch::new(self.settings.name.clone(), led.epoch, led.committed, led.head.clone());
         if led.cursor > led.committed {
             open.pass(led.cursor);
         }

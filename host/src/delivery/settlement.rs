@@ -231,12 +231,8 @@ mod tests {
     fn a_success_moves_the_cursor_and_keeps_the_emits() {
         let retry = RetryPolicy::default();
         let mut batch = batch(4, None);
-        let next = batch.record(
-            &event(9),
-            Attempt(1),
-            report(Outcome::Success, 2),
-            circumstances(&retry),
-        );
+        let next =
+            batch.record(&event(9), Attempt(1), report(Outcome::Success, 2), circumstances(&retry));
         assert_eq!(next, Next::Continue(Done::Handled));
         let settlement = batch.into_settlement(vec![]);
         assert_eq!((settlement.from, settlement.position), (Position(4), Position(9)));
