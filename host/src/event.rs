@@ -1,10 +1,13 @@
 //! The event: a CloudEvent 1.0, its place in the log, and the names that
 //! delivery is told in.
 //!
-//! Newtypes keep positions, epochs and attempts from being mixed up. The JSON
-//! form, with every check of the CloudEvents specification, is in [`json`].
+//! Newtypes keep positions, epochs and attempts from being mixed up. The rules
+//! of the CloudEvents specification are in [`Event::check`], the JSON form in
+//! [`json`], files of events in [`jsonl`].
 
+mod check;
 pub mod json;
+pub mod jsonl;
 
 use std::collections::BTreeMap;
 use std::fmt;
