@@ -1,1 +1,786 @@
 //! A store in memory, for the tests of `delivery` alone.
+//!
+//! It keeps every promise of [`Store`] save the one that its name rules out:
+//! nothing outlives the process. Tests script its failures with
+//! [`MemoryStore::fail`], before or after the effect, so that a commit whose
+//! outcome is unknown is as easy to stage as one that never happened.
+//!
+//! A clone is the same handle. [`MemoryStore::another_host`] is a second
+//! handle on the same log, with faults of its own: two hosts that compete.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::{
+    DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl, GroupSettings,
+    GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession, LogStatus,
+    Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
+};
+use crate::event::{Epoch, Event, GroupName, LogEvent, Position, Tenant};
+
+/// An operation of [`Store`] or [`LockSession`] that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the method of the same name")]
+pub enum Operation {
+    Publish,
+    SafePosition,
+    Fetch,
+    LockSession,
+    TryLock,
+    Unlock,
+    Heartbeat,
+    EnsureGroup,
+    BeginLeadership,
+    EndLeadership,
+    BeginAttempt,
+    Settle,
+    Cursor,
+    Controls,
+    StateGet,
+    StateKeys,
+    Status,
+    Group,
+    Pause,
+    Resume,
+    Seek,
+    RemoveGroup,
+    DeadLetters,
+    DeadLetter,
+    Replay,
+    ReplaySome,
+    Discard,
+}
+
+impl Operation {
+    /// Whether it changes what others can see.
+    fn writes(self) -> bool {
+        !matches!(
+            self,
+            Self::SafePosition
+                | Self::Fetch
+                | Self::LockSession
+                | Self::Heartbeat
+                | Self::Cursor
+                | Self::Controls
+                | Self::StateGet
+                | Self::StateKeys
+                | Self::Status
+                | Self::Group
+                | Self::DeadLetters
+                | Self::DeadLetter
+        )
+    }
+}
+
+/// Where in a call the database fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing of it happens.
+    Before,
+    /// All of it happens, and the caller is not told.
+    After,
+}
+
+/// A store in memory. See the module's documentation.
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+}
+
+/// What all handles see.
+struct Shared {
+    log: Mutex<Log>,
+    changes: watch::Sender<u64>,
+}
+
+/// What belongs to one handle.
+#[derive(Default)]
+struct Handle {
+    faults: Mutex<HashMap<Operation, VecDeque<Fault>>>,
+    calls: Mutex<HashMap<Operation, u64>>,
+    sessions: Mutex<Vec<u64>>,
+}
+
+#[derive(Default)]
+struct Log {
+    events: BTreeMap<i64, Stored>,
+    groups: BTreeMap<GroupName, Group>,
+    dead_letters: BTreeMap<i64, DeadLetter>,
+    last_dead_letter: i64,
+    state: BTreeMap<(GroupName, String, String), Vec<u8>>,
+    locks: HashMap<GroupName, u64>,
+    last_session: u64,
+    severed: HashSet<u64>,
+}
+
+struct Stored {
+    tenant: Tenant,
+    published_at: Timestamp,
+    event: LogEvent,
+}
+
+struct Group {
+    tenant: Tenant,
+    subscription: Subscription,
+    position: Position,
+    epoch: Epoch,
+    leader: Option<Leader>,
+    state: GroupState,
+    reason: Option<String>,
+    head: Option<Head>,
+    fruitless: u32,
+    created_at: Timestamp,
+    settled_at: Option<Timestamp>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Every critical section leaves the data whole or panics in a test, which
+/// then fails for that reason.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryStore {
+    /// An empty log without groups.
+    #[must_use]
+    pub fn new() -> Self {
+        let shared = Arc::new(Shared { log: Mutex::default(), changes: watch::Sender::new(0) });
+        Self { shared, handle: Arc::default() }
+    }
+
+    /// A second handle on the same log, with faults and calls of its own.
+    #[must_use]
+    pub fn another_host(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), handle: Arc::default() }
+    }
+
+    /// Makes the next `times` calls of an operation through this handle fail
+    /// with [`StoreError::Unavailable`]. Adds to what is scripted already.
+    pub fn fail(&self, operation: Operation, fault: Fault, times: usize) {
+        locked(&self.handle.faults)
+            .entry(operation)
+            .or_default()
+            .extend(std::iter::repeat_n(fault, times));
+    }
+
+    /// Forgets all scripted faults of this handle: its database is back.
+    pub fn heal(&self) {
+        locked(&self.handle.faults).clear();
+    }
+
+    /// How many scripted faults of an operation have not happened yet.
+    #[must_use]
+    pub fn faults_left(&self, operation: Operation) -> usize {
+        locked(&self.handle.faults).get(&operation).map_or(0, VecDeque::len)
+    }
+
+    /// How often an operation was called through this handle, failures
+    /// included.
+    #[must_use]
+    pub fn calls(&self, operation: Operation) -> u64 {
+        locked(&self.handle.calls).get(&operation).copied().unwrap_or(0)
+    }
+
+    /// Ends every lock session of this handle, as a database that cuts its
+    /// connections does: their locks are free, and the sessions are of no more
+    /// use.
+    pub fn sever_lock_sessions(&self) {
+        let mut log = locked(&self.shared.log);
+        for session in locked(&self.handle.sessions).drain(..) {
+            log.locks.retain(|_, holder| *holder != session);
+            log.severed.insert(session);
+        }
+        drop(log);
+        self.changed();
+    }
+
+    /// Changes with each call that may have changed the log, a group or a lock,
+    /// through any handle, and with none that only reads; what to wait on in a
+    /// test.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
+    }
+
+    fn changed(&self) {
+        self.shared.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Runs one operation, with the fault that is scripted for it.
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        effect: impl FnOnce(&mut Log) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        // A real store lets others run here, and so must this one.
+        tokio::task::yield_now().await;
+        *locked(&self.handle.calls).entry(operation).or_default() += 1;
+        let fault = locked(&self.handle.faults).get_mut(&operation).and_then(VecDeque::pop_front);
+        if fault == Some(Fault::Before) {
+            return Err(scripted(operation));
+        }
+        let result = effect(&mut locked(&self.shared.log));
+        if operation.writes() {
+            self.changed();
+        }
+        if fault == Some(Fault::After) { Err(scripted(operation)) } else { result }
+    }
+}
+
+fn scripted(operation: Operation) -> StoreError {
+    StoreError::Unavailable(format!("{operation:?} fails as the test says"))
+}
+
+/// Stores keep microseconds.
+fn microseconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
+fn whole_microseconds(mut event: Event) -> Event {
+    event.time = microseconds(event.time);
+    event
+}
+
+fn stored_head(head: &Head) -> Head {
+    Head { due_at: microseconds(head.due_at), ..head.clone() }
+}
+
+impl Log {
+    fn last_position(&self) -> Position {
+        Position(self.events.last_key_value().map_or(0, |(position, _)| *position))
+    }
+
+    fn append(&mut self, tenant: &Tenant, deliver_to: Option<GroupName>, event: Event) -> Position {
+        let position = Position(self.last_position().0 + 1);
+        let event = LogEvent { position, deliver_to, event: whole_microseconds(event) };
+        let stored = Stored { tenant: tenant.clone(), published_at: Timestamp::now(), event };
+        self.events.insert(position.0, stored);
+        position
+    }
+
+    fn group(&self, name: &GroupName) -> Result<&Group, StoreError> {
+        self.groups.get(name).ok_or_else(|| refusals::no_group(name))
+    }
+
+    fn group_mut(&mut self, name: &GroupName) -> Result<&mut Group, StoreError> {
+        self.groups.get_mut(name).ok_or_else(|| refusals::no_group(name))
+    }
+
+    fn led(&mut self, name: &GroupName, epoch: Epoch) -> Option<&mut Group> {
+        self.groups.get_mut(name).filter(|group| group.epoch == epoch)
+    }
+
+    fn place(&self, start: Start) -> Result<Position, StoreError> {
+        let last = self.last_position();
+        match start {
+            Start::Earliest => Ok(Position::ZERO),
+            Start::Latest => Ok(last),
+            Start::Position(position) if position > last => {
+                Err(refusals::place_beyond_the_log(position, last))
+            }
+            Start::Position(position) => Ok(position),
+            Start::Time(time) => Ok(self
+                .events
+                .values()
+                .find(|stored| stored.event.event.time >= microseconds(time))
+                .map_or(last, |stored| Position(stored.event.position.0 - 1))),
+        }
+    }
+
+    /// What a group receives of a part of the log.
+    fn for_group<'a>(
+        &'a self,
+        name: &'a GroupName,
+        tenant: &'a Tenant,
+        subscription: &'a Subscription,
+        after: Position,
+        up_to: Position,
+    ) -> impl Iterator<Item = &'a Stored> {
+        let range = (after < up_to).then(|| self.events.range(after.0 + 1..=up_to.0));
+        range.into_iter().flatten().map(|(_, stored)| stored).filter(move |stored| {
+            stored.tenant == *tenant
+                && match &stored.event.deliver_to {
+                    Some(only) => only == name,
+                    None => subscription.matches(&stored.event.event.event_type),
+                }
+        })
+    }
+
+    fn dead_letters_of(&self, name: &GroupName) -> usize {
+        self.dead_letters.values().filter(|letter| letter.group == *name).count()
+    }
+
+    fn status_of(&self, name: &GroupName, group: &Group) -> GroupStatus {
+        let lag = || {
+            let (after, up_to) = (group.position, self.last_position());
+            self.for_group(name, &group.tenant, &group.subscription, after, up_to)
+        };
+        let oldest = lag().map(|stored| stored.published_at).min();
+        let age = oldest.map(|oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
+        GroupStatus {
+            name: name.clone(),
+            tenant: group.tenant.clone(),
+            subscribe: group.subscription.patterns().to_vec(),
+            state: group.state,
+            reason: group.reason.clone(),
+            leader: group.leader.clone().filter(|_| self.locks.contains_key(name)),
+            epoch: group.epoch,
+            position: group.position,
+            lag_events: i64::try_from(lag().count()).unwrap_or(i64::MAX),
+            lag_seconds: age.unwrap_or(0.0).max(0.0),
+            retries_pending: i64::from(
+                group.head.as_ref().is_some_and(|head| head.failure.is_some()),
+            ),
+            head: group.head.clone(),
+            dead_letters: i64::try_from(self.dead_letters_of(name)).unwrap_or(i64::MAX),
+            created_at: group.created_at,
+            settled_at: group.settled_at,
+        }
+    }
+
+    fn settle(&mut self, settlement: &Settlement) -> Settled {
+        let Some(group) = self.led(&settlement.group, settlement.epoch) else {
+            return Settled::NotLeader;
+        };
+        group.position = settlement.position;
+        group.head = settlement.head.as_ref().map(stored_head);
+        group.fruitless = 0;
+        group.settled_at = Some(Timestamp::now());
+        let tenant = group.tenant.clone();
+        for dead in &settlement.dead_letters {
+            self.last_dead_letter += 1;
+            let id = DeadLetterId(self.last_dead_letter);
+            let letter = DeadLetter {
+                id,
+                group: settlement.group.clone(),
+                tenant: tenant.clone(),
+                event: LogEvent {
+                    event: whole_microseconds(dead.event.event.clone()),
+                    ..dead.event.clone()
+                },
+                attempts: dead.attempts,
+                failure: dead.failure.clone(),
+                digest: dead.digest.clone(),
+                dead_at: microseconds(dead.dead_at),
+            };
+            self.dead_letters.insert(id.0, letter);
+        }
+        for event in &settlement.emits {
+            self.append(&tenant, None, event.clone());
+        }
+        for write in &settlement.state {
+            let key = (settlement.group.clone(), write.scope.clone(), write.key.clone());
+            match &write.value {
+                Some(value) => self.state.insert(key, value.clone()),
+                None => self.state.remove(&key),
+            };
+        }
+        Settled::Committed
+    }
+
+    fn replay(&mut self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+        let letter = self.dead_letters.remove(&id.0).ok_or_else(|| refusals::no_dead_letter(id))?;
+        let mut event = letter.event.event;
+        if let Some(data) = data {
+            event.data = Some(data.to_vec());
+        }
+        let position = self.append(&letter.tenant, Some(letter.group.clone()), event);
+        Ok(Replayed { id, group: letter.group, position })
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn migrate(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn publish(
+        &self,
+        tenant: &Tenant,
+        events: &[Event],
+    ) -> Result<Vec<Position>, StoreError> {
+        self.call(Operation::Publish, |log| {
+            Ok(events.iter().map(|event| log.append(tenant, None, event.clone())).collect())
+        })
+        .await
+    }
+
+    async fn safe_position(&self) -> Result<Position, StoreError> {
+        self.call(Operation::SafePosition, |log| Ok(log.last_position())).await
+    }
+
+    async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
+        self.call(Operation::Fetch, |log| {
+            let matching = log.for_group(
+                fetch.group,
+                fetch.tenant,
+                fetch.subscription,
+                fetch.after,
+                fetch.up_to,
+            );
+            let (mut events, mut bytes) = (Vec::new(), 0_usize);
+            for stored in matching {
+                if events.len() >= fetch.max_events
+                    || (!events.is_empty() && bytes >= fetch.max_bytes)
+                {
+                    let scanned_to =
+                        events.last().map_or(fetch.after, |event: &LogEvent| event.position);
+                    return Ok(Fetched { events, scanned_to });
+                }
+                bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
+                events.push(stored.event.clone());
+            }
+            Ok(Fetched { events, scanned_to: fetch.up_to.max(fetch.after) })
+        })
+        .await
+    }
+
+    async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
+        let _ = host;
+        self.call(Operation::LockSession, |log| {
+            log.last_session += 1;
+            locked(&self.handle.sessions).push(log.last_session);
+            Ok(Box::new(MemoryLocks { store: self.clone(), session: log.last_session })
+                as Box<dyn LockSession>)
+        })
+        .await
+    }
+
+    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+        self.call(Operation::EnsureGroup, |log| {
+            let last = log.last_position();
+            if let Some(group) = log.groups.get_mut(&settings.name) {
+                if group.tenant != settings.tenant {
+                    return Err(refusals::other_tenant(settings, &group.tenant));
+                }
+                if group.position > last {
+                    return Err(refusals::cursor_beyond_the_log(
+                        &settings.name,
+                        group.position,
+                        last,
+                    ));
+                }
+                group.subscription = settings.subscription.clone();
+                return Ok(());
+            }
+            let group = Group {
+                tenant: settings.tenant.clone(),
+                subscription: settings.subscription.clone(),
+                position: log.place(settings.start)?,
+                epoch: Epoch(0),
+                leader: None,
+                state: GroupState::Running,
+                reason: None,
+                head: None,
+                fruitless: 0,
+                created_at: Timestamp::now(),
+                settled_at: None,
+            };
+            log.groups.insert(settings.name.clone(), group);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn begin_leadership(
+        &self,
+        group: &GroupName,
+        host: &HostIdentity,
+    ) -> Result<Leadership, StoreError> {
+        self.call(Operation::BeginLeadership, |log| {
+            let group = log.group_mut(group)?;
+            group.epoch.0 += 1;
+            group.leader = Some(Leader { host: host.clone(), since: Timestamp::now() });
+            let fruitless = group.fruitless;
+            group.fruitless = fruitless.saturating_add(1);
+            Ok(Leadership {
+                epoch: group.epoch,
+                position: group.position,
+                head: group.head.clone(),
+                state: group.state,
+                fruitless,
+            })
+        })
+        .await
+    }
+
+    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
+        self.call(Operation::EndLeadership, |log| {
+            if let Some(group) = log.led(group, epoch) {
+                group.leader = None;
+                group.fruitless = 0;
+                if let Some(head) = &mut group.head {
+                    head.in_flight = false;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn begin_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        head: &Head,
+    ) -> Result<Settled, StoreError> {
+        self.call(Operation::BeginAttempt, |log| {
+            let Some(group) = log.led(group, epoch) else { return Ok(Settled::NotLeader) };
+            group.head = Some(Head { in_flight: true, ..stored_head(head) });
+            Ok(Settled::Committed)
+        })
+        .await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
+        self.call(Operation::Settle, |log| Ok(log.settle(settlement))).await
+    }
+
+    async fn cursor(
+        &self,
+        group: &GroupName,
+    ) -> Result<(Epoch, Position, Option<Head>), StoreError> {
+        self.call(Operation::Cursor, |log| {
+            let group = log.group(group)?;
+            Ok((group.epoch, group.position, group.head.clone()))
+        })
+        .await
+    }
+
+    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
+        self.call(Operation::Controls, |log| {
+            let control = |(name, group): (&GroupName, &Group)| GroupControl {
+                name: name.clone(),
+                epoch: group.epoch,
+                state: group.state,
+            };
+            Ok(log.groups.iter().map(control).collect())
+        })
+        .await
+    }
+
+    async fn state_get(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.call(Operation::StateGet, |log| {
+            let key = (group.clone(), scope.to_owned(), key.to_owned());
+            Ok(log.state.get(&key).cloned())
+        })
+        .await
+    }
+
+    async fn state_keys(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        self.call(Operation::StateKeys, |log| {
+            let from = (group.clone(), scope.to_owned(), prefix.to_owned());
+            let keys = log.state.range(from..).map(|(key, _)| key).take_while(
+                |(of_group, of_scope, key)| {
+                    of_group == group && of_scope == scope && key.starts_with(prefix)
+                },
+            );
+            Ok(keys.take(limit).map(|(_, _, key)| key.clone()).collect())
+        })
+        .await
+    }
+
+    async fn status(&self) -> Result<LogStatus, StoreError> {
+        self.call(Operation::Status, |log| {
+            let groups = log.groups.iter().map(|(name, group)| log.status_of(name, group));
+            Ok(LogStatus {
+                last_position: log.last_position(),
+                safe_position: log.last_position(),
+                events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
+                groups: groups.collect(),
+            })
+        })
+        .await
+    }
+
+    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+        self.call(Operation::Group, |log| Ok(log.status_of(group, log.group(group)?))).await
+    }
+
+    async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
+        self.call(Operation::Pause, |log| {
+            let group = log.group_mut(group)?;
+            group.state = GroupState::Paused;
+            group.reason = Some(reason.to_owned());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
+        self.call(Operation::Resume, |log| {
+            let group = log.group_mut(group)?;
+            group.state = GroupState::Running;
+            group.reason = None;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+        self.call(Operation::Seek, |log| {
+            log.group(group)?;
+            let position = log.place(to)?;
+            let group = log.group_mut(group)?;
+            group.position = position;
+            group.epoch.0 += 1;
+            group.head = None;
+            group.fruitless = 0;
+            Ok(position)
+        })
+        .await
+    }
+
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<(), StoreError> {
+        self.call(Operation::RemoveGroup, |log| {
+            let leader = log.group(group)?.leader.clone();
+            if log.locks.contains_key(group) {
+                return Err(refusals::still_led(group, leader.as_ref()));
+            }
+            let dead = log.dead_letters_of(group);
+            if dead > 0 && !with_dead_letters {
+                return Err(refusals::dead_letters_remain(
+                    group,
+                    i64::try_from(dead).unwrap_or(i64::MAX),
+                ));
+            }
+            log.groups.remove(group);
+            log.dead_letters.retain(|_, letter| letter.group != *group);
+            log.state.retain(|(of_group, _, _), _| of_group != group);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        self.call(Operation::DeadLetters, |log| {
+            if let Some(group) = &filter.group {
+                log.group(group)?;
+            }
+            let letters = log.dead_letters.values().filter(|letter| {
+                filter.group.as_ref().is_none_or(|group| letter.group == *group)
+                    && filter.after.is_none_or(|after| letter.id > after)
+            });
+            Ok(letters.take(filter.limit.unwrap_or(usize::MAX)).cloned().collect())
+        })
+        .await
+    }
+
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
+        self.call(Operation::DeadLetter, |log| {
+            log.dead_letters.get(&id.0).cloned().ok_or_else(|| refusals::no_dead_letter(id))
+        })
+        .await
+    }
+
+    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+        self.call(Operation::Replay, |log| log.replay(id, data)).await
+    }
+
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        self.call(Operation::ReplaySome, |log| {
+            log.group(group)?;
+            let ids: Vec<DeadLetterId> = log
+                .dead_letters
+                .values()
+                .filter(|letter| letter.group == *group && letter.id > after && letter.id <= up_to)
+                .map(|letter| letter.id)
+                .take(limit)
+                .collect();
+            ids.into_iter().map(|id| log.replay(id, None)).collect()
+        })
+        .await
+    }
+
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
+        self.call(Operation::Discard, |log| {
+            log.dead_letters.remove(&id.0).map(|_| ()).ok_or_else(|| refusals::no_dead_letter(id))
+        })
+        .await
+    }
+}
+
+/// The locks of one host in memory.
+struct MemoryLocks {
+    store: MemoryStore,
+    session: u64,
+}
+
+impl MemoryLocks {
+    fn alive(&self, log: &Log) -> Result<(), StoreError> {
+        if log.severed.contains(&self.session) {
+            return Err(StoreError::Unavailable("the lock session is gone".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl LockSession for MemoryLocks {
+    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError> {
+        self.store
+            .call(Operation::TryLock, |log| {
+                self.alive(log)?;
+                Ok(*log.locks.entry(group.clone()).or_insert(self.session) == self.session)
+            })
+            .await
+    }
+
+    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
+        self.store
+            .call(Operation::Unlock, |log| {
+                self.alive(log)?;
+                if log.locks.get(group) == Some(&self.session) {
+                    log.locks.remove(group);
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        self.store.call(Operation::Heartbeat, |log| self.alive(log)).await
+    }
+}
+
+impl Drop for MemoryLocks {
+    fn drop(&mut self) {
+        let mut log = locked(&self.store.shared.log);
+        log.locks.retain(|_, holder| *holder != self.session);
+        log.severed.remove(&self.session);
+        drop(log);
+        self.store.changed();
+    }
+}

@@ -11,6 +11,7 @@
 //! - a dead letter is replayed or discarded once, whoever asks at once.
 
 pub mod memory;
+mod refusals;
 pub mod sqlite;
 pub mod suite;
 

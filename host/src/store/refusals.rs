@@ -1,0 +1,65 @@
+//! What every store refuses, in the same words.
+
+use super::{DeadLetterId, GroupSettings, Leader, Missing, StoreError};
+use crate::event::{GroupName, Position, Tenant};
+
+/// The group belongs to somebody else.
+pub(super) fn other_tenant(settings: &GroupSettings, owner: &Tenant) -> StoreError {
+    let GroupSettings { name, tenant, .. } = settings;
+    StoreError::Refused(format!(
+        "group `{name}` belongs to {}, not to {}: give the group of this handler another name, or remove group `{name}` first",
+        named(owner),
+        named(tenant),
+    ))
+}
+
+fn named(tenant: &Tenant) -> String {
+    if tenant.is_none() { "no tenant".to_owned() } else { format!("tenant `{tenant}`") }
+}
+
+/// Somebody asks for a place that the log does not have yet.
+pub(super) fn place_beyond_the_log(place: Position, last: Position) -> StoreError {
+    StoreError::Refused(format!(
+        "position {place} is beyond the log, which ends at {last}: use `latest`, or a position up to {last}"
+    ))
+}
+
+/// A cursor that would wait for ever, as after the log was put back to an older
+/// state.
+pub(super) fn cursor_beyond_the_log(
+    group: &GroupName,
+    cursor: Position,
+    last: Position,
+) -> StoreError {
+    StoreError::Refused(format!(
+        "the cursor of group `{group}` stands at {cursor}, beyond the log, which ends at {last}: the log is not the one that the group read; move the cursor with `host groups seek {group} --to latest`, `earliest` or a position up to {last}"
+    ))
+}
+
+/// A group cannot be removed under its leader.
+pub(super) fn still_led(group: &GroupName, leader: Option<&Leader>) -> StoreError {
+    let by = leader.map_or_else(String::new, |leader| {
+        format!(" by process {} on {}", leader.host.pid, leader.host.hostname)
+    });
+    StoreError::Refused(format!(
+        "group `{group}` is led{by} at this moment: take its handler out of what runs there, then remove it"
+    ))
+}
+
+/// A group cannot be removed with what it gave up on, unless told.
+pub(super) fn dead_letters_remain(group: &GroupName, count: i64) -> StoreError {
+    let letters = if count == 1 { "dead letter" } else { "dead letters" };
+    StoreError::Refused(format!(
+        "group `{group}` still has {count} {letters}: replay or discard them first, or ask to remove them too"
+    ))
+}
+
+/// No such group.
+pub(super) fn no_group(name: &GroupName) -> StoreError {
+    StoreError::NotFound(Missing::Group(name.clone()))
+}
+
+/// No such dead letter, or somebody else has it.
+pub(super) fn no_dead_letter(id: DeadLetterId) -> StoreError {
+    StoreError::NotFound(Missing::DeadLetter(id))
+}
