@@ -1,2 +1,7 @@
-//! The `host` program.
-fn main() {}
+//! The `host` program: starts the command line, nothing else.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,1 +1,64 @@
-//! Logs: text or JSON, quiet by default.
+//! Logs: text or JSON on stderr, quiet by default.
+//!
+//! At the default level the host says that it starts, leads, stops, and what
+//! became a dead letter, and handlers' own lines from `info` on. Each attempt is
+//! one span with group, position, event id and attempt, so that every line
+//! written in it carries them.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged unless a filter says otherwise: the host and the handlers from
+/// `info` on, the libraries below them from `warn` on.
+pub const DEFAULT_FILTER: &str = "warn,event_host=info,guest=info";
+
+/// A log filter that cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{filter}` is no log filter: {reason}; use a level such as `debug`, or `event_host=debug,guest=warn`"
+)]
+pub struct InvalidFilter {
+    filter: String,
+    reason: String,
+}
+
+/// Starts logging to stderr, for the whole process. A second call does nothing.
+///
+/// # Errors
+/// When the filter cannot be parsed.
+pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), InvalidFilter> {
+    let filter = match filter {
+        None => EnvFilter::new(DEFAULT_FILTER),
+        Some(level) if level.parse::<tracing::Level>().is_ok() => {
+            EnvFilter::new(format!("warn,event_host={level},guest={level}"))
+        }
+        Some(text) => EnvFilter::try_new(text).map_err(|reason| InvalidFilter {
+            filter: text.to_owned(),
+            reason: reason.to_string(),
+        })?,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::NONE)
+        .with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).finish().try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
+    };
+    // Somebody else, such as a test, logs already: their choice stands.
+    drop(started);
+    Ok(())
+}

@@ -1,1 +1,161 @@
 //! The command line: one file a command, which parses, calls and prints.
+//!
+//! Results go to stdout, logs and errors to stderr. Exit codes: 0 done, 1
+//! failed, 2 used wrongly.
+
+mod check;
+mod database;
+mod dlq;
+mod groups;
+mod invoke;
+mod loading;
+mod migrate;
+mod output;
+mod publish;
+mod run;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::telemetry::{self, LogFormat};
+
+/// Calls WebAssembly handlers with the events of an append-only log.
+#[derive(Debug, Parser)]
+#[command(name = "host", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+struct Global {
+    /// The settings [default: handlers.toml]
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The database, over what the settings say, such as sqlite:host.db
+    #[arg(long, global = true, value_name = "URL")]
+    database: Option<String>,
+    /// What to log: error, warn, info, debug, trace, or a filter such as
+    /// `event_host=debug,guest=warn`
+    #[arg(long, global = true, value_name = "FILTER", env = "HOST_LOG")]
+    log: Option<String>,
+    /// How to log
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+impl Global {
+    /// The settings file, if it was named or stands in the current folder.
+    fn config_path(&self) -> PathBuf {
+        self.config.clone().unwrap_or_else(|| PathBuf::from("handlers.toml"))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the handlers
+    Run(run::Run),
+    /// Say everything that `run` would refuse, without running
+    Check(check::Check),
+    /// Append events to the log
+    Publish(publish::Publish),
+    /// Call a component with one event, without a database
+    Invoke(invoke::Invoke),
+    /// Show the log and every group: who leads, how far it is, what holds it up
+    Status(status::Status),
+    /// Look at consumer groups, pause them, move their cursors
+    #[command(subcommand)]
+    Groups(groups::Groups),
+    /// Look at dead letters, replay or discard them
+    #[command(subcommand)]
+    Dlq(dlq::Dlq),
+    /// Bring the database's schema up to date
+    Migrate(migrate::Migrate),
+}
+
+/// Something that cannot be done, because the command was used wrongly.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
+
+/// Everything was said already; only the exit code is left.
+#[derive(Debug, thiserror::Error)]
+#[error("failed")]
+struct AlreadySaid;
+
+/// Parses the arguments, runs the command, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => {
+            let code = if answer.use_stderr() { 2 } else { 0 };
+            // Nothing is left to say it to, if this fails.
+            let _ = answer.print();
+            return ExitCode::from(code);
+        }
+    };
+    if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
+        eprintln!("error: {wrong}");
+        return ExitCode::from(2);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            eprintln!("error: cannot start: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(dispatch(cli));
+    // A read of stdin that nobody waits for any more must not hold up the end.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_code(&error),
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if let Some(io) = error.downcast_ref::<std::io::Error>()
+        && io.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        return ExitCode::SUCCESS;
+    }
+    if error.is::<AlreadySaid>() {
+        return ExitCode::FAILURE;
+    }
+    eprintln!("error: {error:#}");
+    if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Run(run) => run.run(&global).await,
+        Command::Check(check) => check.run(&global).await,
+        Command::Publish(publish) => publish.run(&global).await,
+        Command::Invoke(invoke) => invoke.run().await,
+        Command::Status(status) => status.run(&global).await,
+        Command::Groups(groups) => groups.run(&global).await,
+        Command::Dlq(dlq) => dlq.run(&global).await,
+        Command::Migrate(migrate) => migrate.run(&global).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -678,3 +678,6 @@ impl CommittedState for GroupCommittedState {
         self.store.state_keys(&self.group, scope, prefix, limit).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! `host check`: everything that `run` would refuse, without running.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Global, database, loading, output};
+use crate::config::Config;
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The settings [default: handlers.toml]
+    #[arg(conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Check {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        let path = self.file.unwrap_or_else(|| global.config_path());
+        let config = Config::load(&path, &database::overrides(global))?;
+        let handlers = loading::load(&config).await?;
+        if self.json {
+            let list: Vec<_> = handlers
+                .iter()
+                .map(|loaded| {
+                    json!({
+                        "handler": loaded.settings.name,
+                        "group": loaded.settings.group,
+                        "component": loaded.settings.component,
+                        "digest": loaded.handler.digest(),
+                        "subscribe": loaded.settings.subscription.patterns(),
+                    })
+                })
+                .collect();
+            output::json(&list)?;
+            return Ok(());
+        }
+        let mut table = output::table(["handler", "group", "subscribe", "component", "digest"]);
+        for loaded in &handlers {
+            table.add_row([
+                loaded.settings.name.to_string(),
+                loaded.settings.group.to_string(),
+                loaded.settings.subscription.patterns().join(", "),
+                loaded.settings.component.display().to_string(),
+                loaded.handler.digest().chars().take(19).collect(),
+            ]);
+        }
+        output::print_table(&table)?;
+        output::line(format!("\n{}: all well", path.display()))?;
+        Ok(())
+    }
+}

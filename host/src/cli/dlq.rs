@@ -1,0 +1,367 @@
+//! `host dlq`: look at dead letters, replay or discard them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{ArgGroup, Args, Subcommand};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+
+use super::output::{self, short};
+use super::{AlreadySaid, Global, UsageError, database};
+use crate::event::GroupName;
+use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterId, Replayed, Store};
+
+/// How many dead letters one transaction replays.
+const REPLAY_BATCH: usize = 100;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Dlq {
+    /// Dead letters, the oldest first
+    List(List),
+    /// One dead letter, whole
+    Show(Show),
+    /// Give dead letters back to their group, each exactly once
+    Replay(Replay),
+    /// Remove dead letters for good
+    Discard(Discard),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// Only this group's
+    #[arg(long)]
+    group: Option<GroupName>,
+    /// Only ids above this one
+    #[arg(long, value_name = "ID")]
+    after: Option<i64>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Its number
+    id: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
+pub(super) struct Replay {
+    /// Their numbers
+    #[arg(value_name = "ID")]
+    ids: Vec<i64>,
+    /// Every dead letter of a group that is there now
+    #[arg(long, requires = "group")]
+    all: bool,
+    /// The group, with --all
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    group: Option<GroupName>,
+    /// Only say what would be replayed
+    #[arg(long)]
+    dry_run: bool,
+    /// At most so many a second
+    #[arg(long, value_name = "N", requires = "all")]
+    rate: Option<f64>,
+    /// Replay with this payload instead; one ID
+    #[arg(long, value_name = "DATA", conflicts_with = "all")]
+    data: Option<String>,
+    /// Replay with the payload in this file instead; one ID
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "data"])]
+    data_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
+pub(super) struct Discard {
+    /// Their numbers
+    #[arg(value_name = "ID")]
+    ids: Vec<i64>,
+    /// Every dead letter of a group that is there now
+    #[arg(long, requires = "group")]
+    all: bool,
+    /// The group, with --all
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    group: Option<GroupName>,
+}
+
+impl Dlq {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        let store = database::open(global).await?;
+        match self {
+            Self::List(list) => list.run(&*store).await,
+            Self::Show(show) => {
+                let letter = store.dead_letter(DeadLetterId(show.id)).await?;
+                if show.json {
+                    output::json(&to_json(&letter))?;
+                } else {
+                    print(&letter)?;
+                }
+                Ok(())
+            }
+            Self::Replay(replay) => replay.run(store).await,
+            Self::Discard(discard) => discard.run(&*store).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
+        if let Some(group) = &self.group {
+            // So that a name that was mistyped is not an empty list.
+            store.group(group).await?;
+        }
+        let filter = DeadLetterFilter {
+            group: self.group,
+            after: self.after.map(DeadLetterId),
+            limit: Some(self.limit.saturating_add(1)),
+        };
+        let mut letters = store.dead_letters(&filter).await?;
+        let more = letters.len() > self.limit;
+        letters.truncate(self.limit);
+        if self.json {
+            output::json(&letters.iter().map(to_json).collect::<Vec<_>>())?;
+            return Ok(());
+        }
+        if letters.is_empty() {
+            output::line("no dead letters")?;
+            return Ok(());
+        }
+        let mut table = output::table([
+            "id", "group", "position", "type", "event id", "attempts", "kind", "dead since", "text",
+        ]);
+        for letter in &letters {
+            table.add_row([
+                letter.id.to_string(),
+                letter.group.to_string(),
+                letter.event.position.to_string(),
+                short(&letter.event.event.event_type, 40),
+                short(&letter.event.event.id, 40),
+                letter.attempts.to_string(),
+                short(&letter.failure.kind, 20),
+                format!("{:.0}", letter.dead_at),
+                short(&letter.failure.text, 60),
+            ]);
+        }
+        output::print_table(&table)?;
+        if let Some(last) = letters.last().filter(|_| more) {
+            output::line(format!("more: host dlq list --after {}", last.id))?;
+        }
+        Ok(())
+    }
+}
+
+impl Replay {
+    async fn run(self, store: Arc<dyn Store>) -> anyhow::Result<()> {
+        if self.all {
+            return self.all(&*store).await;
+        }
+        let data = self.data()?;
+        if data.is_some() && self.ids.len() != 1 {
+            return Err(UsageError("another payload goes with one ID".to_owned()).into());
+        }
+        if self.dry_run {
+            for id in self.ids {
+                let letter = store.dead_letter(DeadLetterId(id)).await?;
+                output::line(would_replay(&letter))?;
+            }
+            return Ok(());
+        }
+        let mut failed = false;
+        let mut done = Vec::new();
+        for id in self.ids {
+            match store.replay(DeadLetterId(id), data.as_deref()).await {
+                Ok(replayed) if self.json => done.push(replayed),
+                Ok(replayed) => output::line(said(&replayed))?,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    failed = true;
+                }
+            }
+        }
+        if self.json {
+            output::json(&done)?;
+        }
+        if failed { Err(AlreadySaid.into()) } else { Ok(()) }
+    }
+
+    fn data(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        match (&self.data, &self.data_file) {
+            (Some(text), _) => Ok(Some(text.clone().into_bytes())),
+            (None, Some(file)) => std::fs::read(file)
+                .with_context(|| format!("cannot read {}", file.display()))
+                .map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    async fn all(self, store: &dyn Store) -> anyhow::Result<()> {
+        let Some(group) = &self.group else {
+            return Err(UsageError("--all needs --group".to_owned()).into());
+        };
+        let rate = self.rate.map(valid_rate).transpose()?;
+        let ids = ids_of(store, group).await?;
+        let Some(&last) = ids.last() else {
+            output::line(format!("group {group} has no dead letters"))?;
+            return Ok(());
+        };
+        if self.dry_run {
+            for id in &ids {
+                output::line(would_replay(&store.dead_letter(*id).await?))?;
+            }
+            return Ok(());
+        }
+        let bar = ProgressBar::new(ids.len() as u64);
+        let batch = if rate.is_some() { 1 } else { REPLAY_BATCH };
+        let mut pace = rate.map(|rate| tokio::time::interval(Duration::from_secs_f64(1.0 / rate)));
+        let mut after = DeadLetterId(0);
+        let mut done = Vec::new();
+        loop {
+            if let Some(pace) = &mut pace {
+                pace.tick().await;
+            }
+            let replayed = match store.replay_some(group, after, last, batch).await {
+                Ok(replayed) => replayed,
+                Err(error) => {
+                    bar.finish_and_clear();
+                    return Err(error).with_context(|| {
+                        format!("{} are replayed, the others still dead", done.len())
+                    });
+                }
+            };
+            let Some(newest) = replayed.last() else { break };
+            after = newest.id;
+            bar.inc(replayed.len() as u64);
+            done.extend(replayed);
+        }
+        bar.finish_and_clear();
+        if self.json {
+            output::json(&done)?;
+        } else {
+            output::line(format!("{} dead letters of group {group} replayed", done.len()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Discard {
+    async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
+        let ids = match &self.group {
+            Some(group) if self.all => ids_of(store, group).await?,
+            _ => self.ids.iter().copied().map(DeadLetterId).collect(),
+        };
+        let mut failed = false;
+        for id in ids {
+            match store.discard(id).await {
+                Ok(()) => output::line(format!("dead letter {id} is discarded"))?,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    failed = true;
+                }
+            }
+        }
+        if failed { Err(AlreadySaid.into()) } else { Ok(()) }
+    }
+}
+
+fn valid_rate(rate: f64) -> Result<f64, UsageError> {
+    if rate.is_finite() && (0.001..=1e6).contains(&rate) {
+        Ok(rate)
+    } else {
+        Err(UsageError("--rate is a number of dead letters a second, 0.001 to 1000000".to_owned()))
+    }
+}
+
+/// The numbers of every dead letter that a group has now.
+async fn ids_of(store: &dyn Store, group: &GroupName) -> anyhow::Result<Vec<DeadLetterId>> {
+    store.group(group).await?;
+    let mut ids = Vec::new();
+    loop {
+        let filter = DeadLetterFilter {
+            group: Some(group.clone()),
+            after: ids.last().copied(),
+            limit: Some(1_000),
+        };
+        let page = store.dead_letters(&filter).await?;
+        if page.is_empty() {
+            return Ok(ids);
+        }
+        ids.extend(page.iter().map(|letter| letter.id));
+    }
+}
+
+fn said(replayed: &Replayed) -> String {
+    format!(
+        "dead letter {} goes back to group {}, at position {}",
+        replayed.id, replayed.group, replayed.position
+    )
+}
+
+fn would_replay(letter: &DeadLetter) -> String {
+    format!(
+        "would replay dead letter {}: {} {} to group {}",
+        letter.id,
+        short(&letter.event.event.event_type, 60),
+        short(&letter.event.event.id, 60),
+        letter.group
+    )
+}
+
+fn to_json(letter: &DeadLetter) -> Value {
+    let mut value = json!({
+        "id": letter.id,
+        "group": letter.group,
+        "position": letter.event.position,
+        "event": letter.event.event,
+        "attempts": letter.attempts,
+        "failure": letter.failure,
+        "digest": letter.digest,
+        "dead_at": letter.dead_at,
+    });
+    if !letter.tenant.is_none() {
+        value["tenant"] = json!(letter.tenant);
+    }
+    value
+}
+
+fn print(letter: &DeadLetter) -> std::io::Result<()> {
+    let event = &letter.event.event;
+    let field = |name: &str, value: &str| output::line(format!("{name:<16}{value}"));
+    field("dead letter", &letter.id.to_string())?;
+    field("group", letter.group.as_str())?;
+    if !letter.tenant.is_none() {
+        field("tenant", letter.tenant.as_str())?;
+    }
+    field("failure", &format!("{}: {}", letter.failure.kind, letter.failure.text))?;
+    field("attempts", &letter.attempts.to_string())?;
+    field("component", &letter.digest)?;
+    field("dead since", &letter.dead_at.to_string())?;
+    field("position", &letter.event.position.to_string())?;
+    output::line("")?;
+    let mut json = event.to_json();
+    let data = json.remove("data").or_else(|| json.remove("data_base64"));
+    for (name, value) in &json {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        field(name, &short(&text, 200))?;
+    }
+    match data {
+        None => output::line("\nno data"),
+        Some(Value::String(text)) => output::line(format!("\n{text}")),
+        Some(value) => {
+            let text = serde_json::to_string_pretty(&value).map_err(std::io::Error::other)?;
+            output::line(format!("\n{text}"))
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `host groups`: look at consumer groups, pause them, move their cursors.
+
+use clap::{Args, Subcommand};
+
+use super::output::{self, seconds, short};
+use super::{Global, database, status};
+use crate::event::GroupName;
+use crate::store::{GroupStatus, Start};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Groups {
+    /// Every group
+    List(List),
+    /// One group, with everything known of it
+    Show(Show),
+    /// Stop a group between two events, until `resume`
+    Pause(Pause),
+    /// Let a paused or tripped group go on
+    Resume(Named),
+    /// Move a group's cursor
+    Seek(Seek),
+    /// Remove a group with its cursor and its state
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The group
+    name: GroupName,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Named {
+    /// The group
+    name: GroupName,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Pause {
+    /// The group
+    name: GroupName,
+    /// Why, for `status`
+    #[arg(long, default_value = "by an operator")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Seek {
+    /// The group
+    name: GroupName,
+    /// earliest, latest, a position (the next event is the first one above it),
+    /// or a time such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "PLACE")]
+    to: Start,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Remove {
+    /// The group
+    name: GroupName,
+    /// Remove its dead letters too, for good
+    #[arg(long)]
+    with_dead_letters: bool,
+}
+
+impl Groups {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        let store = database::open(global).await?;
+        match self {
+            Self::List(list) => {
+                let groups = store.status().await?.groups;
+                if list.json {
+                    output::json(&groups)?;
+                } else if groups.is_empty() {
+                    output::line("no group yet: `host run` creates one for each handler")?;
+                } else {
+                    status::print_groups(&groups)?;
+                }
+            }
+            Self::Show(show) => {
+                let group = store.group(&show.name).await?;
+                if show.json {
+                    output::json(&group)?;
+                } else {
+                    print(&group)?;
+                }
+            }
+            Self::Pause(pause) => {
+                store.pause(&pause.name, &pause.reason).await?;
+                output::line(format!("group {} is paused", pause.name))?;
+            }
+            Self::Resume(named) => {
+                store.resume(&named.name).await?;
+                output::line(format!("group {} is running", named.name))?;
+            }
+            Self::Seek(seek) => {
+                let position = store.seek(&seek.name, seek.to).await?;
+                output::line(format!("group {} goes on after position {position}", seek.name))?;
+            }
+            Self::Remove(remove) => {
+                store.remove_group(&remove.name, remove.with_dead_letters).await?;
+                output::line(format!("group {} is removed", remove.name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print(group: &GroupStatus) -> std::io::Result<()> {
+    let field = |name: &str, value: String| output::line(format!("{name:<14}{value}"));
+    field("group", group.name.to_string())?;
+    if !group.tenant.is_none() {
+        field("tenant", group.tenant.to_string())?;
+    }
+    field("subscribe", short(&group.subscribe.join(", "), 500))?;
+    field("state", group.state.as_str().to_owned())?;
+    let since = group.leader.as_ref().map(|leader| format!(" since {}", leader.since));
+    field("leader", status::leader(group) + &since.unwrap_or_default())?;
+    field("epoch", group.epoch.to_string())?;
+    field("position", group.position.to_string())?;
+    field("lag", format!("{} events, {}", group.lag_events, seconds(group.lag_seconds)))?;
+    field("retries", group.retries_pending.to_string())?;
+    field("dead letters", group.dead_letters.to_string())?;
+    field("created", group.created_at.to_string())?;
+    let settled = group.settled_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
+    field("settled", settled)?;
+    match status::held_up(group) {
+        Some(why) => output::line(format!("\n{why}")),
+        None => Ok(()),
+    }
+}

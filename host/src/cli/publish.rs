@@ -1,0 +1,306 @@
+//! `host publish`: appends events to the log.
+//!
+//! A file is read twice: once to check every line, so that a broken one is said
+//! before anything is published, and once to publish, in transactions of
+//! [`CHUNK`] events. Standard input is published as it comes. Whatever stops it
+//! says how far it got and from which line to go on.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{ArgGroup, Args};
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{Global, UsageError, database, output};
+use crate::event::jsonl::{EventLines, Line, LineError};
+use crate::event::{Event, ExtensionValue, Position, Tenant};
+use crate::store::Store;
+
+/// How many lines one transaction publishes.
+const CHUNK: usize = 1_000;
+
+/// The data of one transaction, in bytes, after which no further line joins it.
+const CHUNK_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["event_type", "file"])))]
+pub(super) struct Publish {
+    /// Publish one event of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    event_type: Option<String>,
+    /// Its payload; JSON unless --datacontenttype says otherwise
+    #[arg(long, requires = "event_type", value_name = "DATA")]
+    data: Option<String>,
+    /// Its payload, from a file
+    #[arg(long, requires = "event_type", conflicts_with = "data", value_name = "FILE")]
+    data_file: Option<PathBuf>,
+    /// Its id [default: a random uuid]
+    #[arg(long, requires = "event_type")]
+    id: Option<String>,
+    /// Its source
+    #[arg(long, requires = "event_type", default_value = "/cli")]
+    source: String,
+    /// Its subject
+    #[arg(long, requires = "event_type")]
+    subject: Option<String>,
+    /// Its time, RFC 3339 [default: now]
+    #[arg(long, requires = "event_type")]
+    time: Option<Timestamp>,
+    /// The media type of its payload
+    #[arg(long, requires = "event_type", value_name = "TYPE")]
+    datacontenttype: Option<String>,
+    /// The URI of its payload's schema
+    #[arg(long, requires = "event_type", value_name = "URI")]
+    dataschema: Option<String>,
+    /// Its partition key
+    #[arg(long, requires = "event_type", value_name = "KEY")]
+    partitionkey: Option<String>,
+    /// An extension attribute, again and again
+    #[arg(long = "extension", requires = "event_type", value_name = "NAME=VALUE")]
+    extensions: Vec<String>,
+    /// Publish a file with a CloudEvent in JSON on each line; - is stdin
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Begin with this line of the file
+    #[arg(long, requires = "file", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+    /// Publish for this tenant
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tenant: Tenant,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Publish {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        let one = self.event_type.as_ref().map(|event_type| self.event(event_type)).transpose()?;
+        let file = self.file.as_deref().filter(|file| *file != Path::new("-"));
+        if let Some(file) = file {
+            check_lines(file, self.from_line)?;
+        }
+        let store = database::open_or_create(global).await?;
+        store.migrate().await?;
+        if let Some(event) = one {
+            let positions = store.publish(&self.tenant, &[event]).await?;
+            return self.report(Published::of(&positions));
+        }
+        let lines = match file {
+            Some(file) => {
+                let bar = bar_for(file)?;
+                let reader = bar.wrap_read(open(file)?);
+                read_lines(BufReader::new(reader), self.from_line)
+            }
+            None => read_lines(BufReader::new(io::stdin()), self.from_line),
+        };
+        self.lines(&*store, lines).await
+    }
+
+    fn event(&self, event_type: &str) -> anyhow::Result<Event> {
+        let data = match (&self.data, &self.data_file) {
+            (Some(text), _) => Some(text.clone().into_bytes()),
+            (None, Some(file)) => Some(
+                std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+            ),
+            (None, None) => None,
+        };
+        let extensions = self.extensions.iter().map(|text| extension(text)).collect::<Result<_, _>>()?;
+        let event = Event {
+            id: self.id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+            source: self.source.clone(),
+            event_type: event_type.to_owned(),
+            subject: self.subject.clone(),
+            time: self.time.unwrap_or_else(Timestamp::now),
+            datacontenttype: self.datacontenttype.clone(),
+            dataschema: self.dataschema.clone(),
+            partitionkey: self.partitionkey.clone(),
+            extensions,
+            data,
+        };
+        event.check()?;
+        if event.datacontenttype.is_none()
+            && let Some(data) = &event.data
+            && let Err(why) = serde_json::from_slice::<serde::de::IgnoredAny>(data)
+        {
+            return Err(UsageError(format!(
+                "the data is not JSON ({why}); say what it is, such as `--datacontenttype text/plain`"
+            ))
+            .into());
+        }
+        Ok(event)
+    }
+
+    /// Publishes lines as they come, in chunks.
+    async fn lines(
+        &self,
+        store: &dyn Store,
+        mut lines: mpsc::Receiver<Result<Line, LineError>>,
+    ) -> anyhow::Result<()> {
+        let mut done = Published::default();
+        let mut next_line = self.from_line;
+        let mut open = true;
+        while open {
+            let mut chunk = Vec::new();
+            let mut bytes = 0;
+            let mut broken = None;
+            let mut last_line = next_line;
+            while chunk.len() < CHUNK && bytes < CHUNK_BYTES {
+                // What stands in the channel joins; an empty channel ends the chunk,
+                // so that what is typed is published at once.
+                let line = match lines.try_recv() {
+                    Ok(line) => Some(line),
+                    Err(_) if !chunk.is_empty() => break,
+                    Err(_) => lines.recv().await,
+                };
+                match line {
+                    None => {
+                        open = false;
+                        break;
+                    }
+                    Some(Ok(line)) => {
+                        last_line = line.number;
+                        bytes += line.events.iter().filter_map(|event| event.data.as_ref()).map(Vec::len).sum::<usize>();
+                        chunk.extend(line.events);
+                    }
+                    Some(Err(error)) => {
+                        broken = Some(error);
+                        break;
+                    }
+                }
+            }
+            if !chunk.is_empty() {
+                match store.publish(&self.tenant, &chunk).await {
+                    Ok(positions) => {
+                        done.add(&positions);
+                        next_line = last_line + 1;
+                    }
+                    Err(error) => {
+                        return Err(anyhow::Error::new(error).context(done.so_far(next_line)));
+                    }
+                }
+            }
+            if let Some(error) = broken {
+                let context = done.so_far(error.number);
+                return Err(anyhow::Error::new(error).context(context));
+            }
+        }
+        self.report(done)
+    }
+
+    fn report(&self, done: Published) -> anyhow::Result<()> {
+        if self.json {
+            output::json(&json!({
+                "events": done.events,
+                "first_position": done.first,
+                "last_position": done.last,
+            }))?;
+            return Ok(());
+        }
+        output::line(match (done.events, done.first, done.last) {
+            (1, Some(position), _) => format!("1 event published, position {position}"),
+            (events, Some(first), Some(last)) => {
+                format!("{events} events published, positions {first} to {last}")
+            }
+            _ => "no events published".to_owned(),
+        })?;
+        Ok(())
+    }
+}
+
+/// What is in the log so far.
+#[derive(Debug, Default)]
+struct Published {
+    events: usize,
+    first: Option<Position>,
+    last: Option<Position>,
+}
+
+impl Published {
+    fn of(positions: &[Position]) -> Self {
+        let mut published = Self::default();
+        published.add(positions);
+        published
+    }
+
+    fn add(&mut self, positions: &[Position]) {
+        self.events += positions.len();
+        self.first = self.first.or(positions.first().copied());
+        self.last = positions.last().copied().or(self.last);
+    }
+
+    fn so_far(&self, next_line: u64) -> String {
+        match self.last {
+            None => format!("nothing was published; go on with `--from-line {next_line}`"),
+            Some(last) => format!(
+                "stopped after {} events, the last at position {last}; go on with `--from-line {next_line}`",
+                self.events
+            ),
+        }
+    }
+}
+
+fn open(file: &Path) -> anyhow::Result<File> {
+    let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    anyhow::ensure!(!opened.metadata()?.is_dir(), "{} is a directory", file.display());
+    Ok(opened)
+}
+
+/// Reads a file once and publishes nothing: any broken line is an error here.
+fn check_lines(file: &Path, from_line: u64) -> anyhow::Result<()> {
+    for line in EventLines::new(BufReader::new(open(file)?)).from_line(from_line) {
+        line.with_context(|| format!("{}: nothing was published", file.display()))?;
+    }
+    Ok(())
+}
+
+/// A bar on a terminal, for a file that takes a while.
+fn bar_for(file: &Path) -> anyhow::Result<ProgressBar> {
+    let bytes = open(file)?.metadata()?.len();
+    if !io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let style = ProgressStyle::with_template(
+        "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left",
+    )?;
+    Ok(ProgressBar::new(bytes).with_style(style))
+}
+
+/// Reads lines on a thread of its own, because stdin blocks.
+fn read_lines<R: Read + Send + 'static>(
+    reader: BufReader<R>,
+    from_line: u64,
+) -> mpsc::Receiver<Result<Line, LineError>>
+where
+    BufReader<R>: BufRead,
+{
+    let (lines, received) = mpsc::channel(CHUNK);
+    std::thread::spawn(move || {
+        for line in EventLines::new(reader).from_line(from_line) {
+            if lines.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    received
+}
+
+/// Parses `NAME=VALUE`; `true`, `false` and 32-bit integers keep their type.
+fn extension(text: &str) -> anyhow::Result<(String, ExtensionValue)> {
+    let Some((name, value)) = text.split_once('=') else {
+        let wrong = format!("`{text}` is no extension attribute: write NAME=VALUE");
+        return Err(UsageError(wrong).into());
+    };
+    let value = match value {
+        "true" => ExtensionValue::Boolean(true),
+        "false" => ExtensionValue::Boolean(false),
+        _ => value
+            .parse()
+            .map_or_else(|_| ExtensionValue::Text(value.to_owned()), ExtensionValue::Integer),
+    };
+    Ok((name.to_owned(), value))
+}

@@ -1,0 +1,114 @@
+//! `host run`: runs the handlers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::loading::{self, Loaded};
+use super::{Global, database};
+use crate::config::Config;
+use crate::delivery::clock::SystemClock;
+use crate::delivery::group::GroupSettings;
+use crate::store::HostIdentity;
+use crate::store::sqlite::OpenOptions;
+use crate::supervisor::{Group, Supervisor};
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The settings [default: handlers.toml]
+    #[arg(conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// Exit once nothing is left to do
+    #[arg(long)]
+    drain: bool,
+}
+
+impl Run {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        // Before anything is started, so that a signal is never missed.
+        let stop = stop_on_signals()?;
+        let path = self.file.unwrap_or_else(|| global.config_path());
+        let config = Config::load(&path, &database::overrides(global))?;
+        let handlers = loading::load(&config).await?;
+        let options =
+            if config.migrate { OpenOptions::to_migrate() } else { OpenOptions::existing() };
+        let store = database::connect(&config.database, options).await?;
+        if config.migrate {
+            for name in store.migrate().await? {
+                info!(migration = name, "migrated");
+            }
+        }
+        let host = identity();
+        info!(
+            version = env!("CARGO_PKG_VERSION"),
+            host = host.id,
+            handlers = handlers.len(),
+            database = %config.database,
+            "starting"
+        );
+        let supervisor = Supervisor {
+            store,
+            host,
+            clock: Arc::new(SystemClock),
+            groups: handlers.into_iter().map(group).collect(),
+            grace: config.grace,
+            drain: self.drain,
+        };
+        supervisor.run(stop).await?;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+fn group(Loaded { settings, handler }: Loaded) -> Group {
+    Group {
+        settings: GroupSettings {
+            name: settings.group,
+            tenant: settings.tenant,
+            subscription: settings.subscription,
+            retry: settings.retry,
+            batch: settings.batch,
+        },
+        start: settings.start,
+        handler,
+    }
+}
+
+fn identity() -> HostIdentity {
+    let name = rustix::system::uname();
+    HostIdentity {
+        id: uuid::Uuid::new_v4().to_string(),
+        hostname: name.nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+    }
+}
+
+/// The first SIGTERM or Ctrl-C stops in order; a second one exits at once.
+fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        let mut first = true;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if !first {
+                warn!("second signal: exiting at once; what was not settled comes again");
+                std::process::exit(1);
+            }
+            first = false;
+            info!("stopping: finishing and settling what runs; a second signal exits at once");
+            stopping.cancel();
+        }
+    });
+    Ok(stop)
+}

@@ -1,0 +1,110 @@
+//! `host status`: what is stuck, and why.
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::output::{self, seconds, short};
+use super::{Global, database};
+use crate::store::{GroupState, GroupStatus, LogStatus};
+
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        let store = database::open(global).await?;
+        let status = store.status().await?;
+        if self.json {
+            output::json(&status)?;
+        } else {
+            print(&status)?;
+        }
+        Ok(())
+    }
+}
+
+fn print(status: &LogStatus) -> std::io::Result<()> {
+    output::line(format!(
+        "log: {} events, last position {}",
+        status.events, status.last_position
+    ))?;
+    if status.groups.is_empty() {
+        return output::line("no group yet: `host run` creates one for each handler");
+    }
+    output::line("")?;
+    print_groups(&status.groups)?;
+    let held: Vec<String> = status.groups.iter().filter_map(held_up).collect();
+    if !held.is_empty() {
+        output::line("")?;
+        for line in held {
+            output::line(line)?;
+        }
+    }
+    Ok(())
+}
+
+/// The table of `status` and `groups list`.
+pub(super) fn print_groups(groups: &[GroupStatus]) -> std::io::Result<()> {
+    let mut table = output::table([
+        "group", "state", "leader", "epoch", "position", "lag", "lag time", "retries", "dead",
+    ]);
+    for group in groups {
+        table.add_row([
+            group.name.to_string(),
+            group.state.as_str().to_owned(),
+            leader(group),
+            group.epoch.to_string(),
+            group.position.to_string(),
+            group.lag_events.to_string(),
+            seconds(group.lag_seconds),
+            group.retries_pending.to_string(),
+            group.dead_letters.to_string(),
+        ]);
+    }
+    output::print_table(&table)
+}
+
+/// Who leads, in a few words.
+pub(super) fn leader(group: &GroupStatus) -> String {
+    match &group.leader {
+        Some(leader) => format!("{} (pid {})", leader.host.hostname, leader.host.pid),
+        None => "-".to_owned(),
+    }
+}
+
+/// What holds a group up, if anything does.
+pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
+    if group.state != GroupState::Running {
+        let reason = group.reason.as_deref().map(|why| format!(": {}", short(why, 200)));
+        let way = format!("`host groups resume {}` goes on", group.name);
+        return Some(format!(
+            "{}: {}{}; {way}",
+            group.name,
+            group.state.as_str(),
+            reason.unwrap_or_default()
+        ));
+    }
+    if let Some(head) = &group.head {
+        let wait = head.due_at.duration_since(Timestamp::now()).as_secs_f64();
+        let when = if head.in_flight {
+            "is under way, one event at a time after crashes".to_owned()
+        } else if wait > 0.0 {
+            format!("waits for attempt {}, due in {}", head.attempt, seconds(wait))
+        } else {
+            format!("waits for attempt {}, due now", head.attempt)
+        };
+        let why = head.failure.as_ref().map(|failure| {
+            format!("; the last one failed: {}: {}", failure.kind, short(&failure.text, 200))
+        });
+        let why = why.unwrap_or_default();
+        return Some(format!("{}: the event at position {} {when}{why}", group.name, head.position));
+    }
+    if group.lag_events > 0 && group.leader.is_none() {
+        return Some(format!("{}: no host runs it; `host run` does", group.name));
+    }
+    None
+}
