@@ -9,6 +9,8 @@ mod check;
 pub mod json;
 pub mod jsonl;
 
+pub(crate) use check::quoted;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;

@@ -136,6 +136,14 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_is_explained_in_the_guarantees() {
+        let guarantees = include_str!("../../docs/guarantees.md");
+        for kind in FailureKind::ALL {
+            assert!(guarantees.contains(&format!("\n| `{kind}` | ")), "{kind}");
+        }
+    }
+
+    #[test]
     fn a_guests_text_is_cut_and_cleaned() {
         assert_eq!(storable("a\0b\x1b[31m\nc", 100), "a\u{fffd}b\u{fffd}[31m\nc");
         let long = "é".repeat(10);

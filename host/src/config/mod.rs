@@ -1,1 +1,232 @@
 //! handlers.toml: read, checked whole, and turned into typed settings.
+//!
+//! Nothing runs on a file with a mistake in it. [`Config::load`] collects every
+//! problem that it can find, each with its line, what is wrong and what would be
+//! right; a secret from the environment never shows in a message. Whether the
+//! components exist and fit is left to the sandbox.
+
+mod database;
+mod document;
+mod error;
+mod handlers;
+mod keys;
+mod value;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+pub use database::{DatabaseUrl, InvalidDatabase};
+use document::{Document, Section};
+pub use error::{ConfigErrors, Problem};
+pub use handlers::HandlerSettings;
+use value::Environment;
+
+use crate::delivery::backoff::LONGEST;
+
+/// How long handlers may go on after a stop, unless the file says otherwise.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// A checked handlers.toml.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The file.
+    pub path: PathBuf,
+    /// The database.
+    pub database: DatabaseUrl,
+    /// How long a handler may go on after a stop was asked for.
+    pub grace: Duration,
+    /// Whether the host brings the schema up to date before it runs.
+    pub migrate: bool,
+    /// At least one, in the order of the file; no two in one group.
+    pub handlers: Vec<HandlerSettings>,
+}
+
+/// What the command line says over the file.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// A database URL; relative paths are taken from the working directory.
+    pub database: Option<String>,
+}
+
+impl Config {
+    /// Reads and checks a file, with the variables of the environment.
+    ///
+    /// # Errors
+    /// With everything that is wrong.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<Self, ConfigErrors> {
+        let text = read(path)?;
+        Self::parse(&text, path, overrides, &|name| std::env::var(name))
+    }
+
+    /// Reads only which database to use, for commands that run no handler: they
+    /// work while a handler's settings are broken, and without a file if the
+    /// command line names the database.
+    ///
+    /// # Errors
+    /// When the file is needed and cannot be read or is not TOML, or the
+    /// database is named wrongly.
+    pub fn load_database(path: &Path, overrides: &Overrides) -> Result<DatabaseUrl, ConfigErrors> {
+        match &overrides.database {
+            Some(url) => override_database(path, url),
+            None => {
+                let text = read(path)?;
+                parse_database(&text, path, &|name| std::env::var(name))
+            }
+        }
+    }
+
+    fn parse(
+        text: &str,
+        path: &Path,
+        overrides: &Overrides,
+        environment: &Environment<'_>,
+    ) -> Result<Self, ConfigErrors> {
+        let table = syntax(text, path)?;
+        let document = Document::new(text, environment);
+        let mut top = Section::top(&document, &table);
+        let directory = directory(path);
+        let database = match &overrides.database {
+            Some(url) => {
+                for key in ["database", "lock_database"] {
+                    top.entry(key);
+                }
+                override_database(path, url)?
+            }
+            None => database(&mut top, directory),
+        };
+        let migrate = top.boolean("migrate").unwrap_or(true);
+        let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
+        let handlers = handlers_of(&mut top, &document, directory);
+        top.finish();
+        let problems = document.into_problems();
+        if !problems.is_empty() {
+            return Err(ConfigErrors { path: path.to_owned(), problems });
+        }
+        Ok(Self { path: path.to_owned(), database, grace, migrate, handlers })
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigErrors> {
+    let fail = |message: String| {
+        ConfigErrors::whole(path.to_owned(), format!("{}: {message}", path.display()))
+    };
+    let bytes = std::fs::read(path).map_err(|e| {
+        if e.kind() == std::io::ErrorKind::NotFound {
+            fail("there is no such file: name another with `--config FILE`".to_owned())
+        } else {
+            fail(format!("cannot be read: {e}"))
+        }
+    })?;
+    String::from_utf8(bytes).map_err(|e| {
+        let valid = e.utf8_error().valid_up_to();
+        let text = String::from_utf8_lossy(&e.as_bytes()[..valid]);
+        let problem = Problem {
+            place: Some(error::place(&text, valid)),
+            message: "not UTF-8 from here on, which TOML must be".to_owned(),
+        };
+        ConfigErrors { path: path.to_owned(), problems: vec![problem] }
+    })
+}
+
+/// Where relative paths of the file begin.
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// Parses TOML. What a broken file seems to say is not looked at.
+fn syntax<'a>(text: &'a str, path: &Path) -> Result<DeTable<'a>, ConfigErrors> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table.into_inner());
+    }
+    let mut problems: Vec<Problem> = errors
+        .iter()
+        .map(|e| Problem {
+            place: Some(error::place(text, e.span().map_or(text.len(), |span| span.start))),
+            message: format!("not TOML: {}", e.message()),
+        })
+        .collect();
+    problems.sort_by_key(|problem| problem.place);
+    // The rest of a line makes no sense after its first error.
+    problems.dedup_by_key(|problem| problem.place.map(|(line, _)| line));
+    Err(ConfigErrors { path: path.to_owned(), problems })
+}
+
+fn override_database(path: &Path, url: &str) -> Result<DatabaseUrl, ConfigErrors> {
+    DatabaseUrl::parse(url, Path::new(""))
+        .map_err(|e| ConfigErrors::whole(path.to_owned(), format!("`--database`: {e}")))
+}
+
+fn parse_database(
+    text: &str,
+    path: &Path,
+    environment: &Environment<'_>,
+) -> Result<DatabaseUrl, ConfigErrors> {
+    let table = syntax(text, path)?;
+    let document = Document::new(text, environment);
+    let mut top = Section::top(&document, &table);
+    let database = database(&mut top, directory(path));
+    drop(top);
+    let problems = document.into_problems();
+    if problems.is_empty() {
+        Ok(database)
+    } else {
+        Err(ConfigErrors { path: path.to_owned(), problems })
+    }
+}
+
+/// Reads the database; after a problem, the default stands in for it.
+fn database(top: &mut Section<'_>, directory: &Path) -> DatabaseUrl {
+    let fallback = DatabaseUrl::default_in(directory);
+    let lock_database = top.entry("lock_database");
+    let database = match top.text("database", "\"sqlite:host.db\"") {
+        None => fallback,
+        Some(text) => match DatabaseUrl::parse(&text.value, directory) {
+            Ok(database) => database,
+            Err(e) => {
+                top.problem(text.at, format!("`database`: {e}"));
+                return fallback;
+            }
+        },
+    };
+    if let (Some(entry), DatabaseUrl::Sqlite(_)) = (lock_database, &database) {
+        top.problem(
+            entry.at,
+            "`lock_database` goes with PostgreSQL behind a pooler: with SQLite, leave it out",
+        );
+    }
+    database
+}
+
+fn handlers_of(
+    top: &mut Section<'_>,
+    document: &Document<'_>,
+    directory: &Path,
+) -> Vec<HandlerSettings> {
+    const HINT: &str =
+        "add a table [handlers.NAME] with `component` and `subscribe`, and a name of your own";
+    match top.entry("handlers") {
+        None => {
+            if top.lacks("handlers") {
+                top.problem(0, format!("the file has no handlers: {HINT}"));
+            }
+            Vec::new()
+        }
+        Some(entry) => {
+            let DeValue::Table(table) = entry.value else {
+                top.problem(entry.at, format!("`handlers` is no table of handlers: {HINT}"));
+                return Vec::new();
+            };
+            let entries = document::entries(table);
+            if entries.is_empty() {
+                top.problem(entry.at, format!("`handlers` is empty: {HINT}"));
+            }
+            handlers::handlers(document, &entries, directory)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ impl InvalidEvent {
 }
 
 /// A name or value from outside, cut and cleaned, for a message.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let one_line: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
     format!("`{}`", storable(&one_line, 64))
 }

@@ -13,20 +13,24 @@ pub struct Limits {
     pub timeout: Duration,
     /// Elements of all tables together (`table-limit`).
     pub table_elements: usize,
-    /// Bytes that one host call may carry from guest to host, and resources that
-    /// may be open at once (`host-call-limit`).
+    /// Bytes that one host call may carry from guest to host
+    /// (`host-call-limit`).
     pub host_call_bytes: usize,
     /// Bytes of log lines an attempt, `stdout` and `stderr` included
     /// (`log-limit`).
     pub log_bytes: usize,
     /// Emits an attempt (`emit-limit`).
     pub emits: usize,
-    /// Bytes of data of one emit (`emit-limit`).
+    /// Bytes of data and attributes of one emit (`emit-limit`).
     pub emit_bytes: usize,
-    /// Bytes of data of all emits of an attempt together (`emit-limit`).
+    /// Bytes of data and attributes of all emits of an attempt together
+    /// (`emit-limit`).
     pub emit_total_bytes: usize,
     /// Bytes of one state value (`state-limit`).
     pub state_value_bytes: usize,
+    /// Bytes of keys and values of all state writes of an attempt together
+    /// (`state-limit`).
+    pub state_total_bytes: usize,
     /// State writes an attempt (`state-limit`).
     pub state_writes: usize,
 }
@@ -43,9 +47,36 @@ impl Default for Limits {
             emit_bytes: 1 << 20,
             emit_total_bytes: 8 << 20,
             state_value_bytes: 1 << 20,
+            state_total_bytes: 8 << 20,
             state_writes: 1_000,
         }
     }
+}
+
+/// What handlers.toml calls the limits, for messages that name one.
+pub mod names {
+    /// [`Limits::memory_bytes`](super::Limits::memory_bytes).
+    pub const MEMORY: &str = "limits.memory";
+    /// [`Limits::timeout`](super::Limits::timeout).
+    pub const TIMEOUT: &str = "limits.timeout";
+    /// [`Limits::table_elements`](super::Limits::table_elements).
+    pub const TABLE_ELEMENTS: &str = "limits.table_elements";
+    /// [`Limits::host_call_bytes`](super::Limits::host_call_bytes).
+    pub const HOST_CALL: &str = "limits.host_call";
+    /// [`Limits::log_bytes`](super::Limits::log_bytes).
+    pub const LOG: &str = "limits.log";
+    /// [`Limits::emits`](super::Limits::emits).
+    pub const EMITS: &str = "limits.emits";
+    /// [`Limits::emit_bytes`](super::Limits::emit_bytes).
+    pub const EMIT: &str = "limits.emit";
+    /// [`Limits::emit_total_bytes`](super::Limits::emit_total_bytes).
+    pub const EMIT_TOTAL: &str = "limits.emit_total";
+    /// [`Limits::state_value_bytes`](super::Limits::state_value_bytes).
+    pub const STATE_VALUE: &str = "limits.state_value";
+    /// [`Limits::state_total_bytes`](super::Limits::state_total_bytes).
+    pub const STATE_TOTAL: &str = "limits.state_total";
+    /// [`Limits::state_writes`](super::Limits::state_writes).
+    pub const STATE_WRITES: &str = "limits.state_writes";
 }
 
 /// How long an instance lives. Any failure ends it earlier.
@@ -61,8 +92,15 @@ pub enum Reuse {
 }
 
 /// What the handler may reach. Nothing by default.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Grants {
     /// Environment variables that the guest sees.
     pub env: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Grants {
+    /// Names only: values are often secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grants").field("env", &self.env.keys()).finish()
+    }
 }

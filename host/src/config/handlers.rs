@@ -1,0 +1,406 @@
+//! `[handlers.NAME]`: the settings of one handler.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use toml::de::DeValue;
+
+use super::document::{Document, Entry, Section, Text, kind};
+use super::keys;
+use super::value::show_duration;
+use crate::delivery::backoff::{LONGEST, RetryPolicy};
+use crate::delivery::group::BatchSettings;
+use crate::delivery::ordering::Ordering;
+use crate::event::{GroupName, Position, Tenant, quoted};
+use crate::sandbox::settings::{Grants, Limits, Reuse};
+use crate::store::{InvalidSubscription, Start, Subscription};
+
+/// One handler: a component plus its settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerSettings {
+    /// The name of its table.
+    pub name: String,
+    /// The consumer group that it serves alone.
+    pub group: GroupName,
+    /// Whose events it receives.
+    pub tenant: Tenant,
+    /// The component's file, which may not exist.
+    pub component: PathBuf,
+    /// Which events it receives.
+    pub subscription: Subscription,
+    /// Where the group begins if it is new.
+    pub start: Start,
+    /// In which order events are handled.
+    pub ordering: Ordering,
+    /// How long an instance lives.
+    pub reuse: Reuse,
+    /// When to try again, and when to give up.
+    pub retry: RetryPolicy,
+    /// What an instance or an attempt may use.
+    pub limits: Limits,
+    /// What the handler may reach.
+    pub grants: Grants,
+    /// How large a batch gets.
+    pub batch: BatchSettings,
+}
+
+/// The longest duration that any setting takes.
+const YEAR: Duration = LONGEST;
+
+/// The shortest time in which anything can be done.
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Reads every handler. `directory` is where relative paths begin.
+pub(super) fn handlers(
+    document: &Document<'_>,
+    handlers: &[Entry<'_>],
+    directory: &Path,
+) -> Vec<HandlerSettings> {
+    let mut settings = Vec::new();
+    let mut groups: BTreeMap<GroupName, Entry<'_>> = BTreeMap::new();
+    for entry in handlers {
+        let mut section = Section::handler(document, *entry);
+        let group = group(&mut section, *entry);
+        if let Some((group, at)) = &group {
+            let first = groups.entry(group.clone()).or_insert(*entry);
+            if first.key != entry.key {
+                section.problem(
+                    *at,
+                    format!(
+                        "handlers {} (line {}) and {} are both in the group `{group}`: give one of them a `group` of its own",
+                        quoted(first.key),
+                        document.line(first.at),
+                        quoted(entry.key),
+                    ),
+                );
+            }
+        }
+        settings.extend(handler(section, entry.key, group.map(|(group, _)| group), directory));
+    }
+    settings
+}
+
+/// Reads one handler, all but its group. `None` only after a problem.
+fn handler(
+    mut section: Section<'_>,
+    name: &str,
+    group: Option<GroupName>,
+    directory: &Path,
+) -> Option<HandlerSettings> {
+    let component = component(&mut section, directory);
+    let subscription = subscription(&mut section);
+    let tenant = tenant(&mut section);
+    let start = start(&mut section);
+    let ordering = ordering(&mut section);
+    let reuse = reuse(&mut section);
+    let retry = retry(section.section("retry", &keys::RETRY));
+    let batch = batch(section.section("batch", &keys::BATCH));
+    let limits = limits(section.section("limits", &keys::LIMITS), ordering);
+    let grants = grants(section.section("allow", &keys::ALLOW));
+    section.finish();
+    Some(HandlerSettings {
+        name: name.to_owned(),
+        group: group?,
+        tenant,
+        component: component?,
+        subscription: subscription?,
+        start,
+        ordering: ordering?,
+        reuse,
+        retry,
+        limits,
+        grants,
+        batch,
+    })
+}
+
+/// The rule of all names, for a message.
+const NAME_RULE: &str =
+    "use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit";
+
+/// The group's name, and where it comes from.
+fn group(section: &mut Section<'_>, entry: Entry<'_>) -> Option<(GroupName, usize)> {
+    let by_handler = entry.key.parse().map(|name| (name, entry.at));
+    if by_handler.is_err() {
+        section.problem(
+            entry.at,
+            format!("{} is no name for a handler: {NAME_RULE}", quoted(entry.key)),
+        );
+    }
+    let Some(named) = section.entry("group") else { return by_handler.ok() };
+    let text = section.text_of(named, "\"billing\"")?;
+    let group = text.value.parse();
+    if group.is_err() {
+        section.problem(text.at, format!("{} is no name for a group: {NAME_RULE}", text.quoted()));
+    }
+    Some((group.ok()?, text.at))
+}
+
+fn tenant(section: &mut Section<'_>) -> Tenant {
+    let Some(text) = section.text("tenant", "\"acme\"") else { return Tenant::none() };
+    match text.value.parse::<Tenant>() {
+        Ok(tenant) if !tenant.is_none() => tenant,
+        _ => {
+            section.problem(
+                text.at,
+                format!("{} is no name for a tenant: {NAME_RULE}, or leave it out", text.quoted()),
+            );
+            Tenant::none()
+        }
+    }
+}
+
+fn component(section: &mut Section<'_>, directory: &Path) -> Option<PathBuf> {
+    if section.lacks("component") {
+        section.problem(
+            section.at(),
+            "`component` is missing: name the handler's file, such as `component = \"triage.wasm\"`",
+        );
+    }
+    let text = section.text("component", "\"triage.wasm\"")?;
+    if text.value.is_empty() || text.value.contains('\0') {
+        section.problem(
+            text.at,
+            format!(
+                "`component` is {}, which names no file: write one such as \"triage.wasm\"",
+                text.quoted()
+            ),
+        );
+        return None;
+    }
+    Some(directory.join(text.value))
+}
+
+fn subscription(section: &mut Section<'_>) -> Option<Subscription> {
+    const EXAMPLE: &str = "[\"issues.opened\", \"pull_request.*\"]";
+    if section.lacks("subscribe") {
+        section.problem(
+            section.at(),
+            format!(
+                "`subscribe` is missing: name the event types to handle, such as `subscribe = {EXAMPLE}`; [\"*\"] is all of them"
+            ),
+        );
+    }
+    let (at, texts) = section.texts("subscribe", EXAMPLE)?;
+    if texts.is_empty() {
+        section.problem(
+            at,
+            format!(
+                "`subscribe` is empty, so the handler would never run: name event types, such as {EXAMPLE}; [\"*\"] is all of them"
+            ),
+        );
+        return None;
+    }
+    let whole = texts.iter().all(Option::is_some);
+    let texts: Vec<Text<'_>> = texts.into_iter().flatten().collect();
+    let mut fit = true;
+    for text in &texts {
+        if let Err(InvalidSubscription::Pattern(_)) = Subscription::new([&*text.value]) {
+            fit = false;
+            section.problem(
+                text.at,
+                format!(
+                    "{} is no event type: write a type, a beginning that ends in `*`, or `*` for all",
+                    text.quoted()
+                ),
+            );
+        }
+    }
+    if whole && fit { Subscription::new(texts.into_iter().map(|t| t.value)).ok() } else { None }
+}
+
+fn start(section: &mut Section<'_>) -> Start {
+    let Some(entry) = section.entry("start") else { return Start::Earliest };
+    let (shown, start) = match entry.value {
+        DeValue::String(_) => match section.text_of(entry, "\"latest\"") {
+            Some(text) => (text.quoted(), text.value.parse().ok()),
+            None => return Start::Earliest,
+        },
+        DeValue::Integer(n) => {
+            let position = i64::from_str_radix(n.as_str(), n.radix()).ok().filter(|p| *p >= 0);
+            (quoted(&n.to_string()), position.map(|p| Start::Position(Position(p))))
+        }
+        // Without an offset it is no instant, and does not parse as one.
+        DeValue::Datetime(time) => {
+            let time = time.to_string();
+            (quoted(&time), time.parse::<Timestamp>().ok().map(Start::Time))
+        }
+        other => (kind(other).to_owned(), None),
+    };
+    start.unwrap_or_else(|| {
+        section.problem(
+            entry.at,
+            format!(
+                "`start` is {shown}, which is no place in the log: write \"earliest\", \"latest\", a position such as 1200, or a time such as 2026-01-31T12:00:00Z"
+            ),
+        );
+        Start::Earliest
+    })
+}
+
+/// `None` after a problem.
+fn ordering(section: &mut Section<'_>) -> Option<Ordering> {
+    let Some(entry) = section.entry("ordering") else { return Some(Ordering::default()) };
+    let text = section.text_of(entry, "\"total\"")?;
+    match text.value.as_str() {
+        "total" => return Some(Ordering::Total),
+        later @ ("key" | "none") => section.problem(
+            text.at,
+            format!(
+                "`ordering = \"{later}\"` comes with a later version: leave it out, or write \"total\""
+            ),
+        ),
+        _ => section.problem(
+            text.at,
+            format!("`ordering` is {}: the one there is so far is \"total\"", text.quoted()),
+        ),
+    }
+    None
+}
+
+fn reuse(section: &mut Section<'_>) -> Reuse {
+    let Some(entry) = section.entry("reuse") else { return Reuse::default() };
+    let (shown, reuse) = match entry.value {
+        DeValue::String(_) => match section.text_of(entry, "\"batch\"") {
+            Some(text) => {
+                let reuse = match text.value.as_str() {
+                    "batch" => Some(Reuse::Batch),
+                    "event" => Some(Reuse::Event),
+                    _ => None,
+                };
+                (text.quoted(), reuse)
+            }
+            None => return Reuse::default(),
+        },
+        DeValue::Integer(n) => {
+            let events = u32::from_str_radix(n.as_str(), n.radix()).ok().filter(|n| *n >= 1);
+            (quoted(&n.to_string()), events.map(Reuse::Events))
+        }
+        other => (kind(other).to_owned(), None),
+    };
+    reuse.unwrap_or_else(|| {
+        section.problem(
+            entry.at,
+            format!(
+                "`reuse` is {shown}: write \"batch\", \"event\", or a number of events from 1 to {}",
+                u32::MAX
+            ),
+        );
+        Reuse::default()
+    })
+}
+
+fn retry(mut section: Section<'_>) -> RetryPolicy {
+    let defaults = RetryPolicy::default();
+    let initial_at = section.entry("initial").map(|entry| entry.at);
+    let max_at = section.entry("max").map(|entry| entry.at);
+    let initial = section.duration("initial", Duration::ZERO..=YEAR);
+    let max = section.duration("max", Duration::ZERO..=YEAR);
+    let policy = RetryPolicy {
+        max_attempts: section
+            .integer("max_attempts", 1..=u32::MAX)
+            .unwrap_or(defaults.max_attempts),
+        initial: initial.unwrap_or(defaults.initial),
+        multiplier: section
+            .number("multiplier", 1.0..=1_000_000.0, "2.0")
+            .unwrap_or(defaults.multiplier),
+        max: max.unwrap_or(defaults.max),
+        jitter: section.number("jitter", 0.0..=1.0, "0.2").unwrap_or(defaults.jitter),
+    };
+    // Where one of them is wrong by itself, its default says nothing.
+    let known = initial.is_some() == initial_at.is_some() && max.is_some() == max_at.is_some();
+    if let Some(at) = initial_at.or(max_at).filter(|_| known && policy.initial > policy.max) {
+        let shown = |duration, given: bool| {
+            format!("{}{}", show_duration(duration), if given { "" } else { " by default" })
+        };
+        section.problem(
+            at,
+            format!(
+                "`initial` ({}) is longer than `max` ({}): lower `initial` or raise `max`",
+                shown(policy.initial, initial.is_some()),
+                shown(policy.max, max.is_some())
+            ),
+        );
+    }
+    section.finish();
+    policy
+}
+
+fn batch(mut section: Section<'_>) -> BatchSettings {
+    let defaults = BatchSettings::default();
+    let batch = BatchSettings {
+        max_events: section.integer("max_events", 1..=100_000).unwrap_or(defaults.max_events),
+        max_time: section.duration("max_time", MILLISECOND..=YEAR).unwrap_or(defaults.max_time),
+    };
+    section.finish();
+    batch
+}
+
+fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
+    let defaults = Limits::default();
+    let concurrency_at = section.entry("concurrency").map(|entry| entry.at);
+    let concurrency: Option<usize> = section.integer("concurrency", 1..=1_000);
+    if let (Some(at), Some(2..), Some(Ordering::Total)) = (concurrency_at, concurrency, ordering) {
+        section.problem(
+            at,
+            "`concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out",
+        );
+    }
+    let limits = Limits {
+        // Less than a page of WebAssembly is no memory.
+        memory_bytes: section.size("memory", "64KiB"..="1TiB").unwrap_or(defaults.memory_bytes),
+        timeout: section.duration("timeout", MILLISECOND..=YEAR).unwrap_or(defaults.timeout),
+        table_elements: section
+            .integer("table_elements", 0..=1_000_000_000)
+            .unwrap_or(defaults.table_elements),
+        host_call_bytes: section
+            .size("host_call", "1KiB"..="1TiB")
+            .unwrap_or(defaults.host_call_bytes),
+        log_bytes: section.size("log", "0B"..="1TiB").unwrap_or(defaults.log_bytes),
+        emits: section.integer("emits", 0..=1_000_000_000).unwrap_or(defaults.emits),
+        emit_bytes: section.size("emit", "0B"..="1TiB").unwrap_or(defaults.emit_bytes),
+        emit_total_bytes: section
+            .size("emit_total", "0B"..="1TiB")
+            .unwrap_or(defaults.emit_total_bytes),
+        state_value_bytes: section
+            .size("state_value", "0B"..="1TiB")
+            .unwrap_or(defaults.state_value_bytes),
+        state_total_bytes: section
+            .size("state_total", "0B"..="1TiB")
+            .unwrap_or(defaults.state_total_bytes),
+        state_writes: section
+            .integer("state_writes", 0..=1_000_000_000)
+            .unwrap_or(defaults.state_writes),
+    };
+    section.finish();
+    limits
+}
+
+fn grants(mut section: Section<'_>) -> Grants {
+    let mut env = BTreeMap::new();
+    for (name, text) in section.text_table("env", "{ REGION = \"eu\" }").unwrap_or_default() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            section.problem(
+                text.at,
+                format!("{} is no name for a variable: use letters, digits and `_`", quoted(name)),
+            );
+        } else if text.value.contains('\0') {
+            section.problem(
+                text.at,
+                format!("the variable `{name}` holds a NUL character, which none can"),
+            );
+        } else {
+            env.insert(name.to_owned(), text.value);
+        }
+    }
+    if let Some(entry) = section.entry("http") {
+        section.problem(
+            entry.at,
+            "`http` comes with a later version: leave it out, and nothing is reachable by network",
+        );
+    }
+    section.finish();
+    Grants { env }
+}

@@ -1,0 +1,147 @@
+//! Every key that handlers.toml may hold, and what to say of any other.
+
+use std::fmt::Write;
+
+use crate::event::quoted;
+
+/// A table of handlers.toml.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Its name in the file; empty for the top level.
+    pub(super) name: &'static str,
+    /// The keys it may hold.
+    pub(super) keys: &'static [&'static str],
+}
+
+/// The top level.
+pub(super) const TOP: Place =
+    Place { name: "", keys: &["database", "lock_database", "migrate", "grace", "handlers"] };
+
+/// One handler.
+pub(super) const HANDLER: Place = Place {
+    name: "handlers.NAME",
+    keys: &[
+        "component",
+        "subscribe",
+        "group",
+        "tenant",
+        "ordering",
+        "start",
+        "reuse",
+        "retry",
+        "batch",
+        "limits",
+        "allow",
+    ],
+};
+
+/// When a handler's events are tried again.
+pub(super) const RETRY: Place = Place {
+    name: "handlers.NAME.retry",
+    keys: &["max_attempts", "initial", "multiplier", "max", "jitter"],
+};
+
+/// How large a handler's batches get.
+pub(super) const BATCH: Place =
+    Place { name: "handlers.NAME.batch", keys: &["max_events", "max_time"] };
+
+/// What a handler may use.
+pub(super) const LIMITS: Place = Place {
+    name: "handlers.NAME.limits",
+    keys: &[
+        "memory",
+        "timeout",
+        "concurrency",
+        "table_elements",
+        "host_call",
+        "log",
+        "emits",
+        "emit",
+        "emit_total",
+        "state_value",
+        "state_total",
+        "state_writes",
+    ],
+};
+
+/// What a handler may reach.
+pub(super) const ALLOW: Place = Place { name: "handlers.NAME.allow", keys: &["env", "http"] };
+
+/// Every table with keys of its own.
+pub(super) const PLACES: [&Place; 6] = [&TOP, &HANDLER, &RETRY, &BATCH, &LIMITS, &ALLOW];
+
+impl Place {
+    /// The table's header as it stands in the file.
+    pub(super) fn header(&self, handler: Option<&str>) -> String {
+        let handler = handler.map_or("NAME".to_owned(), key_in_toml);
+        format!("[{}]", self.name.replace("NAME", &handler))
+    }
+
+    /// Where a key of this table stands, for a sentence.
+    fn location(&self, handler: Option<&str>) -> String {
+        if self.name.is_empty() {
+            "at the top level".to_owned()
+        } else {
+            format!("in {}", self.header(handler))
+        }
+    }
+}
+
+/// A name as TOML writes it in a header.
+fn key_in_toml(name: &str) -> String {
+    let bare = !name.is_empty()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if bare { name.to_owned() } else { format!("{:?}", quoted(name).trim_matches('`')) }
+}
+
+/// The key of the same table that is most probably meant.
+pub(super) fn closest(place: &'static Place, key: &str) -> Option<&'static str> {
+    let key = normalised(key);
+    place
+        .keys
+        .iter()
+        .map(|known| (strsim::jaro_winkler(&key, known), *known))
+        .filter(|(likeness, _)| *likeness >= 0.85)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
+/// The sentence for a key that a table must not hold.
+pub(super) fn unknown(place: &'static Place, key: &str, handler: Option<&str>) -> String {
+    let mut message = format!("unknown key {} {}; ", quoted(key), place.location(handler));
+    let elsewhere = PLACES.iter().find(|other| other.keys.contains(&normalised(key).as_str()));
+    // Writing to a String cannot fail.
+    let _ = match (elsewhere, closest(place, key)) {
+        (Some(other), _) if other.name != place.name => {
+            write!(message, "it belongs {}", other.location(handler))
+        }
+        (_, Some(known)) => write!(message, "did you mean `{known}`?"),
+        (_, None) => write!(message, "known there: `{}`", place.keys.join("`, `")),
+    };
+    message
+}
+
+/// As the key would be written here: lower case, with underscores.
+fn normalised(key: &str) -> String {
+    key.to_lowercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_stands_in_two_tables_so_that_a_misplaced_one_has_one_home() {
+        let keys: Vec<&str> = PLACES.iter().flat_map(|place| place.keys.iter().copied()).collect();
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_header_is_shown_as_toml_writes_it() {
+        assert_eq!(RETRY.header(Some("a-b")), "[handlers.a-b.retry]");
+        assert_eq!(RETRY.header(Some("a.b")), "[handlers.\"a.b\".retry]");
+        assert_eq!(RETRY.header(None), "[handlers.NAME.retry]");
+    }
+}

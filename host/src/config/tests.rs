@@ -1,0 +1,649 @@
+use std::env::VarError;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::delivery::backoff::RetryPolicy;
+use crate::delivery::group::BatchSettings;
+use crate::delivery::ordering::Ordering;
+use crate::event::{Position, Tenant};
+use crate::sandbox::settings::{Grants, Limits, Reuse, names};
+use crate::store::{Start, Subscription};
+
+/// The documentation is held to what the parser does.
+const DOCS: &str = include_str!("../../../docs/handlers-toml.md");
+
+fn environment(name: &str) -> Result<String, VarError> {
+    match name {
+        "TOKEN" => Ok("hunter2".to_owned()),
+        "REGION" => Ok("eu".to_owned()),
+        "EMPTY" => Ok(String::new()),
+        _ => Err(VarError::NotPresent),
+    }
+}
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    let path = Path::new("handlers.toml");
+    Config::parse(text, path, &Overrides::default(), &environment)
+}
+
+fn config(text: &str) -> Config {
+    parse(text).unwrap_or_else(|e| panic!("{text}\nwas refused:\n{e}"))
+}
+
+/// The lines of the refusal.
+fn problems(text: &str) -> Vec<String> {
+    match parse(text) {
+        Ok(config) => panic!("{text}\nwas taken as {config:?}"),
+        Err(e) => e.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+/// A handler that is complete, and has `added` from line 4 on.
+fn with(added: &str) -> String {
+    format!("[handlers.triage]\ncomponent = \"triage.wasm\"\nsubscribe = [\"*\"]\n{added}")
+}
+
+#[test]
+fn everything_has_a_default_but_component_and_subscribe() {
+    let config = config(&with(""));
+    let handler = HandlerSettings {
+        name: "triage".to_owned(),
+        group: "triage".parse().unwrap(),
+        tenant: Tenant::none(),
+        component: "triage.wasm".into(),
+        subscription: Subscription::all(),
+        start: Start::Earliest,
+        ordering: Ordering::Total,
+        reuse: Reuse::Batch,
+        retry: RetryPolicy::default(),
+        limits: Limits::default(),
+        grants: Grants::default(),
+        batch: BatchSettings::default(),
+    };
+    let expected = Config {
+        path: "handlers.toml".into(),
+        database: DatabaseUrl::Sqlite("host.db".into()),
+        grace: Duration::from_secs(30),
+        migrate: true,
+        handlers: vec![handler],
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn every_setting_is_read() {
+    let config = config(
+        r#"
+database = "sqlite:data/${REGION}.db"
+migrate = false
+grace = "1m 30s"
+
+[handlers.b]
+component = "/opt/b.wasm"
+subscribe = ["issues.opened", "pull_request.*"]
+group = "b.v2"
+tenant = "acme"
+ordering = "total"
+start = 1200
+reuse = 50
+
+[handlers.b.retry]
+max_attempts = 3
+initial = "250ms"
+multiplier = 3
+max = "1h"
+jitter = 0.0
+
+[handlers.b.batch]
+max_events = 10
+max_time = "2s"
+
+[handlers.b.limits]
+memory = "64MiB"
+timeout = "5s"
+concurrency = 1
+table_elements = 10
+host_call = "1MiB"
+log = "1KiB"
+emits = 0
+emit = "2KB"
+emit_total = "3KB"
+state_value = "4KB"
+state_total = "5KB"
+state_writes = 5
+
+[handlers.b.allow]
+env = { REGION = "eu", TOKEN = "Bearer ${TOKEN}", PRICE = "5$ or $${TOKEN}" }
+
+[handlers.a]
+component = "a.wasm"
+subscribe = ["*"]
+start = 2026-01-31T12:00:00+01:00
+reuse = "event"
+"#,
+    );
+    assert_eq!(config.database, DatabaseUrl::Sqlite("data/eu.db".into()));
+    assert!(!config.migrate);
+    assert_eq!(config.grace, Duration::from_secs(90));
+    let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
+    let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
+    let expected = HandlerSettings {
+        name: "b".to_owned(),
+        group: "b.v2".parse().unwrap(),
+        tenant: "acme".parse().unwrap(),
+        component: "/opt/b.wasm".into(),
+        subscription: Subscription::new(["issues.opened", "pull_request.*"]).unwrap(),
+        start: Start::Position(Position(1200)),
+        ordering: Ordering::Total,
+        reuse: Reuse::Events(50),
+        retry: RetryPolicy {
+            max_attempts: 3,
+            initial: Duration::from_millis(250),
+            multiplier: 3.0,
+            max: Duration::from_secs(3600),
+            jitter: 0.0,
+        },
+        limits: Limits {
+            memory_bytes: 64 << 20,
+            timeout: Duration::from_secs(5),
+            table_elements: 10,
+            host_call_bytes: 1 << 20,
+            log_bytes: 1 << 10,
+            emits: 0,
+            emit_bytes: 2000,
+            emit_total_bytes: 3000,
+            state_value_bytes: 4000,
+            state_total_bytes: 5000,
+            state_writes: 5,
+        },
+        grants: Grants { env: env.map(|(k, v)| (k.to_owned(), v.to_owned())).into() },
+        batch: BatchSettings { max_events: 10, max_time: Duration::from_secs(2) },
+    };
+    assert_eq!(*b, expected);
+    assert_eq!(a.start, Start::Time("2026-01-31T11:00:00Z".parse().unwrap()));
+    assert_eq!(a.reuse, Reuse::Event);
+}
+
+#[test]
+fn a_place_to_start_is_read_in_each_form() {
+    for (start, expected) in [
+        (r#""earliest""#, Start::Earliest),
+        (r#""latest""#, Start::Latest),
+        ("0", Start::Position(Position(0))),
+        (r#""1200""#, Start::Position(Position(1200))),
+        (r#""2026-01-31T12:00:00Z""#, Start::Time("2026-01-31T12:00:00Z".parse().unwrap())),
+        ("2026-01-31 12:00:00Z", Start::Time("2026-01-31T12:00:00Z".parse().unwrap())),
+    ] {
+        let config = config(&with(&format!("start = {start}")));
+        assert_eq!(config.handlers[0].start, expected, "{start}");
+    }
+}
+
+#[test]
+fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
+    // What is added to a complete handler, or the whole file, and the message.
+    let in_handler: &[(&str, &str)] = &[
+        (
+            "suscribe = []",
+            "4:1: unknown key `suscribe` in [handlers.triage]; did you mean `subscribe`?",
+        ),
+        (
+            "max-attempts = 3",
+            "4:1: unknown key `max-attempts` in [handlers.triage]; it belongs in [handlers.triage.retry]",
+        ),
+        (
+            "grace = \"5s\"",
+            "4:1: unknown key `grace` in [handlers.triage]; it belongs at the top level",
+        ),
+        (
+            "[handlers.triage.retry]\nbackoff = 2",
+            "5:1: unknown key `backoff` in [handlers.triage.retry]; known there: `max_attempts`, `initial`, `multiplier`, `max`, `jitter`",
+        ),
+        (
+            "[handlers.triage.limits]\ntime_out = \"5s\"",
+            "5:1: unknown key `time_out` in [handlers.triage.limits]; did you mean `timeout`?",
+        ),
+        (
+            "[handlers.triage.allow]\nfiles = [\"/etc\"]",
+            "5:1: unknown key `files` in [handlers.triage.allow]; known there: `env`, `http`",
+        ),
+        (
+            "[handlers.triage.allow]\nhttp = [\"https://example.com\"]",
+            "5:8: `http` comes with a later version: leave it out, and nothing is reachable by network",
+        ),
+        (
+            "[handlers.triage.allow]\nenv = [\"PATH\"]",
+            "5:7: `env` is a list, not a table of strings: write `env = { REGION = \"eu\" }`",
+        ),
+        (
+            "[handlers.triage.allow]\nenv = { PORT = 80 }",
+            "5:16: `PORT` is an integer: put its value in quotes",
+        ),
+        (
+            "[handlers.triage.allow]\nenv = { \"A=B\" = \"\" }",
+            "5:17: `A=B` is no name for a variable: use letters, digits and `_`",
+        ),
+        (
+            "[handlers.triage.allow]\nenv = { A = \"\\u0000\" }",
+            "5:13: the variable `A` holds a NUL character, which none can",
+        ),
+        (
+            "group = \"two words\"",
+            "4:9: `two words` is no name for a group: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit",
+        ),
+        ("group = 7", "4:9: `group` is an integer, not a string: write `group = \"billing\"`"),
+        (
+            "tenant = \"\"",
+            "4:10: `` is no name for a tenant: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, or leave it out",
+        ),
+        (
+            "ordering = \"key\"",
+            "4:12: `ordering = \"key\"` comes with a later version: leave it out, or write \"total\"",
+        ),
+        (
+            "ordering = \"none\"\nlimits.concurrency = 8",
+            "4:12: `ordering = \"none\"` comes with a later version: leave it out, or write \"total\"",
+        ),
+        ("ordering = \"fifo\"", "4:12: `ordering` is `fifo`: the one there is so far is \"total\""),
+        (
+            "limits.concurrency = 8",
+            "4:22: `concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out",
+        ),
+        (
+            "start = \"yesterday\"",
+            "4:9: `start` is `yesterday`, which is no place in the log: write \"earliest\", \"latest\", a position such as 1200, or a time such as 2026-01-31T12:00:00Z",
+        ),
+        (
+            "start = -1",
+            "4:9: `start` is `-1`, which is no place in the log: write \"earliest\", \"latest\", a position such as 1200, or a time such as 2026-01-31T12:00:00Z",
+        ),
+        (
+            "start = 2026-01-31T12:00:00",
+            "4:9: `start` is `2026-01-31T12:00:00`, which is no place in the log: write \"earliest\", \"latest\", a position such as 1200, or a time such as 2026-01-31T12:00:00Z",
+        ),
+        (
+            "reuse = 0",
+            "4:9: `reuse` is `0`: write \"batch\", \"event\", or a number of events from 1 to 4294967295",
+        ),
+        (
+            "reuse = true",
+            "4:9: `reuse` is a boolean: write \"batch\", \"event\", or a number of events from 1 to 4294967295",
+        ),
+        ("limits.timeout = 5", "4:18: `timeout` needs a unit: write `timeout = \"5s\"`"),
+        ("limits.timeout = \"0.5\"", "4:18: `timeout` needs a unit: write `timeout = \"0.5s\"`"),
+        (
+            "limits.timeout = \"5 parsecs\"",
+            "4:18: `timeout` is `5 parsecs`, which is not a duration: write one such as \"5s\", \"1m 30s\" or \"250ms\"",
+        ),
+        (
+            "limits.timeout = true",
+            "4:18: `timeout` is a boolean, not a duration: write one such as \"5s\", \"1m 30s\" or \"250ms\"",
+        ),
+        ("limits.timeout = \"0s\"", "4:18: `timeout` is `0s`: it must be from 1ms to 8760h"),
+        ("limits.memory = 64", "4:17: `memory` needs a unit: write `memory = \"64MiB\"`"),
+        (
+            "limits.memory = -64",
+            "4:17: `memory` is an integer, not a size: write one such as \"64MiB\", \"1.5GiB\" or \"512KiB\"",
+        ),
+        (
+            "limits.memory = \"64 potatoes\"",
+            "4:17: `memory` is `64 potatoes`, which is not a size: write one such as \"64MiB\", \"1.5GiB\" or \"512KiB\"",
+        ),
+        ("limits.memory = \"1KiB\"", "4:17: `memory` is `1KiB`: it must be from 64KiB to 1TiB"),
+        (
+            "limits.emits = \"5\"",
+            "4:16: `emits` is a string, not a whole number: write one from 0 to 1000000000, without quotes",
+        ),
+        ("retry.max_attempts = 0", "4:22: `max_attempts` is `0`: it must be from 1 to 4294967295"),
+        (
+            "retry.max_attempts = 99999999999999999999",
+            "4:22: `max_attempts` is `99999999999999999999`: it must be from 1 to 4294967295",
+        ),
+        ("retry.multiplier = 0.5", "4:20: `multiplier` is `0.5`: it must be from 1 to 1000000"),
+        ("retry.multiplier = nan", "4:20: `multiplier` is `nan`: it must be from 1 to 1000000"),
+        (
+            "retry.multiplier = \"2\"",
+            "4:20: `multiplier` is a string, not a number: write `multiplier = 2.0`",
+        ),
+        ("retry.jitter = 1.5", "4:16: `jitter` is `1.5`: it must be from 0 to 1"),
+        (
+            "retry.initial = \"10m\"",
+            "4:17: `initial` (10m) is longer than `max` (5m by default): lower `initial` or raise `max`",
+        ),
+        (
+            "retry.max = \"1ms\"",
+            "4:13: `initial` (1s by default) is longer than `max` (1ms): lower `initial` or raise `max`",
+        ),
+        (
+            "retry = { max = \"1s\", initial = \"2s\" }",
+            "4:33: `initial` (2s) is longer than `max` (1s): lower `initial` or raise `max`",
+        ),
+        ("retry = 5", "4:9: `retry` is an integer: write a table [handlers.triage.retry]"),
+        ("batch.max_events = 0", "4:20: `max_events` is `0`: it must be from 1 to 100000"),
+        (
+            "[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"*\"]\ngroup = \"triage\"",
+            "7:9: handlers `triage` (line 1) and `copy` are both in the group `triage`: give one of them a `group` of its own",
+        ),
+        (
+            "[handlers.\"no name\"]\ncomponent = \"c.wasm\"\nsubscribe = [\"*\"]",
+            "4:11: `no name` is no name for a handler: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit",
+        ),
+        ("[handlers]\nother = 5", "5:9: `other` is an integer: write a table [handlers.other]"),
+    ];
+    for (added, expected) in in_handler {
+        assert_eq!(problems(&with(added)), [format!("handlers.toml:{expected}")], "{added}");
+    }
+    let whole: &[(&str, &str)] = &[
+        (
+            "",
+            "1:1: the file has no handlers: add a table [handlers.NAME] with `component` and `subscribe`, and a name of your own",
+        ),
+        (
+            "[handlers]",
+            "1:2: `handlers` is empty: add a table [handlers.NAME] with `component` and `subscribe`, and a name of your own",
+        ),
+        (
+            "[[handlers]]\ncomponent = \"x\"",
+            "1:1: `handlers` is no table of handlers: add a table [handlers.NAME] with `component` and `subscribe`, and a name of your own",
+        ),
+        (
+            "[handler.x]\ncomponent = \"x\"",
+            "1:2: unknown key `handler` at the top level; did you mean `handlers`?",
+        ),
+        (
+            "[handlers.a]\nsubscribe = [\"*\"]",
+            "1:11: `component` is missing: name the handler's file, such as `component = \"triage.wasm\"`",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"\"\nsubscribe = [\"*\"]",
+            "2:13: `component` is ``, which names no file: write one such as \"triage.wasm\"",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"",
+            "1:11: `subscribe` is missing: name the event types to handle, such as `subscribe = [\"issues.opened\", \"pull_request.*\"]`; [\"*\"] is all of them",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\nsuscribe = [\"*\"]",
+            "3:1: unknown key `suscribe` in [handlers.a]; did you mean `subscribe`?",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\nsubscribe = []",
+            "3:13: `subscribe` is empty, so the handler would never run: name event types, such as [\"issues.opened\", \"pull_request.*\"]; [\"*\"] is all of them",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\nsubscribe = \"issues.*\"",
+            "3:13: `subscribe` is a string, not a list: write `subscribe = [\"issues.*\"]`",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\nsubscribe = [\"a\", 5]",
+            "3:19: `subscribe` holds an integer: put strings into the list, such as [\"issues.opened\", \"pull_request.*\"]",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\nsubscribe = [\"a\", \"*.b\"]",
+            "3:19: `*.b` is no event type: write a type, a beginning that ends in `*`, or `*` for all",
+        ),
+    ];
+    for (text, expected) in whole {
+        assert_eq!(problems(text), [format!("handlers.toml:{expected}")], "{text}");
+    }
+    let at_top: &[(&str, &str)] = &[
+        (
+            "databse = \"sqlite:x.db\"",
+            "1:1: unknown key `databse` at the top level; did you mean `database`?",
+        ),
+        (
+            "component = \"x\"",
+            "1:1: unknown key `component` at the top level; it belongs in [handlers.NAME]",
+        ),
+        (
+            "database = \"postgres://u:hunter2@h/d\"",
+            "1:12: `database`: PostgreSQL comes with a later version: use SQLite for now, such as `sqlite:host.db`",
+        ),
+        (
+            "database = \"${TOKEN}\"",
+            "1:12: `database`: names no database that the host knows: write one such as `sqlite:host.db`",
+        ),
+        (
+            "lock_database = \"postgres://h/d\"",
+            "1:17: `lock_database` goes with PostgreSQL behind a pooler: with SQLite, leave it out",
+        ),
+        ("migrate = \"no\"", "1:11: `migrate` is a string, not a boolean: write `migrate = true`"),
+        ("grace = 10", "1:9: `grace` needs a unit: write `grace = \"10s\"`"),
+        (
+            "grace = \"${MISSING}\"",
+            "1:9: the environment has no variable `MISSING`: set it before the host starts",
+        ),
+        (
+            "grace = \"${TOKEN}\"",
+            "1:9: `grace` is `${TOKEN}`, which is not a duration: write one such as \"5s\", \"1m 30s\" or \"250ms\"",
+        ),
+        (
+            "grace = \"${TOKEN\"",
+            "1:9: `${` has no `}`: write `${NAME}` for a variable of the environment, or `$${` for these two characters",
+        ),
+        (
+            "grace = \"${A-B}\"",
+            "1:9: `${A-B}` names no variable: use letters, digits and `_`, or write `$${` for a literal `${`",
+        ),
+    ];
+    for (added, expected) in at_top {
+        let text = format!("{added}\n{}", with(""));
+        assert_eq!(problems(&text), [format!("handlers.toml:{expected}")], "{added}");
+    }
+}
+
+#[test]
+fn broken_toml_is_named_with_its_place() {
+    for (text, expected) in [
+        ("a = ", "handlers.toml:1:5: not TOML: "),
+        ("[handlers.a]\n\n[handlers.a]\n", "handlers.toml:3:11: not TOML: duplicate key"),
+        ("a = 1\na = 2", "handlers.toml:2:1: not TOML: duplicate key"),
+        ("x = \"ü\"; y", "handlers.toml:1:8: not TOML: "),
+    ] {
+        let problems = problems(text);
+        assert!(problems[0].starts_with(expected), "{text}: {problems:?}");
+        assert!(problems.iter().all(|p| p.contains("not TOML")), "{problems:?}");
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once_in_the_order_of_the_file() {
+    let text = "grace = 5\nfoo = 1\n[handlers.b]\nsubscribe = []\nreuse = 0\n[handlers.a]\ncomponent = 5\nsubscribe = [\"*\"]\n";
+    let places: Vec<String> = problems(text)
+        .iter()
+        .map(|line| line.splitn(4, ':').skip(1).take(2).collect::<Vec<_>>().join(":"))
+        .collect();
+    assert_eq!(places, ["1:9", "2:1", "3:11", "4:13", "5:9", "7:13"]);
+}
+
+#[test]
+fn a_secret_shows_neither_in_errors_nor_in_debug_output() {
+    let secret = "[handlers.a]\ncomponent = \"${TOKEN}\\u0000\"\nsubscribe = [\"*${TOKEN}\"]\ngroup = \"${TOKEN}!\"\ntenant = \"${TOKEN}!\"\nordering = \"${TOKEN}\"\nstart = \"${TOKEN}\"\nreuse = \"${TOKEN}\"\nlimits.memory = \"${TOKEN}\"\nallow.env = { A = \"${TOKEN}\\u0000\" }\n";
+    let problems = problems(secret);
+    assert_eq!(problems.len(), 9, "{problems:#?}");
+    assert!(!problems.concat().contains("hunter2"), "{problems:#?}");
+
+    let config = config(&with("allow.env = { TOKEN = \"${TOKEN}\" }"));
+    assert_eq!(config.handlers[0].grants.env["TOKEN"], "hunter2");
+    let debug = format!("{config:?}");
+    assert!(debug.contains("TOKEN") && !debug.contains("hunter2"), "{debug}");
+}
+
+#[test]
+fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory() {
+    let path = Path::new("/etc/host/handlers.toml");
+    let text = with("");
+    let read = |database: Option<&str>| {
+        let overrides = Overrides { database: database.map(str::to_owned) };
+        Config::parse(&text, path, &overrides, &environment)
+    };
+    let config = read(None).unwrap();
+    assert_eq!(config.database, DatabaseUrl::Sqlite("/etc/host/host.db".into()));
+    assert_eq!(config.handlers[0].component, Path::new("/etc/host/triage.wasm"));
+    let config = read(Some("sqlite:other.db")).unwrap();
+    assert_eq!(config.database, DatabaseUrl::Sqlite("other.db".into()));
+    let error = read(Some("other.db")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`--database`: names no database that the host knows: write one such as `sqlite:host.db`"
+    );
+}
+
+#[test]
+fn the_command_lines_database_wins_over_a_broken_one() {
+    let text = format!("database = \"${{MISSING}}\"\n{}", with(""));
+    let overrides = Overrides { database: Some("sqlite:x.db".to_owned()) };
+    let config = Config::parse(&text, Path::new("h.toml"), &overrides, &environment).unwrap();
+    assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
+}
+
+#[test]
+fn a_database_is_found_while_handlers_are_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("handlers.toml");
+    std::fs::write(&path, "database = \"sqlite:x.db\"\n[handlers.a]\ntypo = 1\n").unwrap();
+    let none = Overrides::default();
+    assert_eq!(
+        Config::load_database(&path, &none),
+        Ok(DatabaseUrl::Sqlite(directory.path().join("x.db")))
+    );
+    assert!(Config::load(&path, &none).is_err());
+
+    let missing = directory.path().join("missing.toml");
+    let named = Overrides { database: Some("sqlite:y.db".to_owned()) };
+    assert_eq!(Config::load_database(&missing, &named), Ok(DatabaseUrl::Sqlite("y.db".into())));
+    assert_eq!(
+        Config::load_database(&missing, &none).unwrap_err().to_string(),
+        format!("{}: there is no such file: name another with `--config FILE`", missing.display())
+    );
+}
+
+#[test]
+fn a_file_that_is_no_text_is_refused_with_the_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("handlers.toml");
+    std::fs::write(&path, b"grace = \"5s\"\nx = \"\xff\"\n").unwrap();
+    assert_eq!(
+        Config::load(&path, &Overrides::default()).unwrap_err().to_string(),
+        format!("{}:2:6: not UTF-8 from here on, which TOML must be", path.display())
+    );
+    let error = Config::load(directory.path(), &Overrides::default()).unwrap_err().to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
+#[test]
+fn a_limit_is_called_the_same_here_and_in_the_failures_that_it_causes() {
+    for name in [
+        names::MEMORY,
+        names::TIMEOUT,
+        names::TABLE_ELEMENTS,
+        names::HOST_CALL,
+        names::LOG,
+        names::EMITS,
+        names::EMIT,
+        names::EMIT_TOTAL,
+        names::STATE_VALUE,
+        names::STATE_TOTAL,
+        names::STATE_WRITES,
+    ] {
+        let key = name.strip_prefix("limits.").unwrap();
+        assert!(keys::LIMITS.keys.contains(&key), "{name}");
+    }
+}
+
+/// The rows of the documentation's tables: a table of handlers.toml and a key.
+fn documented() -> Vec<(String, String)> {
+    let mut place = String::new();
+    let mut keys = Vec::new();
+    for line in DOCS.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            place =
+                heading.split('`').nth(1).unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        } else if let Some(row) = line.strip_prefix("| `") {
+            keys.push((place.clone(), row.split('`').next().unwrap_or_default().to_owned()));
+        }
+    }
+    keys.sort();
+    keys
+}
+
+#[test]
+fn the_documentation_knows_every_key_and_no_other() {
+    let mut known: Vec<(String, String)> = keys::PLACES
+        .iter()
+        .flat_map(|place| place.keys.iter().map(|key| (place.name.to_owned(), (*key).to_owned())))
+        .collect();
+    known.sort();
+    assert_eq!(documented(), known);
+}
+
+/// The documentation's code blocks in TOML.
+fn examples() -> Vec<&'static str> {
+    DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn the_documentations_examples_are_right() {
+    let examples = examples();
+    assert!(examples.len() >= 2);
+    for example in &examples {
+        config(example);
+    }
+    // The last one writes out every default.
+    let defaults = config(examples[examples.len() - 1]);
+    let mut bare = config(&with(""));
+    bare.handlers[0].subscription = defaults.handlers[0].subscription.clone();
+    assert_eq!(defaults, bare);
+    for place in keys::PLACES {
+        for key in place.keys {
+            let later = ["lock_database", "tenant", "http"].contains(key);
+            let shown = examples[examples.len() - 1].contains(key);
+            assert!(shown || later, "{key} is not among the defaults");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in "(\\PC|\n){0,200}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn no_setting_makes_the_parser_panic(
+        key in proptest::sample::select(
+            keys::PLACES.iter()
+                .flat_map(|p| p.keys.iter().map(|key| match p.name.strip_prefix("handlers.NAME") {
+                    Some("") => format!("handlers.triage.{key}"),
+                    Some(table) => format!("handlers.triage{table}.{key}"),
+                    None => (*key).to_owned(),
+                }))
+                .filter(|key| !["handlers", "handlers.triage.component", "handlers.triage.subscribe"].contains(&key.as_str()))
+                .collect::<Vec<_>>()
+        ),
+        value in proptest::sample::select(vec![
+            "\"\"", "\"x\"", "\"${TOKEN}\"", "\"${\"", "\"99999999999999999999999h\"", "\"1e400MiB\"",
+            "\"٣s\"", "0", "-1", "0xff", "0b1", "9223372036854775807", "99999999999999999999", "1e400",
+            "nan", "-inf", "true", "1979-05-27", "07:32:00", "1979-05-27T07:32:00-08:00",
+            "9999-12-31T23:59:59Z", "[]", "[[]]", "[\"\"]", "{}", "{ a = {} }", "{ \"\" = \"\" }",
+        ]),
+    ) {
+        let text = format!("{key} = {value}\n{}", with(""));
+        if let Err(errors) = parse(&text) {
+            for problem in &errors.problems {
+                prop_assert!(problem.place.is_some_and(|(line, column)| line >= 1 && column >= 1));
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_file_never_makes_the_parser_panic(end in 0..1500_usize, junk in "\\PC{0,5}") {
+        let whole = examples().concat();
+        let mut end = end.min(whole.len());
+        while !whole.is_char_boundary(end) {
+            end -= 1;
+        }
+        let _ = parse(&format!("{}{junk}", &whole[..end]));
+    }
+}
