@@ -5,7 +5,7 @@
 //! [`supervisor`] to [`delivery`] to the traits of [`store`] and
 //! [`delivery::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
 
-//pub mod cli;
+pub mod cli;
 pub mod config;
 pub mod delivery;
 pub mod event;

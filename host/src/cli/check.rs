@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{Global, database, loading, output};
 use crate::config::Config;
+use crate::delivery::Handler as _;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {

@@ -4,7 +4,8 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::failure::storable;
@@ -33,7 +34,7 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
 pub fn table<const N: usize>(columns: [&str; N]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(columns.map(str::to_uppercase));
     table
