@@ -90,8 +90,9 @@ fn check<'a>(attribute: &TokenStream, function: &'a ItemFn) -> Result<Signature<
 fn export(function: &ItemFn, Signature { argument, result }: Signature<'_>) -> TokenStream {
     let name = &function.sig.ident;
     let event = quote_spanned! { argument.span() => event };
-    let into_failure =
-        quote_spanned! { result.span() => ::event_host_sdk::__private::into_failure };
+    let call = quote_spanned! { result.span() =>
+        ::event_host_sdk::__private::into_failure(#name(#event))
+    };
     quote! {
         const _: () = {
             // Natively only the compiler reads this, to find wrong types.
@@ -99,7 +100,7 @@ fn export(function: &ItemFn, Signature { argument, result }: Signature<'_>) -> T
             fn handle(
                 event: ::event_host_sdk::Event,
             ) -> ::core::result::Result<(), ::event_host_sdk::Failure> {
-                #into_failure(#name(#event))
+                #call
             }
 
             #[cfg(target_family = "wasm")]
