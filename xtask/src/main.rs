@@ -1,2 +1,63 @@
-//! What a developer types.
-fn main() {}
+//! What a developer types: `cargo xtask …`.
+//!
+//! It stands before everything else on a fresh clone, so it has few
+//! dependencies and reads its few arguments by hand.
+
+mod command;
+mod guests;
+mod toolchain;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::toolchain::Way;
+
+const USAGE: &str = "\
+What a developer types.
+
+Usage: cargo xtask COMMAND
+
+Commands:
+  build-guests [--via installed|rustup|debian]
+                  builds the test guests and the example's handlers for wasm;
+                  --via takes one way to a wasm target instead of the first
+                  that works
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<ExitCode> {
+    match arguments {
+        ["build-guests"] => guests::build(guests::ALL, None)?,
+        ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
+        [] | ["help" | "-h" | "--help"] => print!("{USAGE}"),
+        [other, ..] => {
+            eprintln!("error: `{other}` with these arguments is not a command\n\n{USAGE}");
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The repository's root.
+fn root() -> Result<PathBuf> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest.parent().context("xtask has no parent folder")?;
+    if !root.join("Cargo.toml").is_file() {
+        bail!("{} is no longer there; run this from the clone it was built in", root.display());
+    }
+    Ok(root.to_owned())
+}

@@ -14,7 +14,7 @@ use crate::failure::storable;
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn line(text: impl AsRef<str>) -> io::Result<()> {
+pub(super) fn line(text: impl AsRef<str>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref().as_bytes())?;
     out.write_all(b"\n")
@@ -24,14 +24,14 @@ pub fn line(text: impl AsRef<str>) -> io::Result<()> {
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn json(value: &impl Serialize) -> io::Result<()> {
+pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
     line(text)
 }
 
 /// A table with these columns.
 #[must_use]
-pub fn table<const N: usize>(columns: [&str; N]) -> Table {
+pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
     let mut table = Table::new();
     table
         .load_style(NOTHING)
@@ -44,7 +44,7 @@ pub fn table<const N: usize>(columns: [&str; N]) -> Table {
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn print_table(table: &Table) -> io::Result<()> {
+pub(super) fn print_table(table: &Table) -> io::Result<()> {
     for row in table.lines() {
         line(row.trim_end())?;
     }
@@ -53,7 +53,7 @@ pub fn print_table(table: &Table) -> io::Result<()> {
 
 /// One line of a text that a guest or an event brought, safe for a terminal.
 #[must_use]
-pub fn short(text: &str, max: usize) -> String {
+pub(super) fn short(text: &str, max: usize) -> String {
     let clean = storable(text, 4 * max).replace(['\n', '\t'], " ");
     if clean.chars().count() <= max {
         return clean;
@@ -63,7 +63,7 @@ pub fn short(text: &str, max: usize) -> String {
 
 /// A number of seconds as people say it.
 #[must_use]
-pub fn seconds(seconds: f64) -> String {
+pub(super) fn seconds(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{seconds:.1}s");
     }
