@@ -246,6 +246,18 @@ fn microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
+/// What a database's constraints refuse.
+fn well_formed(events: &[Event]) -> Result<(), StoreError> {
+    for Event { id, source, event_type, .. } in events {
+        for (attribute, value) in [("id", id), ("source", source), ("type", event_type)] {
+            if value.is_empty() {
+                return Err(StoreError::Refused(format!("the attribute `{attribute}` is empty")));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn whole_microseconds(mut event: Event) -> Event {
     event.time = microseconds(event.time);
     event
@@ -348,10 +360,11 @@ impl Log {
         }
     }
 
-    fn settle(&mut self, settlement: &Settlement) -> Settled {
+    fn settle(&mut self, settlement: &Settlement) -> Result<Settled, StoreError> {
         let Some(group) = self.led(&settlement.group, settlement.epoch) else {
-            return Settled::NotLeader;
+            return Ok(Settled::NotLeader);
         };
+        well_formed(&settlement.emits)?;
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
         group.fruitless = 0;
@@ -385,7 +398,7 @@ impl Log {
                 None => self.state.remove(&key),
             };
         }
-        Settled::Committed
+        Ok(Settled::Committed)
     }
 
     fn replay(&mut self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
@@ -411,6 +424,7 @@ impl Store for MemoryStore {
         events: &[Event],
     ) -> Result<Vec<Position>, StoreError> {
         self.call(Operation::Publish, |log| {
+            well_formed(events)?;
             Ok(events.iter().map(|event| log.append(tenant, None, event.clone())).collect())
         })
         .await
@@ -544,7 +558,7 @@ impl Store for MemoryStore {
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
-        self.call(Operation::Settle, |log| Ok(log.settle(settlement))).await
+        self.call(Operation::Settle, |log| log.settle(settlement)).await
     }
 
     async fn cursor(

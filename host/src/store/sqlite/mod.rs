@@ -1,1 +1,249 @@
 //! The embedded store: SQLite.
+//!
+//! One file, in write-ahead mode, shared by as many processes as like. Every
+//! write takes the write lock before it reads (`BEGIN IMMEDIATE`, or a single
+//! statement, which does the same), so it never finds what it read outdated,
+//! and reaches the disk before it is told of (`synchronous = FULL`).
+//!
+//! `open` finds and checks the file, `connection` shares the connections out
+//! and bounds everything in time, `schema` holds the migrations, `locks` says
+//! who leads; the rest is SQL, by subject.
+
+mod columns;
+mod connection;
+mod dead_letters;
+mod error;
+mod groups;
+mod locks;
+mod log;
+mod open;
+mod schema;
+mod settle;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{
+    DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl, GroupSettings,
+    GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus, Replayed,
+    Settled, Settlement, Start, Store, StoreError, refusals,
+};
+use crate::event::{Epoch, Event, GroupName, Position, Tenant};
+use connection::{Connections, DEADLINE, LONG_DEADLINE, on_reader, on_writer};
+
+pub use open::{OpenOptions, database_path};
+
+/// The store in a SQLite file. A clone shares its connections.
+#[derive(Clone)]
+pub struct SqliteStore {
+    connections: Arc<Connections>,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Opens the database that a URL or a path names; see [`database_path`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] for what is not a usable database file: a folder,
+    /// a file of another kind, a missing or read-only file or folder, a schema
+    /// that is newer than this version or, with
+    /// [`OpenOptions::require_schema`], missing or older.
+    pub async fn open(database: &str, options: OpenOptions) -> Result<Self, StoreError> {
+        let connections = open::open(database, options).await?;
+        Ok(Self { connections: Arc::new(connections) })
+    }
+
+    /// The database file: absolute, and without links.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.connections.path()
+    }
+
+    /// Closes the connections, so that SQLite tidies up the files beside the
+    /// database. What is asked for afterwards opens them again.
+    ///
+    /// # Errors
+    /// When SQLite cannot, within the usual time.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.connections.within("close the database", DEADLINE, self.connections.close()).await
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn migrate(&self) -> Result<Vec<String>, StoreError> {
+        on_writer!(self.connections, "bring the schema up to date", |c| schema::migrate(
+            c,
+            self.path()
+        ))
+    }
+
+    async fn publish(
+        &self,
+        tenant: &Tenant,
+        events: &[Event],
+    ) -> Result<Vec<Position>, StoreError> {
+        on_writer!(self.connections, "publish", |c| log::publish(c, tenant, events))
+    }
+
+    async fn safe_position(&self) -> Result<Position, StoreError> {
+        on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
+    }
+
+    async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
+        on_reader!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
+    }
+
+    async fn lock_session(&self, _: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
+        Ok(Box::new(locks::FileLocks::new(self.path())))
+    }
+
+    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+        on_writer!(self.connections, "make a group", |c| groups::ensure(c, settings))
+    }
+
+    async fn begin_leadership(
+        &self,
+        group: &GroupName,
+        host: &HostIdentity,
+    ) -> Result<Leadership, StoreError> {
+        on_writer!(self.connections, "lead a group", |c| groups::begin_leadership(c, group, host))
+    }
+
+    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
+        on_writer!(self.connections, "end the leadership of a group", |c| {
+            groups::end_leadership(c, group, epoch)
+        })
+    }
+
+    async fn begin_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        head: &Head,
+    ) -> Result<Settled, StoreError> {
+        on_writer!(self.connections, "record the begin of an attempt", |c| {
+            groups::begin_attempt(c, group, epoch, head)
+        })
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
+        on_writer!(self.connections, "settle", |c| settle::settle(c, settlement))
+    }
+
+    /// Read on the connection that writes: a settlement whose outcome is unknown
+    /// is over by then, one way or the other.
+    async fn cursor(
+        &self,
+        group: &GroupName,
+    ) -> Result<(Epoch, Position, Option<Head>), StoreError> {
+        on_writer!(self.connections, "read a cursor", |c| groups::cursor(c, group))
+    }
+
+    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
+        on_reader!(self.connections, "read the states of the groups", |c| groups::controls(c))
+    }
+
+    async fn state_get(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        on_reader!(self.connections, "read state", |c| settle::state_get(c, group, scope, key))
+    }
+
+    async fn state_keys(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        on_reader!(self.connections, "list state", |c| {
+            settle::state_keys(c, group, scope, prefix, limit)
+        })
+    }
+
+    async fn status(&self) -> Result<LogStatus, StoreError> {
+        on_reader!(self.connections, "read the status", LONG_DEADLINE, |c| {
+            status::log_and_groups(c, self.path())
+        })
+    }
+
+    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+        on_reader!(self.connections, "read a group", LONG_DEADLINE, |c| {
+            status::group(c, self.path(), group)
+        })
+    }
+
+    async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
+        on_writer!(self.connections, "pause a group", |c| {
+            groups::set_state(c, group, GroupState::Paused, Some(reason))
+        })
+    }
+
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
+        on_writer!(self.connections, "resume a group", |c| {
+            groups::set_state(c, group, GroupState::Running, None)
+        })
+    }
+
+    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+        on_writer!(self.connections, "move a cursor", |c| groups::seek(c, group, to))
+    }
+
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<(), StoreError> {
+        let leader = on_reader!(self.connections, "read a group", |c| groups::leader(c, group))?;
+        let Some(_vacancy) = locks::Vacancy::take(self.path(), group).await? else {
+            return Err(refusals::still_led(group, leader.as_ref()));
+        };
+        on_writer!(self.connections, "remove a group", |c| {
+            groups::remove(c, group, with_dead_letters)
+        })
+    }
+
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        on_reader!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))
+    }
+
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
+        on_reader!(self.connections, "read a dead letter", |c| dead_letters::one(c, id))
+    }
+
+    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+        on_writer!(self.connections, "replay a dead letter", |c| {
+            dead_letters::replay(c, id, data)
+        })
+    }
+
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        on_writer!(self.connections, "replay dead letters", |c| {
+            dead_letters::replay_some(c, group, after, up_to, limit)
+        })
+    }
+
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
+        on_writer!(self.connections, "discard a dead letter", |c| dead_letters::discard(c, id))
+    }
+}

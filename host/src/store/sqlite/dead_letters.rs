@@ -1,0 +1,167 @@
+//! Dead letters, and the way back.
+//!
+//! A replay takes the dead letter away and appends its copy in one transaction.
+//! SQLite has one writer at a time, so of two who replay the same dead letter
+//! the second finds it gone.
+
+use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, Row, SqliteConnection};
+
+use super::columns::{count, event_columns, group_name, read_log_event, text, time};
+use super::error::Broken;
+use super::groups::read_tenant;
+use crate::event::{GroupName, Position};
+use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals};
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT dead_letters.id, group_name, tenant, attempts, failure_kind, failure_text,
+                    digest, dead_at, position, deliver_to,
+                    type, time, event_id, source, subject,
+                    datacontenttype, dataschema, partitionkey, extensions, data
+             FROM dead_letters ",
+            $rest
+        )
+    };
+}
+
+fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
+    Ok(DeadLetter {
+        id: DeadLetterId(row.try_get_unchecked(0)?),
+        group: group_name(&text(row, 1)?)?,
+        tenant: read_tenant(&text(row, 2)?)?,
+        attempts: count(row, 3)?,
+        failure: FailureRecord { kind: text(row, 4)?, text: text(row, 5)? },
+        digest: text(row, 6)?,
+        dead_at: time(row, 7)?,
+        event: read_log_event(row, 8, 9, 10)?,
+    })
+}
+
+pub(super) async fn list(
+    connection: &mut SqliteConnection,
+    filter: &DeadLetterFilter,
+) -> Result<Vec<DeadLetter>, Broken> {
+    let after = filter.after.map_or(0, |after| after.0);
+    let limit = filter.limit.map_or(i64::MAX, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    let rows = match &filter.group {
+        Some(group) => {
+            must_exist(connection, group).await?;
+            sqlx::query(select!("WHERE group_name = ? AND id > ? ORDER BY id LIMIT ?"))
+                .bind(group.as_str())
+                .bind(after)
+                .bind(limit)
+                .fetch_all(connection)
+                .await?
+        }
+        None => {
+            sqlx::query(select!("WHERE id > ? ORDER BY id LIMIT ?"))
+                .bind(after)
+                .bind(limit)
+                .fetch_all(connection)
+                .await?
+        }
+    };
+    rows.iter().map(read).collect()
+}
+
+async fn must_exist(connection: &mut SqliteConnection, group: &GroupName) -> Result<(), Broken> {
+    let exists: bool =
+        sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM consumer_groups WHERE name = ?)")
+            .bind(group.as_str())
+            .fetch_one(connection)
+            .await?;
+    if exists { Ok(()) } else { Err(refusals::no_group(group).into()) }
+}
+
+pub(super) async fn one(
+    connection: &mut SqliteConnection,
+    id: DeadLetterId,
+) -> Result<DeadLetter, Broken> {
+    let row = sqlx::query(select!("WHERE id = ?"))
+        .bind(id.0)
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| refusals::no_dead_letter(id))?;
+    read(&row)
+}
+
+pub(super) async fn replay(
+    connection: &mut SqliteConnection,
+    id: DeadLetterId,
+    data: Option<&[u8]>,
+) -> Result<Replayed, Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let replayed = give_back(&mut transaction, id, data).await?;
+    transaction.commit().await?;
+    Ok(replayed)
+}
+
+pub(super) async fn replay_some(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    after: DeadLetterId,
+    up_to: DeadLetterId,
+    limit: usize,
+) -> Result<Vec<Replayed>, Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    must_exist(&mut transaction, group).await?;
+    let ids: Vec<i64> = sqlx::query_scalar(
+        "SELECT id FROM dead_letters
+         WHERE group_name = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?",
+    )
+    .bind(group.as_str())
+    .bind(after.0)
+    .bind(up_to.0)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(&mut *transaction)
+    .await?;
+    let mut replayed = Vec::with_capacity(ids.len());
+    for id in ids {
+        replayed.push(give_back(&mut transaction, DeadLetterId(id), None).await?);
+    }
+    transaction.commit().await?;
+    Ok(replayed)
+}
+
+/// Within a transaction that has the write lock.
+async fn give_back(
+    connection: &mut SqliteConnection,
+    id: DeadLetterId,
+    data: Option<&[u8]>,
+) -> Result<Replayed, Broken> {
+    let appended = sqlx::query(concat!(
+        "INSERT INTO events (tenant, deliver_to, published_at, ",
+        event_columns!(),
+        ") SELECT tenant, group_name, ?, type, time, event_id, source, subject,
+                  datacontenttype, dataschema, partitionkey, extensions,
+                  CASE WHEN ? THEN ? ELSE data END
+           FROM dead_letters WHERE id = ?"
+    ))
+    .bind(Timestamp::now().as_microsecond())
+    .bind(data.is_some())
+    .bind(data)
+    .bind(id.0)
+    .execute(&mut *connection)
+    .await?;
+    if appended.rows_affected() == 0 {
+        return Err(refusals::no_dead_letter(id).into());
+    }
+    let row = sqlx::query("DELETE FROM dead_letters WHERE id = ? RETURNING group_name")
+        .bind(id.0)
+        .fetch_one(&mut *connection)
+        .await?;
+    let group = group_name(&text(&row, 0)?)?;
+    Ok(Replayed { id, group, position: Position(appended.last_insert_rowid()) })
+}
+
+pub(super) async fn discard(
+    connection: &mut SqliteConnection,
+    id: DeadLetterId,
+) -> Result<(), Broken> {
+    let done =
+        sqlx::query("DELETE FROM dead_letters WHERE id = ?").bind(id.0).execute(connection).await?;
+    if done.rows_affected() == 0 { Err(refusals::no_dead_letter(id).into()) } else { Ok(()) }
+}

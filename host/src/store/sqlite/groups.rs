@@ -1,0 +1,371 @@
+//! Consumer groups: their rows, their leaders, and what an operator does to
+//! them.
+//!
+//! Whoever moves a cursor without being the leader raises the epoch in the same
+//! statement, so that what the leader has open is refused.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, Row, SqliteConnection};
+
+use super::columns::{Statement, count, group_name, optional_text, optional_time, text, time};
+use super::error::Broken;
+use super::{locks, log};
+use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::{
+    FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader, Leadership,
+    Settled, Start, StoreError, Subscription, refusals,
+};
+
+/// The columns of a head, in the order of [`read_head`] and [`bind_head`].
+macro_rules! head_columns {
+    () => {
+        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text, head_in_flight"
+    };
+}
+pub(super) use head_columns;
+
+/// Reads the columns of [`head_columns`], the first of which stands at `first`.
+pub(super) fn read_head(row: &SqliteRow, first: usize) -> Result<Option<Head>, Broken> {
+    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
+        return Ok(None);
+    };
+    let failure = optional_text(row, first + 3)?
+        .zip(optional_text(row, first + 4)?)
+        .map(|(kind, text)| FailureRecord { kind, text });
+    Ok(Some(Head {
+        position: Position(position),
+        attempt: Attempt(count(row, first + 1)?),
+        due_at: time(row, first + 2)?,
+        failure,
+        in_flight: row.try_get_unchecked(first + 5)?,
+    }))
+}
+
+/// Binds the columns of a head, in the order of [`head_columns`].
+pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) -> Statement<'q> {
+    let failure = head.and_then(|head| head.failure.as_ref());
+    statement
+        .bind(head.map(|head| head.position.0))
+        .bind(head.map(|head| i64::from(head.attempt.0)))
+        .bind(head.map(|head| head.due_at.as_microsecond()))
+        .bind(failure.map(|failure| failure.kind.as_str()))
+        .bind(failure.map(|failure| failure.text.as_str()))
+        .bind(head.is_some_and(|head| head.in_flight))
+}
+
+pub(super) fn read_state(state: &str) -> Result<GroupState, Broken> {
+    match state {
+        "running" => Ok(GroupState::Running),
+        "paused" => Ok(GroupState::Paused),
+        "tripped" => Ok(GroupState::Tripped),
+        other => Err(StoreError::Unusable(format!(
+            "`{other}` is not a state of a group that this version knows"
+        ))
+        .into()),
+    }
+}
+
+/// Reads hostname, pid, id and since, the first of which stands at `first`.
+pub(super) fn read_leader(row: &SqliteRow, first: usize) -> Result<Option<Leader>, Broken> {
+    let (Some(id), Some(since)) = (optional_text(row, first)?, optional_time(row, first + 3)?)
+    else {
+        return Ok(None);
+    };
+    let host = HostIdentity { id, hostname: text(row, first + 1)?, pid: count(row, first + 2)? };
+    Ok(Some(Leader { host, since }))
+}
+
+fn patterns_to_json(subscription: &Subscription) -> String {
+    serde_json::Value::from(subscription.patterns()).to_string()
+}
+
+/// What a group's row says of it, as far as settings go.
+async fn known(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Option<(Tenant, String, Position)>, Broken> {
+    let row = sqlx::query("SELECT tenant, subscribe, position FROM consumer_groups WHERE name = ?")
+        .bind(group.as_str())
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let position = Position(row.try_get_unchecked(2)?);
+    Ok(Some((read_tenant(&text(&row, 0)?)?, text(&row, 1)?, position)))
+}
+
+pub(super) fn read_tenant(tenant: &str) -> Result<Tenant, Broken> {
+    tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()).into())
+}
+
+pub(super) async fn ensure(
+    connection: &mut SqliteConnection,
+    settings: &GroupSettings,
+) -> Result<(), Broken> {
+    let GroupSettings { name, tenant, subscription, start } = settings;
+    let subscribe = patterns_to_json(subscription);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    match known(&mut transaction, name).await? {
+        Some((owner, _, _)) if owner != *tenant => {
+            return Err(refusals::other_tenant(settings, &owner).into());
+        }
+        Some((_, recorded, position)) => {
+            let last = log::last_position(&mut transaction).await?;
+            if position > last {
+                return Err(refusals::cursor_beyond_the_log(name, position, last).into());
+            }
+            if recorded != subscribe {
+                sqlx::query("UPDATE consumer_groups SET subscribe = ? WHERE name = ?")
+                    .bind(&subscribe)
+                    .bind(name.as_str())
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+        }
+        None => {
+            let position = log::place(&mut transaction, *start).await?;
+            sqlx::query(
+                "INSERT INTO consumer_groups (name, tenant, subscribe, position, created_at)
+                 VALUES (?, ?, ?, ?, ?)",
+            )
+            .bind(name.as_str())
+            .bind(tenant.as_str())
+            .bind(&subscribe)
+            .bind(position.0)
+            .bind(Timestamp::now().as_microsecond())
+            .execute(&mut *transaction)
+            .await?;
+        }
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+pub(super) async fn begin_leadership(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    host: &HostIdentity,
+) -> Result<Leadership, Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    sqlx::query(
+        "INSERT INTO hosts (id, hostname, pid) VALUES (?, ?, ?)
+         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, pid = excluded.pid",
+    )
+    .bind(&host.id)
+    .bind(&host.hostname)
+    .bind(i64::from(host.pid))
+    .execute(&mut *transaction)
+    .await?;
+    let row = sqlx::query(concat!(
+        "UPDATE consumer_groups
+         SET epoch = epoch + 1, leader = ?, leader_since = ?, fruitless = fruitless + 1
+         WHERE name = ?
+         RETURNING epoch, position, state, fruitless - 1, ",
+        head_columns!()
+    ))
+    .bind(&host.id)
+    .bind(Timestamp::now().as_microsecond())
+    .bind(group.as_str())
+    .fetch_optional(&mut *transaction)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    forget_idle_hosts(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(Leadership {
+        epoch: Epoch(row.try_get_unchecked(0)?),
+        position: Position(row.try_get_unchecked(1)?),
+        state: read_state(&text(&row, 2)?)?,
+        fruitless: count(&row, 3)?,
+        head: read_head(&row, 4)?,
+    })
+}
+
+/// Keeps only those hosts that some group names.
+async fn forget_idle_hosts(connection: &mut SqliteConnection) -> Result<(), Broken> {
+    sqlx::query(
+        "DELETE FROM hosts WHERE id NOT IN
+             (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn end_leadership(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    epoch: Epoch,
+) -> Result<(), Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    sqlx::query(
+        "UPDATE consumer_groups
+         SET leader = NULL, leader_since = NULL, fruitless = 0, head_in_flight = 0
+         WHERE name = ? AND epoch = ?",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .execute(&mut *transaction)
+    .await?;
+    forget_idle_hosts(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// One statement, which takes the write lock before it reads anything, like an
+/// immediate transaction, and commits by itself.
+pub(super) async fn begin_attempt(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    epoch: Epoch,
+    head: &Head,
+) -> Result<Settled, Broken> {
+    let head = Head { in_flight: true, ..head.clone() };
+    let statement = sqlx::query(
+        "UPDATE consumer_groups
+         SET head_position = ?, head_attempt = ?, head_due_at = ?,
+             head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?
+         WHERE name = ? AND epoch = ?",
+    );
+    let done = bind_head(statement, Some(&head))
+        .bind(group.as_str())
+        .bind(epoch.0)
+        .execute(connection)
+        .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn cursor(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<(Epoch, Position, Option<Head>), Broken> {
+    let row = sqlx::query(concat!(
+        "SELECT epoch, position, ",
+        head_columns!(),
+        " FROM consumer_groups WHERE name = ?"
+    ))
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    let epoch = Epoch(row.try_get_unchecked(0)?);
+    Ok((epoch, Position(row.try_get_unchecked(1)?), read_head(&row, 2)?))
+}
+
+pub(super) async fn controls(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<GroupControl>, Broken> {
+    let rows = sqlx::query("SELECT name, epoch, state FROM consumer_groups ORDER BY name")
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(GroupControl {
+                name: group_name(&text(row, 0)?)?,
+                epoch: Epoch(row.try_get_unchecked(1)?),
+                state: read_state(&text(row, 2)?)?,
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn set_state(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    state: GroupState,
+    reason: Option<&str>,
+) -> Result<(), Broken> {
+    let done = sqlx::query("UPDATE consumer_groups SET state = ?, reason = ? WHERE name = ?")
+        .bind(state.as_str())
+        .bind(reason)
+        .bind(group.as_str())
+        .execute(connection)
+        .await?;
+    if done.rows_affected() == 0 { Err(refusals::no_group(group).into()) } else { Ok(()) }
+}
+
+pub(super) async fn seek(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    to: Start,
+) -> Result<Position, Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    if known(&mut transaction, group).await?.is_none() {
+        return Err(refusals::no_group(group).into());
+    }
+    let position = log::place(&mut transaction, to).await?;
+    // The crashes that a new leader would count belong to the old place.
+    sqlx::query(
+        "UPDATE consumer_groups
+         SET position = ?, epoch = epoch + 1, fruitless = 0,
+             head_position = NULL, head_attempt = NULL, head_due_at = NULL,
+             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0
+         WHERE name = ?",
+    )
+    .bind(position.0)
+    .bind(group.as_str())
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(position)
+}
+
+/// The caller sees to it that nobody leads the group, and that nobody begins.
+pub(super) async fn remove(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    with_dead_letters: bool,
+) -> Result<(), Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let dead: i64 = sqlx::query_scalar("SELECT count(*) FROM dead_letters WHERE group_name = ?")
+        .bind(group.as_str())
+        .fetch_one(&mut *transaction)
+        .await?;
+    if dead > 0 && !with_dead_letters {
+        return Err(refusals::dead_letters_remain(group, dead).into());
+    }
+    for statement in
+        ["DELETE FROM dead_letters WHERE group_name = ?", "DELETE FROM state WHERE group_name = ?"]
+    {
+        sqlx::query(statement).bind(group.as_str()).execute(&mut *transaction).await?;
+    }
+    let gone = sqlx::query("DELETE FROM consumer_groups WHERE name = ?")
+        .bind(group.as_str())
+        .execute(&mut *transaction)
+        .await?;
+    if gone.rows_affected() == 0 {
+        return Err(refusals::no_group(group).into());
+    }
+    forget_idle_hosts(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// The leader that a group's row names, if its lock is held: a process that was
+/// killed leaves its name behind, and lets go of the lock.
+pub(super) fn if_alive(
+    database: &Path,
+    group: &GroupName,
+    leader: Option<Leader>,
+) -> Result<Option<Leader>, StoreError> {
+    match leader {
+        Some(leader) if locks::is_held(database, group)? => Ok(Some(leader)),
+        _ => Ok(None),
+    }
+}
+
+pub(super) async fn leader(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Option<Leader>, Broken> {
+    let row = sqlx::query(
+        "SELECT hosts.id, hosts.hostname, hosts.pid, leader_since
+         FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader WHERE name = ?",
+    )
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    read_leader(&row, 0)
+}

@@ -1,0 +1,171 @@
+//! Who leads a group: file locks beside the database.
+//!
+//! Each group has a file `<database>-locks/<group>.lock`, and whoever leads the
+//! group holds the system's lock on it. The system lets go of it when the
+//! process ends, however it ends. A lock belongs to the opened file and not to
+//! the process, so two hosts in one process exclude each other as well.
+//!
+//! The files are made on demand and never deleted: between the opening of a
+//! file and its locking somebody else could delete it and make a new one, and
+//! then two would hold "the" lock.
+
+use std::collections::HashMap;
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+
+use crate::event::GroupName;
+use crate::store::{LockSession, StoreError};
+
+fn folder(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-locks");
+    PathBuf::from(name)
+}
+
+/// Makes the folder of the lock files. Done when a database is opened, because
+/// it also tells whether SQLite will be able to keep files beside the database.
+pub(super) fn make_folder(database: &Path) -> Result<(), StoreError> {
+    let folder = folder(database);
+    fs::create_dir_all(&folder).map_err(|error| {
+        StoreError::Unusable(format!(
+            "cannot make the folder {} ({error}): event-host keeps its locks, and SQLite its write-ahead log, beside the database",
+            folder.display()
+        ))
+    })
+}
+
+fn lock_file(database: &Path, group: &GroupName) -> PathBuf {
+    // A group's name is safe as a file name by its own rules.
+    folder(database).join(format!("{group}.lock"))
+}
+
+/// Why a lock could not be asked for; as opposed to being held by another.
+fn broken(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Unavailable(format!("cannot lock {}: {error}", path.display()))
+}
+
+/// Takes a group's lock, if nobody has it.
+fn take(database: &Path, group: &GroupName) -> Result<Option<File>, StoreError> {
+    let path = lock_file(database, group);
+    let open = || fs::OpenOptions::new().append(true).create(true).open(&path);
+    let file = match open() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_folder(database)?;
+            open()
+        }
+        opened => opened,
+    }
+    .map_err(|error| broken(&path, &error))?;
+    match file.try_lock() {
+        Ok(()) if is_still(&file, &path) => Ok(Some(file)),
+        // Somebody tidied the file away in between; there is a new one now.
+        Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(broken(&path, &error)),
+    }
+}
+
+/// Whether the path still leads to the file that is held.
+#[cfg(unix)]
+fn is_still(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(held), Ok(there)) => held.ino() == there.ino() && held.dev() == there.dev(),
+        _ => false,
+    }
+}
+
+/// Elsewhere the system keeps a file from being deleted while it is open.
+#[cfg(not(unix))]
+fn is_still(_: &File, _: &Path) -> bool {
+    true
+}
+
+/// Whether somebody leads the group at this moment.
+///
+/// Asks for a shared lock and lets go of it at once: two who ask do not take
+/// each other for a leader, and a host that wants to lead at that very moment
+/// is refused once and tries again, as hosts do.
+pub(super) fn is_held(database: &Path, group: &GroupName) -> Result<bool, StoreError> {
+    let path = lock_file(database, group);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(broken(&path, &error)),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(broken(&path, &error)),
+    }
+}
+
+/// Keeps a group without a leader for as long as it lives.
+pub(super) struct Vacancy {
+    _file: File,
+}
+
+impl Vacancy {
+    /// Nothing if somebody leads the group.
+    pub(super) async fn take(
+        database: &Path,
+        group: &GroupName,
+    ) -> Result<Option<Self>, StoreError> {
+        // Somebody who only asks whether the lock is held has it for an instant.
+        for _ in 0..5 {
+            if let Some(file) = take(database, group)? {
+                return Ok(Some(Self { _file: file }));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        Ok(None)
+    }
+}
+
+/// The locks of one host.
+pub(super) struct FileLocks {
+    database: PathBuf,
+    held: HashMap<GroupName, File>,
+}
+
+impl FileLocks {
+    pub(super) fn new(database: &Path) -> Self {
+        Self { database: database.to_owned(), held: HashMap::new() }
+    }
+}
+
+#[async_trait]
+impl LockSession for FileLocks {
+    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError> {
+        if self.held.contains_key(group) {
+            return Ok(true);
+        }
+        let taken = take(&self.database, group)?;
+        let got = taken.is_some();
+        self.held.extend(taken.map(|file| (group.clone(), file)));
+        Ok(got)
+    }
+
+    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
+        // Closing the file releases its lock.
+        drop(self.held.remove(group));
+        Ok(())
+    }
+
+    /// A lock that is held stays so while its file is open. What can go wrong is
+    /// that the file is deleted: then others lock a new one.
+    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        for (group, file) in &self.held {
+            let path = lock_file(&self.database, group);
+            if !is_still(file, &path) {
+                return Err(StoreError::Unavailable(format!(
+                    "the lock file {} was moved or deleted, so that another host may lead group `{group}` too",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! The log: appending to it and reading from it.
+//!
+//! SQLite has one writer at a time, so position order is commit order: no event
+//! can still appear below the last one, and that is the safe position.
+
+use futures_util::TryStreamExt;
+use jiff::Timestamp;
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+use super::columns::{EVENT_COLUMNS, Statement, bind_event, event_columns, read_log_event};
+use super::error::Broken;
+use crate::event::{Event, GroupName, Position, Tenant};
+use crate::store::{Fetch, Fetched, Start, Subscription, refusals};
+
+/// How far along the log one fetch looks. A subscription that few events match
+/// would otherwise read a long log in one go, run into its deadline, and begin
+/// again at the same place.
+const HORIZON: i64 = 50_000;
+
+/// How many events one statement appends.
+const EVENTS_A_STATEMENT: usize = 32;
+
+pub(super) async fn last_position(connection: &mut SqliteConnection) -> Result<Position, Broken> {
+    let last: Option<i64> =
+        sqlx::query_scalar("SELECT max(position) FROM events").fetch_one(connection).await?;
+    Ok(Position(last.unwrap_or(0)))
+}
+
+pub(super) async fn publish(
+    connection: &mut SqliteConnection,
+    tenant: &Tenant,
+    events: &[Event],
+) -> Result<Vec<Position>, Broken> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let positions = append(&mut transaction, tenant, events).await?;
+    transaction.commit().await?;
+    Ok(positions)
+}
+
+/// Appends events within a transaction that has the write lock.
+pub(super) async fn append(
+    connection: &mut SqliteConnection,
+    tenant: &Tenant,
+    events: &[Event],
+) -> Result<Vec<Position>, Broken> {
+    let now = Timestamp::now().as_microsecond();
+    let mut positions = Vec::with_capacity(events.len());
+    let (chunks, rest) = events.as_chunks::<EVENTS_A_STATEMENT>();
+    for chunk in chunks.iter().map(|chunk| &chunk[..]).chain(rest.chunks(1)) {
+        let mut statement: Statement<'_> = sqlx::query(AssertSqlSafe(insert_of(chunk.len())));
+        for event in chunk {
+            statement = bind_event(statement.bind(tenant.as_str()).bind(now), event);
+        }
+        let last = statement.execute(&mut *connection).await?.last_insert_rowid();
+        // Nobody else can insert in between, and a position is one above the
+        // last: those of one statement stand in a row.
+        let first = last - i64::try_from(chunk.len()).unwrap_or(i64::MAX) + 1;
+        positions.extend((first..=last).map(Position));
+    }
+    Ok(positions)
+}
+
+fn insert_of(rows: usize) -> String {
+    let row = format!("(?, ?{})", ", ?".repeat(EVENT_COLUMNS));
+    let rows = vec![row; rows].join(", ");
+    format!(
+        concat!("INSERT INTO events (tenant, published_at, ", event_columns!(), ") VALUES {}"),
+        rows
+    )
+}
+
+/// What a group receives: a condition on the columns of `events`, and the
+/// parameters that it needs, which are all text.
+pub(super) struct Receives<'a> {
+    pub(super) condition: String,
+    pub(super) parameters: Vec<std::borrow::Cow<'a, str>>,
+}
+
+impl<'a> Receives<'a> {
+    pub(super) fn new(
+        group: &'a GroupName,
+        tenant: &'a Tenant,
+        subscription: &'a Subscription,
+    ) -> Self {
+        let mut parameters = vec![tenant.as_str().into(), group.as_str().into()];
+        let mut condition = "tenant = ? AND (deliver_to = ? OR (deliver_to IS NULL".to_owned();
+        if !subscription.is_all() {
+            condition.push_str(" AND (");
+            let (prefixes, types): (Vec<&str>, Vec<&str>) =
+                subscription.patterns().iter().map(String::as_str).partition(|p| p.ends_with('*'));
+            let mut terms = Vec::with_capacity(prefixes.len() + 1);
+            if !types.is_empty() {
+                terms.push(format!("type IN (?{})", ", ?".repeat(types.len() - 1)));
+                parameters.extend(types.into_iter().map(Into::into));
+            }
+            for prefix in prefixes {
+                let prefix = prefix.trim_end_matches('*');
+                parameters.push(prefix.into());
+                match after_prefix(prefix) {
+                    Some(end) => {
+                        terms.push("(type >= ? AND type < ?)".to_owned());
+                        parameters.push(end.into());
+                    }
+                    None => terms.push("type >= ?".to_owned()),
+                }
+            }
+            any_of(&terms, &mut condition);
+            condition.push(')');
+        }
+        condition.push_str("))");
+        Self { condition, parameters }
+    }
+
+    pub(super) fn bind<'q>(&'q self, mut statement: Statement<'q>) -> Statement<'q> {
+        for parameter in &self.parameters {
+            statement = statement.bind(parameter.as_ref());
+        }
+        statement
+    }
+}
+
+/// Joins terms by OR, as a tree of little depth: SQLite refuses an expression
+/// that is 1,000 deep, which a plain chain of 1,000 terms is.
+fn any_of(terms: &[String], sql: &mut String) {
+    if let [term] = terms {
+        sql.push_str(term);
+        return;
+    }
+    let (left, right) = terms.split_at(terms.len() / 2);
+    sql.push('(');
+    any_of(left, sql);
+    sql.push_str(" OR ");
+    any_of(right, sql);
+    sql.push(')');
+}
+
+/// The least text above every text that begins with `prefix`; none if there is
+/// no such text. SQLite compares UTF-8 byte by byte, which is the order of the
+/// characters' numbers.
+pub(super) fn after_prefix(prefix: &str) -> Option<String> {
+    let mut head = prefix.chars();
+    while let Some(last) = head.next_back() {
+        let next = match u32::from(last) + 1 {
+            // No character has these numbers.
+            0xD800 => Some('\u{E000}'),
+            number => char::from_u32(number),
+        };
+        if let Some(next) = next {
+            return Some(format!("{}{next}", head.as_str()));
+        }
+    }
+    None
+}
+
+pub(super) async fn fetch(
+    connection: &mut SqliteConnection,
+    fetch: &Fetch<'_>,
+) -> Result<Fetched, Broken> {
+    let &Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = fetch;
+    if after >= up_to || max_events == 0 {
+        return Ok(Fetched { events: Vec::new(), scanned_to: after });
+    }
+    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let receives = Receives::new(group, tenant, subscription);
+    let sql = format!(
+        concat!(
+            "SELECT position, deliver_to, ",
+            event_columns!(),
+            " FROM events WHERE position > ? AND position <= ? AND {} ORDER BY position LIMIT ?"
+        ),
+        receives.condition
+    );
+    let statement = sqlx::query(AssertSqlSafe(sql)).bind(after.0).bind(horizon.0);
+    let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
+    let mut events = Vec::with_capacity(max_events.min(1_024));
+    let mut bytes = 0_usize;
+    {
+        let mut rows = receives.bind(statement).bind(limit).fetch(&mut *connection);
+        while let Some(row) = rows.try_next().await? {
+            let event = read_log_event(&row, 0, 1, 2)?;
+            let position = event.position;
+            bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
+            events.push(event);
+            if bytes >= max_bytes || events.len() >= max_events {
+                return Ok(Fetched { events, scanned_to: position });
+            }
+        }
+    }
+    let scanned_to =
+        if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
+    Ok(Fetched { events, scanned_to })
+}
+
+/// The last position before the next event above `horizon`. Positions may jump
+/// by any number, and no fetch should have to walk there.
+async fn beyond_the_gap(
+    connection: &mut SqliteConnection,
+    horizon: Position,
+    up_to: Position,
+) -> Result<Position, Broken> {
+    let next: Option<i64> =
+        sqlx::query_scalar("SELECT min(position) FROM events WHERE position > ?")
+            .bind(horizon.0)
+            .fetch_one(connection)
+            .await?;
+    Ok(next.map_or(up_to, |next| Position(next - 1).min(up_to)))
+}
+
+/// The position that a place in the log means now.
+pub(super) async fn place(
+    connection: &mut SqliteConnection,
+    start: Start,
+) -> Result<Position, Broken> {
+    let last = last_position(connection).await?;
+    match start {
+        Start::Earliest => Ok(Position::ZERO),
+        Start::Latest => Ok(last),
+        Start::Position(position) if position > last => {
+            Err(refusals::place_beyond_the_log(position, last).into())
+        }
+        Start::Position(position) => Ok(position),
+        Start::Time(time) => {
+            let first: Option<i64> = sqlx::query_scalar(
+                "SELECT position FROM events WHERE time >= ? ORDER BY position LIMIT 1",
+            )
+            .bind(time.as_microsecond())
+            .fetch_optional(connection)
+            .await?;
+            Ok(first.map_or(last, |first| Position(first - 1)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_above_all_that_begin_with_it_and_nothing_else() {
+        assert_eq!(after_prefix("a"), Some("b".to_owned()));
+        assert_eq!(after_prefix("order."), Some("order/".to_owned()));
+        assert_eq!(after_prefix("a\u{10FFFF}"), Some("b".to_owned()));
+        assert_eq!(after_prefix("\u{D7FF}"), Some("\u{E000}".to_owned()));
+        assert_eq!(after_prefix("\u{7F}"), Some("\u{80}".to_owned()));
+        assert_eq!(after_prefix(""), None);
+        assert_eq!(after_prefix("\u{10FFFF}"), None);
+    }
+
+    #[test]
+    fn any_number_of_terms_makes_a_shallow_tree() {
+        let terms: Vec<String> = (0..5).map(|n| n.to_string()).collect();
+        let mut sql = String::new();
+        any_of(&terms, &mut sql);
+        assert_eq!(sql, "((0 OR 1) OR (2 OR (3 OR 4)))");
+    }
+}

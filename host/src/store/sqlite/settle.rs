@@ -1,0 +1,165 @@
+//! Settlements, and the state that they write.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use sqlx::{Connection, SqliteConnection};
+
+use super::columns::{bind_event, text};
+use super::error::Broken;
+use super::groups::{bind_head, read_tenant};
+use super::log::{self, after_prefix};
+use crate::event::{GroupName, Tenant};
+use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
+
+/// The cursor's row, under the epoch. Written first in every settlement: from
+/// then on nobody else can move the cursor or raise the epoch until it ends.
+const MOVE_CURSOR: &str = "UPDATE consumer_groups
+     SET head_position = ?, head_attempt = ?, head_due_at = ?,
+         head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?,
+         position = ?, settled_at = ?, fruitless = 0
+     WHERE name = ? AND epoch = ?";
+
+pub(super) async fn settle(
+    connection: &mut SqliteConnection,
+    settlement: &Settlement,
+) -> Result<Settled, Broken> {
+    let Settlement { dead_letters, emits, state, .. } = settlement;
+    if dead_letters.is_empty() && emits.is_empty() && state.is_empty() {
+        // The common case, in one round trip: a single statement takes the write
+        // lock before it reads, like an immediate transaction, and commits by
+        // itself.
+        return move_cursor(connection, settlement).await;
+    }
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    if move_cursor(&mut transaction, settlement).await? == Settled::NotLeader {
+        return Ok(Settled::NotLeader);
+    }
+    let tenant = tenant_of(&mut transaction, &settlement.group).await?;
+    for dead_letter in dead_letters {
+        bury(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
+    }
+    log::append(&mut transaction, &tenant, emits).await?;
+    write_state(&mut transaction, &settlement.group, state).await?;
+    transaction.commit().await?;
+    Ok(Settled::Committed)
+}
+
+async fn move_cursor(
+    connection: &mut SqliteConnection,
+    settlement: &Settlement,
+) -> Result<Settled, Broken> {
+    let done = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
+        .bind(settlement.position.0)
+        .bind(Timestamp::now().as_microsecond())
+        .bind(settlement.group.as_str())
+        .bind(settlement.epoch.0)
+        .execute(connection)
+        .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+async fn tenant_of(connection: &mut SqliteConnection, group: &GroupName) -> Result<Tenant, Broken> {
+    let row = sqlx::query("SELECT tenant FROM consumer_groups WHERE name = ?")
+        .bind(group.as_str())
+        .fetch_one(connection)
+        .await?;
+    read_tenant(&text(&row, 0)?)
+}
+
+async fn bury(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    tenant: &Tenant,
+    dead: &NewDeadLetter,
+) -> Result<(), Broken> {
+    let statement = sqlx::query(
+        "INSERT INTO dead_letters (
+             group_name, tenant, position, deliver_to, attempts,
+             failure_kind, failure_text, digest, dead_at,
+             type, time, event_id, source, subject,
+             datacontenttype, dataschema, partitionkey, extensions, data)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(group.as_str())
+    .bind(tenant.as_str())
+    .bind(dead.event.position.0)
+    .bind(dead.event.deliver_to.as_ref().map(GroupName::as_str))
+    .bind(i64::from(dead.attempts))
+    .bind(&dead.failure.kind)
+    .bind(&dead.failure.text)
+    .bind(&dead.digest)
+    .bind(dead.dead_at.as_microsecond());
+    bind_event(statement, &dead.event.event).execute(connection).await?;
+    Ok(())
+}
+
+async fn write_state(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    writes: &[StateWrite],
+) -> Result<(), Broken> {
+    let last_of_each_key: BTreeMap<(&str, &str), Option<&[u8]>> = writes
+        .iter()
+        .map(|write| ((write.scope.as_str(), write.key.as_str()), write.value.as_deref()))
+        .collect();
+    for ((scope, key), value) in last_of_each_key {
+        let statement = match value {
+            Some(_) => {
+                "INSERT INTO state (group_name, scope, key, value) VALUES (?, ?, ?, ?)
+                 ON CONFLICT (group_name, scope, key) DO UPDATE SET value = excluded.value"
+            }
+            None => "DELETE FROM state WHERE group_name = ? AND scope = ? AND key = ?",
+        };
+        let mut statement = sqlx::query(statement).bind(group.as_str()).bind(scope).bind(key);
+        if let Some(value) = value {
+            statement = statement.bind(value);
+        }
+        statement.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn state_get(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    scope: &str,
+    key: &str,
+) -> Result<Option<Vec<u8>>, Broken> {
+    Ok(sqlx::query_scalar("SELECT value FROM state WHERE group_name = ? AND scope = ? AND key = ?")
+        .bind(group.as_str())
+        .bind(scope)
+        .bind(key)
+        .fetch_optional(connection)
+        .await?)
+}
+
+pub(super) async fn state_keys(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    scope: &str,
+    prefix: &str,
+    limit: usize,
+) -> Result<Vec<String>, Broken> {
+    let end = after_prefix(prefix);
+    // The index on (group_name, scope, key) serves both the range and the order.
+    let statement = match &end {
+        Some(end) => sqlx::query_scalar(
+            "SELECT key FROM state
+             WHERE group_name = ? AND scope = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
+        )
+        .bind(group.as_str())
+        .bind(scope)
+        .bind(prefix)
+        .bind(end),
+        None => sqlx::query_scalar(
+            "SELECT key FROM state
+             WHERE group_name = ? AND scope = ? AND key >= ? ORDER BY key LIMIT ?",
+        )
+        .bind(group.as_str())
+        .bind(scope)
+        .bind(prefix),
+    };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    Ok(statement.bind(limit).fetch_all(connection).await?)
+}

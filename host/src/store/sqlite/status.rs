@@ -1,0 +1,122 @@
+//! What `status` tells, read in one snapshot.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
+
+use super::columns::{group_name, optional_text, optional_time, text, time};
+use super::error::Broken;
+use super::groups::{head_columns, if_alive, read_head, read_leader, read_state, read_tenant};
+use super::log::{self, Receives};
+use crate::event::{Epoch, GroupName, Position, Tenant};
+use crate::store::{GroupStatus, LogStatus, StoreError, Subscription, refusals};
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT name, tenant, subscribe, state, reason, epoch, position,
+                    created_at, settled_at,
+                    (SELECT count(*) FROM dead_letters WHERE group_name = name),
+                    hosts.id, hosts.hostname, hosts.pid, leader_since, ",
+            head_columns!(),
+            " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
+            $rest
+        )
+    };
+}
+
+pub(super) async fn log_and_groups(
+    connection: &mut SqliteConnection,
+    database: &Path,
+) -> Result<LogStatus, Broken> {
+    let mut snapshot = connection.begin().await?;
+    let last = log::last_position(&mut snapshot).await?;
+    let events: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&mut *snapshot).await?;
+    let rows = sqlx::query(select!("ORDER BY name")).fetch_all(&mut *snapshot).await?;
+    let mut groups = Vec::with_capacity(rows.len());
+    for row in &rows {
+        groups.push(read(&mut snapshot, database, row).await?);
+    }
+    snapshot.rollback().await?;
+    Ok(LogStatus { last_position: last, safe_position: last, events, groups })
+}
+
+pub(super) async fn group(
+    connection: &mut SqliteConnection,
+    database: &Path,
+    group: &GroupName,
+) -> Result<GroupStatus, Broken> {
+    let mut snapshot = connection.begin().await?;
+    let row = sqlx::query(select!("WHERE name = ?"))
+        .bind(group.as_str())
+        .fetch_optional(&mut *snapshot)
+        .await?
+        .ok_or_else(|| refusals::no_group(group))?;
+    let status = read(&mut snapshot, database, &row).await?;
+    snapshot.rollback().await?;
+    Ok(status)
+}
+
+async fn read(
+    connection: &mut SqliteConnection,
+    database: &Path,
+    row: &SqliteRow,
+) -> Result<GroupStatus, Broken> {
+    let name = group_name(&text(row, 0)?)?;
+    let tenant = read_tenant(&text(row, 1)?)?;
+    let subscribe = patterns(&name, &text(row, 2)?)?;
+    let position = Position(row.try_get_unchecked(6)?);
+    let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
+    let head = read_head(row, 14)?;
+    Ok(GroupStatus {
+        subscribe: subscribe.patterns().to_vec(),
+        state: read_state(&text(row, 3)?)?,
+        reason: optional_text(row, 4)?,
+        leader: if_alive(database, &name, read_leader(row, 10)?)?,
+        epoch: Epoch(row.try_get_unchecked(5)?),
+        position,
+        lag_events,
+        lag_seconds,
+        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        head,
+        dead_letters: row.try_get_unchecked(9)?,
+        created_at: time(row, 7)?,
+        settled_at: optional_time(row, 8)?,
+        name,
+        tenant,
+    })
+}
+
+fn patterns(group: &GroupName, json: &str) -> Result<Subscription, Broken> {
+    let patterns: Result<Vec<String>, _> = serde_json::from_str(json);
+    let subscription = patterns
+        .map_err(|error| error.to_string())
+        .and_then(|patterns| Subscription::new(patterns).map_err(|error| error.to_string()));
+    subscription.map_err(|error| {
+        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}")).into()
+    })
+}
+
+/// How many events the group has before it, and the age of the oldest in
+/// seconds.
+async fn lag(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    tenant: &Tenant,
+    subscription: &Subscription,
+    cursor: Position,
+) -> Result<(i64, f64), Broken> {
+    let receives = Receives::new(group, tenant, subscription);
+    let sql = format!(
+        "SELECT count(*), min(published_at) FROM events WHERE position > ? AND {}",
+        receives.condition
+    );
+    let statement = sqlx::query(AssertSqlSafe(sql)).bind(cursor.0);
+    let row = receives.bind(statement).fetch_one(connection).await?;
+    let age = optional_time(&row, 1)?
+        .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
+    Ok((row.try_get_unchecked(0)?, age.max(0.0)))
+}

@@ -1,0 +1,144 @@
+-- The log, the consumer groups, and what hangs on them.
+--
+-- Times are microseconds since 1970-01-01 00:00 UTC. The names of constraints
+-- are what a client is shown when it breaks them.
+
+-- The log. Any client may insert; `type` is all that it must give:
+--     INSERT INTO events (type, data) VALUES ('invoice.paid', '{"id": 7}');
+-- AUTOINCREMENT, because a position must never be handed out twice. Small
+-- columns stand first: a reader that filters by them never touches `data`.
+CREATE TABLE events (
+    position        INTEGER PRIMARY KEY AUTOINCREMENT
+                    CONSTRAINT position_is_above_zero CHECK (position > 0),
+    tenant          TEXT NOT NULL DEFAULT ''
+                    CONSTRAINT tenant_is_text CHECK (typeof(tenant) = 'text'),
+    -- The one group that receives the event; NULL for all that subscribe.
+    deliver_to      TEXT
+                    CONSTRAINT deliver_to_is_a_group_or_null CHECK (typeof(deliver_to) IN ('text', 'null')),
+    type            TEXT NOT NULL
+                    CONSTRAINT type_is_text_and_not_empty CHECK (typeof(type) = 'text' AND type <> ''),
+    -- CloudEvents' `time`: when it happened.
+    time            INTEGER NOT NULL
+                    DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
+                    CONSTRAINT time_is_microseconds_since_1970 CHECK (
+                        typeof(time) = 'integer'
+                        AND time BETWEEN -377705023201000000 AND 253402207200999999),
+    -- When it was appended.
+    published_at    INTEGER NOT NULL
+                    DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
+                    CONSTRAINT published_at_is_microseconds_since_1970 CHECK (
+                        typeof(published_at) = 'integer'
+                        AND published_at BETWEEN -377705023201000000 AND 253402207200999999),
+    -- A random (version 4) UUID.
+    id              TEXT NOT NULL
+                    DEFAULT (lower(
+                        hex(randomblob(4)) || '-' || hex(randomblob(2))
+                        || '-4' || substr(hex(randomblob(2)), 2)
+                        || '-' || substr('89AB', (random() & 3) + 1, 1) || substr(hex(randomblob(2)), 2)
+                        || '-' || hex(randomblob(6))))
+                    CONSTRAINT id_is_text_and_not_empty CHECK (typeof(id) = 'text' AND id <> ''),
+    source          TEXT NOT NULL DEFAULT '/sql'
+                    CONSTRAINT source_is_text_and_not_empty CHECK (typeof(source) = 'text' AND source <> ''),
+    subject         TEXT
+                    CONSTRAINT subject_is_text_or_null CHECK (typeof(subject) IN ('text', 'null')),
+    datacontenttype TEXT
+                    CONSTRAINT datacontenttype_is_text_or_null CHECK (typeof(datacontenttype) IN ('text', 'null')),
+    dataschema      TEXT
+                    CONSTRAINT dataschema_is_text_or_null CHECK (typeof(dataschema) IN ('text', 'null')),
+    partitionkey    TEXT
+                    CONSTRAINT partitionkey_is_text_or_null CHECK (typeof(partitionkey) IN ('text', 'null')),
+    -- Every other extension attribute: a JSON object of booleans, integers and
+    -- strings.
+    extensions      TEXT
+                    CONSTRAINT extensions_are_a_json_object_or_null CHECK (
+                        extensions IS NULL
+                        OR (json_valid(extensions) AND json_type(extensions) = 'object')),
+    -- Bytes, or text that is taken as its bytes.
+    data            BLOB
+                    CONSTRAINT data_is_blob_text_or_null CHECK (typeof(data) IN ('blob', 'text', 'null'))
+);
+
+CREATE TRIGGER events_are_never_changed
+BEFORE UPDATE ON events
+BEGIN
+    SELECT RAISE(ABORT, 'events are never changed: insert a new one');
+END;
+
+-- The hosts that lead a group, as they were when they took over. Whether one is
+-- still alive, the file locks tell.
+CREATE TABLE hosts (
+    id       TEXT PRIMARY KEY NOT NULL,
+    hostname TEXT NOT NULL,
+    pid      INTEGER NOT NULL
+);
+
+CREATE TABLE consumer_groups (
+    name              TEXT PRIMARY KEY NOT NULL,
+    tenant            TEXT NOT NULL,
+    -- The patterns of the subscription: a JSON array of strings.
+    subscribe         TEXT NOT NULL
+                      CONSTRAINT subscribe_is_a_json_array CHECK (json_valid(subscribe) AND json_type(subscribe) = 'array'),
+    -- The cursor: everything at or below it is settled.
+    position          INTEGER NOT NULL
+                      CONSTRAINT position_is_not_negative CHECK (position >= 0),
+    -- The fencing token: whoever leads, or moves the cursor, raises it.
+    epoch             INTEGER NOT NULL DEFAULT 0,
+    leader            TEXT REFERENCES hosts (id),
+    leader_since      INTEGER,
+    state             TEXT NOT NULL DEFAULT 'running'
+                      CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
+    -- Why it is paused or tripped.
+    reason            TEXT,
+    -- The event that is retried, if there is one.
+    head_position     INTEGER,
+    head_attempt      INTEGER,
+    head_due_at       INTEGER,
+    head_failure_kind TEXT,
+    head_failure_text TEXT,
+    head_in_flight    INTEGER NOT NULL DEFAULT 0,
+    -- Leaderships in a row that settled nothing and did not end cleanly.
+    fruitless         INTEGER NOT NULL DEFAULT 0,
+    created_at        INTEGER NOT NULL,
+    settled_at        INTEGER,
+    CONSTRAINT a_head_is_whole CHECK (
+        (head_position IS NULL) = (head_attempt IS NULL)
+        AND (head_position IS NULL) = (head_due_at IS NULL)),
+    CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL))
+);
+
+-- AUTOINCREMENT, because the number of a dead letter that is gone must not
+-- come to mean another one.
+CREATE TABLE dead_letters (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_name      TEXT NOT NULL REFERENCES consumer_groups (name),
+    -- The event, whole, as it stood in the log.
+    tenant          TEXT NOT NULL,
+    position        INTEGER NOT NULL,
+    deliver_to      TEXT,
+    type            TEXT NOT NULL,
+    time            INTEGER NOT NULL,
+    event_id        TEXT NOT NULL,
+    source          TEXT NOT NULL,
+    subject         TEXT,
+    datacontenttype TEXT,
+    dataschema      TEXT,
+    partitionkey    TEXT,
+    extensions      TEXT,
+    data            BLOB,
+    -- Why the group gave up on it.
+    attempts        INTEGER NOT NULL,
+    failure_kind    TEXT NOT NULL,
+    failure_text    TEXT NOT NULL,
+    digest          TEXT NOT NULL,
+    dead_at         INTEGER NOT NULL
+);
+
+CREATE INDEX dead_letters_of_a_group ON dead_letters (group_name, id);
+
+CREATE TABLE state (
+    group_name TEXT NOT NULL REFERENCES consumer_groups (name),
+    scope      TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    value      BLOB NOT NULL,
+    PRIMARY KEY (group_name, scope, key)
+);
