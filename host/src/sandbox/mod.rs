@@ -22,6 +22,8 @@ mod limits;
 mod load_error;
 pub mod settings;
 mod source;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use component::{Inspection, Sandbox};
