@@ -387,7 +387,7 @@ impl<'a> Attributes<'a> {
 }
 
 /// Reads a time of RFC 3339 with any offset, cut to microseconds.
-fn parse_time(text: &str) -> Result<Timestamp, InvalidEvent> {
+pub(crate) fn parse_time(text: &str) -> Result<Timestamp, InvalidEvent> {
     let parsed = rfc3339_in_microseconds(text).and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| {
         InvalidEvent::new(

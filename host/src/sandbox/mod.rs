@@ -1,3 +1,34 @@
 //! The sandbox: everything that knows wasmtime.
+//!
+//! [`Sandbox::load`] turns a file into a [`LoadedHandler`], which delivery
+//! knows as a [`Handler`](crate::delivery::Handler). It promises that a handler
+//! that loops, allocates, recurses, floods logs or emits, traps, or answers
+//! rubbish costs one attempt of one event, with a kind of failure that names
+//! the limit, and that no other group notices; and that a handler reaches
+//! nothing that its settings do not grant.
+//!
+//! It leaves to others how often an event is tried and what becomes of what a
+//! handler emits or writes; how many instances there may be at once is the
+//! engine's, and who gets one first is the supervisor's.
 
+mod bindings;
+mod cache;
+mod component;
+mod contract;
+mod ending;
+mod engine;
+mod imports;
+mod limits;
+mod load_error;
 pub mod settings;
+mod source;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use component::{Inspection, Sandbox};
+pub use engine::{Allocation, CacheSettings, EngineError, EngineSettings, PoolSettings};
+pub use imports::{GuestLine, LineOrigin, LogSink};
+pub use load_error::{LoadError, LoadReason, Names};
+pub use source::{Form, Source};
+pub use worker::LoadedHandler;

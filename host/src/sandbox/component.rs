@@ -1,0 +1,249 @@
+//! Loading: from a source to a handler that is ready to make attempts.
+//!
+//! Everything that can be known without running the component is checked here,
+//! in the order in which its author can put it right: the file, its form, the
+//! names it imports and exports, its code, its types, its limits. What loads
+//! can be called; what does not is refused with a sentence.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wasmtime::Engine;
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Linker};
+
+use super::bindings::EventHandlerPre;
+use super::bindings::event_host::handler::types::{Event, Failure};
+use super::contract::{self, Surface};
+use super::ending::{chain, size};
+use super::engine::{self, Allocation, EngineError, EngineSettings};
+use super::imports::{self, Profile, Side};
+use super::load_error::{LoadError, LoadReason};
+use super::settings::{Grants, Limits, Reuse, names};
+use super::source::{self, Binary, Form, Source};
+use super::worker::LoadedHandler;
+
+/// A compilation that takes longer is worth a line in the log.
+const SLOW_COMPILATION: Duration = Duration::from_secs(2);
+
+/// The size of a page of WebAssembly memory.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// The place where components are loaded: an engine, and everything that
+/// handlers may import. One serves a whole host; clones share it.
+#[derive(Clone)]
+pub struct Sandbox {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    linker: Linker<Side>,
+    settings: EngineSettings,
+    allocation: Allocation,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox")
+            .field("settings", &self.inner.settings)
+            .field("allocation", &self.inner.allocation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known of a component without running it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// `sha256:` and hex digits, of the file's bytes.
+    pub digest: String,
+    /// The file's size in bytes.
+    pub bytes: u64,
+    /// How it was given.
+    pub form: Form,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+}
+
+/// A component that fits the contract, compiled and linked.
+pub(super) struct Program {
+    pub(super) pre: EventHandlerPre<Side>,
+    pub(super) inspection: Inspection,
+}
+
+impl Sandbox {
+    /// Starts an engine, and the thread that interrupts its guests; the thread
+    /// ends when the sandbox and all that it loaded are dropped. Takes a few
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// When the machine can run no engine at all.
+    pub fn new(settings: EngineSettings) -> Result<Self, EngineError> {
+        let (engine, allocation) = engine::start(&settings)?;
+        let mut linker = Linker::new(&engine);
+        imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
+        Ok(Self { inner: Arc::new(Inner { engine, linker, settings, allocation }) })
+    }
+
+    /// How instances get their memory on this machine.
+    #[must_use]
+    pub fn allocation(&self) -> Allocation {
+        self.inner.allocation
+    }
+
+    /// The engine, for benchmarks that compare with bare calls.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    /// Loads a handler. The name is the one that its log lines carry.
+    ///
+    /// Reading and compiling happen on threads that may block; a first
+    /// compilation takes milliseconds to half a minute by the language it was
+    /// written in, later ones come from the cache.
+    ///
+    /// # Errors
+    /// When the component cannot be run, or not with these settings: see
+    /// [`LoadReason`].
+    pub async fn load(
+        &self,
+        name: &str,
+        source: impl Into<Source>,
+        limits: Limits,
+        grants: Grants,
+        reuse: Reuse,
+    ) -> Result<Arc<LoadedHandler>, LoadError> {
+        let source = source.into();
+        let origin = source.origin();
+        let at = |reason| LoadError { origin: origin.clone(), reason };
+        self.inner.fit_engine(&limits).map_err(at)?;
+        let program = self.program(source).await.map_err(at)?;
+        fit_limits(program.pre.instance_pre().component(), &limits).map_err(at)?;
+        let stack_bytes = self.inner.settings.wasm_stack_bytes;
+        let profile = Profile { name: name.to_owned(), limits, grants, stack_bytes };
+        Ok(Arc::new(LoadedHandler::new(Arc::new(program), Arc::new(profile), reuse)))
+    }
+
+    /// Tells what a component is, if it can be loaded at all.
+    ///
+    /// # Errors
+    /// When the component cannot be run, whatever its settings.
+    pub async fn inspect(&self, source: impl Into<Source>) -> Result<Inspection, LoadError> {
+        let source = source.into();
+        let origin = source.origin();
+        match self.program(source).await {
+            Ok(program) => Ok(program.inspection),
+            Err(reason) => Err(LoadError { origin, reason }),
+        }
+    }
+
+    async fn program(&self, source: Source) -> Result<Program, LoadReason> {
+        let inner = Arc::clone(&self.inner);
+        tokio::task::spawn_blocking(move || inner.program(&source)).await.unwrap_or_else(|error| {
+            // The compiler panicked, or the runtime is being shut down.
+            Err(LoadReason::Internal(error.to_string()))
+        })
+    }
+}
+
+impl Inner {
+    fn program(&self, source: &Source) -> Result<Program, LoadReason> {
+        let Binary { digest, size, form, component } =
+            source::read(source, self.settings.component_bytes)?;
+        let surface = contract::surface(&component)?;
+        contract::check(&surface, &component)?;
+        let component = self.compile(source, &component)?;
+        let pre = self.linker.instantiate_pre(&component).map_err(|error| import_type(&error))?;
+        let pre = EventHandlerPre::new(pre).map_err(|error| export_type(chain(&error)))?;
+        check_export(&pre)?;
+        let Surface { imports, exports } = surface;
+        let inspection = Inspection { digest, bytes: size, form, imports, exports };
+        Ok(Program { pre, inspection })
+    }
+
+    fn compile(&self, source: &Source, component: &[u8]) -> Result<Component, LoadReason> {
+        let started = Instant::now();
+        let compiled = Component::from_binary(&self.engine, component)
+            .map_err(|error| LoadReason::Invalid(chain(&error)))?;
+        let took = started.elapsed();
+        if took > SLOW_COMPILATION {
+            tracing::info!("compiling {} took {took:.1?}", source.origin());
+        }
+        Ok(compiled)
+    }
+
+    /// Whether the engine can enforce these limits.
+    fn fit_engine(&self, limits: &Limits) -> Result<(), LoadReason> {
+        let most = self.settings.pool.table_elements;
+        if self.allocation == Allocation::Pooling && limits.table_elements > most {
+            return Err(LoadReason::OverLimit(format!(
+                "{} is {}, and the engine's tables hold {most}",
+                names::TABLE_ELEMENTS,
+                limits.table_elements
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether an instance can be made at all within the limits.
+fn fit_limits(component: &Component, limits: &Limits) -> Result<(), LoadReason> {
+    // Unknown only for components that import code, which none of ours may.
+    let Some(needs) = component.resources_required() else { return Ok(()) };
+    let memory = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE_BYTES);
+    if memory > limits.memory_bytes as u64 {
+        return Err(LoadReason::OverLimit(format!(
+            "it begins with a memory of {}, and {} is {}",
+            size(usize::try_from(memory).unwrap_or(usize::MAX)),
+            names::MEMORY,
+            size(limits.memory_bytes)
+        )));
+    }
+    let elements = needs.max_initial_table_size.unwrap_or(0);
+    if elements > limits.table_elements as u64 {
+        return Err(LoadReason::OverLimit(format!(
+            "it begins with a table of {elements} elements, and {} is {}",
+            names::TABLE_ELEMENTS,
+            limits.table_elements
+        )));
+    }
+    Ok(())
+}
+
+/// The bindings look the function up by name and leave its type to the first
+/// call; an operator wants to know before.
+fn check_export(pre: &EventHandlerPre<Side>) -> Result<(), LoadReason> {
+    let pre = pre.instance_pre();
+    let component = pre.component();
+    let function = component
+        .get_export_index(None, "event-host:handler/handler@0.1.0")
+        .and_then(|interface| component.get_export(Some(&interface), "handle"));
+    let Some((ComponentItem::ComponentFunc(function), _)) = function else {
+        return Err(export_type("`handle` is not a function".to_owned()));
+    };
+    if function.async_() {
+        return Err(export_type("`handle` is asynchronous".to_owned()));
+    }
+    function
+        .typecheck::<(Event<'_>,), (Result<(), Failure>,)>(&pre.instance_type())
+        .map_err(|error| export_type(format!("`handle` has another type: {}", chain(&error))))
+}
+
+fn export_type(detail: String) -> LoadReason {
+    LoadReason::ExportType { name: "event-host:handler/handler@0.1.0".to_owned(), detail }
+}
+
+/// wasmtime says of every import that does not fit that it was not found, and
+/// what is wrong with it in the causes.
+fn import_type(error: &wasmtime::Error) -> LoadReason {
+    let mut texts = error.chain().map(ToString::to_string);
+    let first = texts.next().unwrap_or_default();
+    let name = first.split('`').nth(1).unwrap_or(&first).to_owned();
+    let causes: Vec<String> = texts.map(|text| text.replace("instance export ", "")).collect();
+    LoadReason::ImportType(format!("`{name}`: {}", causes.join(": ")))
+}

@@ -1,0 +1,311 @@
+//! Whether a component fits the contract, by the names it exports and imports.
+//!
+//! Looked at before anything is compiled, because compiling takes half a minute
+//! for some languages and a link error says little to the author of a handler.
+//! The types are wasmtime's to check, afterwards.
+
+use wasmparser::component_types::ComponentEntityType;
+use wasmparser::{Parser, Payload, Validator, WasmFeatures};
+
+use super::load_error::{LoadReason, Names};
+use super::source::malformed;
+
+/// The contract's package.
+const PACKAGE: &str = "event-host:handler";
+
+/// The version of the contract that this host has.
+const VERSION: &str = "0.1.0";
+
+/// The version of WASI that this host has.
+const WASI_VERSION: &str = "0.2.12";
+
+/// Interfaces of the contract that a component may import.
+const IMPORTS: [&str; 5] = ["types", "outbox", "state", "log", "context"];
+
+/// Interfaces of WASI that a component may import: those of `wasi:cli/imports`.
+const WASI: [(&str, &[&str]); 6] = [
+    (
+        "wasi:cli",
+        &[
+            "environment",
+            "exit",
+            "stdin",
+            "stdout",
+            "stderr",
+            "terminal-input",
+            "terminal-output",
+            "terminal-stdin",
+            "terminal-stdout",
+            "terminal-stderr",
+        ],
+    ),
+    ("wasi:clocks", &["monotonic-clock", "wall-clock"]),
+    ("wasi:filesystem", &["preopens", "types"]),
+    ("wasi:io", &["error", "poll", "streams"]),
+    ("wasi:random", &["insecure", "insecure-seed", "random"]),
+    (
+        "wasi:sockets",
+        &[
+            "instance-network",
+            "ip-name-lookup",
+            "network",
+            "tcp",
+            "tcp-create-socket",
+            "udp",
+            "udp-create-socket",
+        ],
+    ),
+];
+
+/// The names that a component imports and exports, in its order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Surface {
+    pub(super) imports: Vec<String>,
+    pub(super) exports: Vec<String>,
+}
+
+/// Reads the names at a component's surface.
+pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
+    let mut surface = Surface::default();
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.map_err(|error| malformed(&error, component))? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(imports) if depth == 0 => {
+                for import in imports {
+                    let import = import.map_err(|error| malformed(&error, component))?;
+                    surface.imports.push(import.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(exports) if depth == 0 => {
+                for export in exports {
+                    let export = export.map_err(|error| malformed(&error, component))?;
+                    surface.exports.push(export.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(surface)
+}
+
+/// Checks the names of a component.
+pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<(), LoadReason> {
+    check_exports(&surface.exports)?;
+    for import in &surface.imports {
+        if let Err(reason) = check_import(import)
+            && !holds_only_types(component, import)
+        {
+            return Err(reason);
+        }
+    }
+    Ok(())
+}
+
+fn check_exports(exports: &[String]) -> Result<(), LoadReason> {
+    let find = |interface: &str| {
+        exports.iter().find(|export| {
+            let name = Name::parse(export);
+            name.package == PACKAGE && name.interface == interface
+        })
+    };
+    let (single, batch) = (find("handler"), find("batch-handler"));
+    let name = match (single, batch) {
+        (Some(_), Some(_)) => return Err(LoadReason::BothHandlers),
+        (None, None) => return Err(LoadReason::NoHandler { found: Names(exports.to_vec()) }),
+        (Some(name), None) | (None, Some(name)) => name,
+    };
+    if !is_compatible(Name::parse(name).version, VERSION) {
+        return Err(other_version("exports", name, VERSION));
+    }
+    if batch.is_some() { Err(LoadReason::BatchHandler) } else { Ok(()) }
+}
+
+fn check_import(import: &str) -> Result<(), LoadReason> {
+    let name = Name::parse(import);
+    let (known, version): (&[&str], &'static str) = if name.package == PACKAGE {
+        (&IMPORTS, VERSION)
+    } else {
+        let wasi = WASI.iter().find(|(package, _)| *package == name.package);
+        (wasi.map_or(&[], |(_, interfaces)| interfaces), WASI_VERSION)
+    };
+    if !known.is_empty() && !is_compatible(name.version, version) {
+        return Err(other_version("imports", import, version));
+    }
+    if known.contains(&name.interface) {
+        return Ok(());
+    }
+    Err(LoadReason::UnknownImport { name: import.to_owned(), hint: hint(&name, known) })
+}
+
+/// What the host has that is nearest to a name that it does not have.
+fn hint(name: &Name<'_>, known: &[&str]) -> String {
+    if !known.is_empty() {
+        return format!("of `{}` it has {}", name.package, known.join(", "));
+    }
+    if name.package == "wasi:http" {
+        return "this version gives handlers no HTTP".to_owned();
+    }
+    let wasi: Vec<&str> = WASI.iter().map(|(package, _)| *package).collect();
+    format!(
+        "it has {} of `{PACKAGE}@{VERSION}`, and of WASI {WASI_VERSION} {}",
+        IMPORTS.join(", "),
+        wasi.join(", ")
+    )
+}
+
+fn other_version(does: &'static str, name: &str, host: &'static str) -> LoadReason {
+    let package = Name::parse(name).package.to_owned();
+    LoadReason::OtherVersion { does, name: name.to_owned(), package, host }
+}
+
+/// Whether an import brings nothing that would have to be implemented. A
+/// component that shares types with others imports them so.
+fn holds_only_types(component: &[u8], import: &str) -> bool {
+    let Ok(types) = Validator::new_with_features(WasmFeatures::all()).validate_all(component)
+    else {
+        // wasmtime will say what is wrong.
+        return false;
+    };
+    let types = types.as_ref();
+    let Some(item) = types.component_item_for_import(import) else { return false };
+    let ComponentEntityType::Instance(instance) = item.ty else { return false };
+    types[instance].exports.values().all(|export| match export.ty {
+        ComponentEntityType::Type { created, .. } => {
+            !matches!(created, wasmparser::component_types::ComponentAnyTypeId::Resource(_))
+        }
+        _ => false,
+    })
+}
+
+/// A name such as `wasi:io/poll@0.2.6`, taken apart. What is no such name is
+/// all package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name<'a> {
+    package: &'a str,
+    interface: &'a str,
+    version: Option<&'a str>,
+}
+
+impl<'a> Name<'a> {
+    fn parse(name: &'a str) -> Self {
+        let (path, version) = match name.split_once('@') {
+            Some((path, version)) => (path, Some(version)),
+            None => (name, None),
+        };
+        let (package, interface) = path.split_once('/').unwrap_or((path, ""));
+        Self { package, interface, version }
+    }
+}
+
+/// Whether a component made for one version can be linked with another: the
+/// rule by which wasmtime matches names.
+fn is_compatible(wanted: Option<&str>, host: &str) -> bool {
+    let Some(wanted) = wanted else { return false };
+    if wanted == host {
+        return true;
+    }
+    let parts = |version: &str| -> Option<[u64; 3]> {
+        let mut numbers = version.split('.').map(|part| part.parse().ok());
+        let version = [numbers.next()??, numbers.next()??, numbers.next()??];
+        numbers.next().is_none().then_some(version)
+    };
+    match (parts(wanted), parts(host)) {
+        (Some([0, 0, _]), _) | (_, Some([0, 0, _])) => false,
+        (Some([0, a, _]), Some([0, b, _])) => a == b,
+        (Some([a, _, _]), Some([b, _, _])) => a == b && a != 0,
+        // Pre-releases match only themselves.
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::component::Linker;
+
+    use super::*;
+
+    fn exports(names: &[&str]) -> Result<(), LoadReason> {
+        check_exports(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_component_exports_exactly_one_handler_interface() {
+        assert!(exports(&["event-host:handler/handler@0.1.0", "other"]).is_ok());
+        let none = exports(&["wasi:http/incoming-handler@0.2.0"]).unwrap_err().to_string();
+        assert_eq!(
+            none,
+            "it exports `wasi:http/incoming-handler@0.2.0`; wanted is either `event-host:handler/handler@0.1.0` or `event-host:handler/batch-handler@0.1.0`"
+        );
+        assert!(exports(&[]).unwrap_err().to_string().starts_with("it exports nothing;"));
+        let both = exports(&[
+            "event-host:handler/handler@0.1.0",
+            "event-host:handler/batch-handler@0.1.0",
+        ]);
+        assert!(matches!(both, Err(LoadReason::BothHandlers)));
+        let batch = exports(&["event-host:handler/batch-handler@0.1.0"]);
+        assert!(matches!(batch, Err(LoadReason::BatchHandler)));
+    }
+
+    #[test]
+    fn another_version_of_the_contract_is_said_with_both_versions() {
+        let error = exports(&["event-host:handler/handler@0.2.0"]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "it exports `event-host:handler/handler@0.2.0`, and this host has version 0.1.0 of `event-host:handler`; build it with bindings of that version"
+        );
+        let error = check_import("wasi:io/poll@0.3.0").unwrap_err().to_string();
+        assert!(error.contains("`wasi:io/poll@0.3.0`") && error.contains("0.2.12"), "{error}");
+        assert!(check_import("event-host:handler/log").is_err(), "no version is no promise");
+    }
+
+    #[test]
+    fn an_import_that_the_host_does_not_have_is_told_what_it_has() {
+        let hint = |name: &str| match check_import(name) {
+            Err(LoadReason::UnknownImport { hint, .. }) => hint,
+            other => panic!("{other:?}"),
+        };
+        assert!(hint("wasi:http/outgoing-handler@0.2.3").contains("no HTTP"));
+        assert!(hint("event-host:handler/clock@0.1.0").contains("outbox, state, log, context"));
+        assert!(hint("acme:db/query@1.0.0").contains("wasi:random"));
+        assert!(hint("plain").contains("event-host:handler@0.1.0"));
+    }
+
+    #[test]
+    fn versions_match_as_wasmtime_matches_them() {
+        let cases = [
+            (Some("0.2.0"), "0.2.12", true),
+            (Some("0.2.99"), "0.2.12", true),
+            (Some("0.3.0"), "0.2.12", false),
+            (Some("1.4.0"), "1.0.0", true),
+            (Some("2.0.0"), "1.0.0", false),
+            (Some("0.0.1"), "0.0.2", false),
+            (Some("0.2.0-rc-2023-11-10"), "0.2.0", false),
+            (Some("0.2"), "0.2.0", false),
+            (Some("0.2.0.0"), "0.2.0", false),
+            (None, "0.2.0", false),
+        ];
+        for (wanted, host, expected) in cases {
+            assert_eq!(is_compatible(wanted, host), expected, "{wanted:?} with {host}");
+        }
+    }
+
+    /// The lists above are written by hand; the linker is what counts.
+    #[test]
+    fn every_listed_interface_is_linked() {
+        let engine = wasmtime::Engine::default();
+        let mut linker = Linker::new(&engine);
+        super::super::imports::link(&mut linker).unwrap();
+        let ours = IMPORTS.iter().map(|i| format!("{PACKAGE}/{i}@{VERSION}"));
+        let wasi = WASI
+            .iter()
+            .flat_map(|(p, is)| is.iter().map(move |i| format!("{p}/{i}@{WASI_VERSION}")));
+        for name in ours.chain(wasi) {
+            // The linker cannot be asked what it has, but it refuses to define
+            // the same thing twice.
+            let again = linker.root().func_wrap(&name, |_, (): ()| Ok(()));
+            assert!(again.is_err(), "{name} is not linked");
+        }
+    }
+}

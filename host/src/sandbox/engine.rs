@@ -1,0 +1,283 @@
+//! The engine: every setting of wasmtime, in one place, and the clock that
+//! interrupts guests.
+//!
+//! An engine that suits the machine is found by trying: the pooling allocator
+//! reserves terabytes of address space, which a container may not have. What is
+//! tried in its place costs time, not safety, and is said once.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use wasmtime::{
+    Config, Enabled, Engine, EngineWeak, Instance, InstanceAllocationStrategy, Module,
+    PoolingAllocationConfig, Store, WasmBacktraceDetails,
+};
+
+use super::cache;
+
+/// Everything that can be set about the engine. One engine serves all handlers
+/// of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// How long a guest may run before it makes room for others, and how finely
+    /// the timeout of one that never calls the host is measured. Default 10 ms.
+    pub tick: Duration,
+    /// Stack of a guest, in bytes (`stack-limit`). Default 1 MiB.
+    pub wasm_stack_bytes: usize,
+    /// Stack for the host's functions below the guest's, in bytes. At least
+    /// 512 KiB, because running over it ends the process. Default 1 MiB.
+    pub host_stack_bytes: usize,
+    /// The largest component file that is read, in bytes. Default 64 MiB:
+    /// Python makes 18 MB, JavaScript 12 MB.
+    pub component_bytes: u64,
+    /// How instances get their memory.
+    pub pool: PoolSettings,
+    /// Where compiled code is kept between runs.
+    pub cache: CacheSettings,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(10),
+            wasm_stack_bytes: 1 << 20,
+            host_stack_bytes: 1 << 20,
+            component_bytes: 64 << 20,
+            pool: PoolSettings::default(),
+            cache: CacheSettings::default(),
+        }
+    }
+}
+
+/// The pooling allocator: slots that are reserved once and used in turn.
+///
+/// A slot that was used stays in the host's memory, up to what the
+/// `keep_resident` settings say. A Python handler takes 38 core instances,
+/// QuickJS 3 memories, SpiderMonkey 7,700 table elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Whether to try it at all. Default true.
+    pub enabled: bool,
+    /// Instances of handlers at once. Default 1,000.
+    pub instances: u32,
+    /// Memories of all instances at once; each one reserves 4 GiB of address
+    /// space. Default 2,000.
+    pub memories: u32,
+    /// Tables of all instances at once. Default 4,000.
+    pub tables: u32,
+    /// Elements of the largest table, and the most that `limits.table_elements`
+    /// may be. Default 100,000.
+    pub table_elements: usize,
+    /// Core instances of one component. Default 100.
+    pub core_instances_per_component: u32,
+    /// Memories of one component. Default 16.
+    pub memories_per_component: u32,
+    /// Tables of one component. Default 64.
+    pub tables_per_component: u32,
+    /// Slots that are not in use and still keep the pages of their last user,
+    /// so that it starts fast. Default 100.
+    pub warm_slots: u32,
+    /// Bytes of a memory that stay resident in a slot that is not in use. Counts
+    /// only where Linux can tell which pages were touched (6.7 or later);
+    /// elsewhere it would cost more than it gains. Default 1 MiB.
+    pub memory_keep_resident: usize,
+    /// The same for a table. Default 1 MiB.
+    pub table_keep_resident: usize,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            instances: 1_000,
+            memories: 2_000,
+            tables: 4_000,
+            table_elements: 100_000,
+            core_instances_per_component: 100,
+            memories_per_component: 16,
+            tables_per_component: 64,
+            warm_slots: 100,
+            memory_keep_resident: 1 << 20,
+            table_keep_resident: 1 << 20,
+        }
+    }
+}
+
+/// Where compiled code is kept between runs. Its files are native code that is
+/// run as it is found, so the directory must belong to this user alone; one
+/// that does not is not used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum CacheSettings {
+    /// `event-host` in the user's cache directory.
+    #[default]
+    UserDefault,
+    /// This directory.
+    Directory(PathBuf),
+    /// Nowhere: compile at each start.
+    Off,
+}
+
+/// How the engine gives memory to instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// From a pool.
+    Pooling,
+    /// From the operating system, each time.
+    OnDemand,
+    /// From the operating system, without the reservation that makes bounds
+    /// checks free.
+    Compact,
+}
+
+impl Allocation {
+    /// What it costs, against the one before it.
+    fn costs(self) -> &'static str {
+        match self {
+            Self::Pooling => "nothing",
+            Self::OnDemand => "a fresh instance takes about three times as long",
+            Self::Compact => {
+                "a fresh instance takes about three times as long, and guests run up to 1.8 times slower"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pooling => "pooling",
+            Self::OnDemand => "on demand",
+            Self::Compact => "on demand without reservation",
+        })
+    }
+}
+
+/// An engine that this machine cannot run, whatever is tried.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// wasmtime refuses.
+    #[error("the WebAssembly engine does not start: {0}")]
+    Unusable(String),
+    /// The thread that interrupts guests does not start.
+    #[error("the thread that interrupts guests does not start: {0}")]
+    NoTicker(#[from] io::Error),
+}
+
+/// Makes the fastest engine that works here.
+pub(super) fn start(settings: &EngineSettings) -> Result<(Engine, Allocation), EngineError> {
+    let cache = cache::open(&settings.cache);
+    let mut refusals: Vec<String> = Vec::new();
+    for allocation in [Allocation::Pooling, Allocation::OnDemand, Allocation::Compact] {
+        if allocation == Allocation::Pooling && !settings.pool.enabled {
+            continue;
+        }
+        let mut config = config(settings, allocation);
+        config.cache(cache.clone());
+        match Engine::new(&config).and_then(|engine| probe(&engine).map(|()| engine)) {
+            Ok(engine) => {
+                if !refusals.is_empty() {
+                    tracing::warn!(
+                        "memory for handlers comes {allocation}, so {}; the faster way failed: {}",
+                        allocation.costs(),
+                        refusals.join("; ")
+                    );
+                }
+                // It ends by itself, with the engine.
+                drop(tick(engine.weak(), settings.tick)?);
+                return Ok((engine, allocation));
+            }
+            Err(error) => refusals.push(format!("{allocation}: {}", super::ending::chain(&error))),
+        }
+    }
+    Err(EngineError::Unusable(refusals.join("; ")))
+}
+
+fn config(settings: &EngineSettings, allocation: Allocation) -> Config {
+    let mut config = Config::new();
+    config
+        .wasm_component_model(true)
+        // Exports are synchronous, and the machinery for concurrent ones doubles
+        // the price of a fresh instance.
+        .concurrency_support(false)
+        .epoch_interruption(true)
+        .max_wasm_stack(settings.wasm_stack_bytes)
+        .async_stack_size(settings.wasm_stack_bytes + settings.host_stack_bytes)
+        // Names of functions are enough for a dead letter; lines would keep the
+        // guest's debug information in memory.
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
+    match allocation {
+        Allocation::Pooling => {
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(&settings.pool)));
+        }
+        Allocation::OnDemand => {}
+        Allocation::Compact => {
+            config.memory_reservation(0).memory_reservation_for_growth(1 << 20);
+            config.memory_guard_size(64 << 10);
+        }
+    }
+    config
+}
+
+fn pool(settings: &PoolSettings) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(settings.instances)
+        .total_core_instances(
+            settings.instances.saturating_mul(settings.core_instances_per_component),
+        )
+        .total_stacks(settings.instances)
+        .total_memories(settings.memories)
+        .total_tables(settings.tables)
+        .table_elements(settings.table_elements)
+        .max_core_instances_per_component(settings.core_instances_per_component)
+        .max_memories_per_component(settings.memories_per_component)
+        .max_memories_per_module(settings.memories_per_component)
+        .max_tables_per_component(settings.tables_per_component)
+        .max_tables_per_module(settings.tables_per_component)
+        .max_unused_warm_slots(settings.warm_slots);
+    if PoolingAllocationConfig::is_pagemap_scan_available() {
+        pool.pagemap_scan(Enabled::Yes)
+            .linear_memory_keep_resident(settings.memory_keep_resident)
+            .table_keep_resident(settings.table_keep_resident);
+    }
+    pool
+}
+
+/// Whether an instance can be made at all: some limits on address space show
+/// only then.
+fn probe(engine: &Engine) -> wasmtime::Result<()> {
+    let module = Module::new(engine, "(module (memory 1) (table 1 funcref))")?;
+    Instance::new(&mut Store::new(engine, ()), &module, &[])?;
+    Ok(())
+}
+
+/// Starts the thread that moves the engine's epoch on, so that guests notice
+/// the time even when all of the executor's threads run guests. It ends when
+/// the engine does.
+fn tick(engine: EngineWeak, period: Duration) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("guest-ticker".to_owned()).spawn(move || {
+        loop {
+            thread::sleep(period);
+            match engine.upgrade() {
+                Some(engine) => engine.increment_epoch(),
+                None => return,
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ticker_ends_with_its_engine() {
+        let engine = Engine::default();
+        let ticker = tick(engine.weak(), Duration::from_millis(1)).unwrap();
+        assert!(!ticker.is_finished());
+        drop(engine);
+        ticker.join().unwrap();
+    }
+}

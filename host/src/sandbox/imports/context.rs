@@ -1,0 +1,30 @@
+//! `context`: what a handler may know of the call it is in.
+
+use std::time::Instant;
+
+use super::Side;
+use crate::sandbox::bindings::event_host::handler::context::Host;
+
+impl Host for Side {
+    fn group(&mut self) -> wasmtime::Result<String> {
+        Ok(self.under_way()?.group.as_str().to_owned())
+    }
+
+    fn tenant(&mut self) -> wasmtime::Result<String> {
+        Ok(self.under_way()?.tenant.as_str().to_owned())
+    }
+
+    fn remaining_ms(&mut self) -> wasmtime::Result<u64> {
+        let left = self.under_way()?.deadline.saturating_duration_since(Instant::now());
+        Ok(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn is_replay(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.under_way()?.is_replay)
+    }
+
+    fn is_late(&mut self) -> wasmtime::Result<bool> {
+        // With total order a group is never handed an event after later ones.
+        Ok(false)
+    }
+}

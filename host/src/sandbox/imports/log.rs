@@ -1,0 +1,264 @@
+//! `log`, and what a guest writes to `stdout` and `stderr`: lines in the host's
+//! log, counted against one limit.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::Level;
+
+use super::{Profile, Side};
+use crate::failure::{FailureKind, storable};
+use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
+use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::settings::names;
+
+/// How a guest came to write a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineOrigin {
+    /// The import `log`.
+    Log,
+    /// WASI's standard output.
+    Stdout,
+    /// WASI's standard error.
+    Stderr,
+}
+
+/// A line that a guest wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestLine<'a> {
+    /// How much it matters.
+    pub level: Level,
+    /// How it came.
+    pub origin: LineOrigin,
+    /// The line, without its end and without control characters.
+    pub text: &'a str,
+}
+
+/// Receives every line that a guest writes, besides the host's log. Called
+/// while the guest waits.
+pub type LogSink = Arc<dyn Fn(GuestLine<'_>) + Send + Sync>;
+
+/// The lines of one worker's attempts.
+pub(crate) struct GuestLog {
+    profile: Arc<Profile>,
+    sink: Option<LogSink>,
+    written: Mutex<Written>,
+}
+
+impl fmt::Debug for GuestLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestLog").field("handler", &self.profile.name).finish_non_exhaustive()
+    }
+}
+
+/// What the attempt under way wrote.
+#[derive(Debug, Default)]
+struct Written {
+    bytes: usize,
+    lines: u32,
+    /// Beginnings of lines whose ends are still to come.
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl GuestLog {
+    pub(in crate::sandbox) fn new(profile: Arc<Profile>, sink: Option<LogSink>) -> Self {
+        Self { profile, sink, written: Mutex::default() }
+    }
+
+    fn written(&self) -> MutexGuard<'_, Written> {
+        // Counters and buffers: whole after each statement.
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the attempt's output and gives the number of its lines. A line that
+    /// was begun is written as it is.
+    pub(in crate::sandbox) fn end(&self) -> u32 {
+        let written = mem::take(&mut *self.written());
+        let mut lines = written.lines;
+        for (origin, rest) in
+            [(LineOrigin::Stdout, written.stdout), (LineOrigin::Stderr, written.stderr)]
+        {
+            if !rest.is_empty() {
+                lines = lines.saturating_add(1);
+                self.write(origin.level(), origin, &rest);
+            }
+        }
+        lines
+    }
+
+    /// Takes a message of the import `log`.
+    fn message(&self, level: Level, message: &str) -> wasmtime::Result<()> {
+        self.count(message.len(), newlines(message.as_bytes()) + 1)?;
+        self.write_lines(level, LineOrigin::Log, message.as_bytes());
+        Ok(())
+    }
+
+    /// Takes bytes of a stream, of any length, cut anywhere.
+    pub(super) fn bytes(&self, origin: LineOrigin, bytes: &[u8]) -> wasmtime::Result<()> {
+        self.count(bytes.len(), newlines(bytes))?;
+        let complete = {
+            let mut written = self.written();
+            let begun = match origin {
+                LineOrigin::Stderr => &mut written.stderr,
+                LineOrigin::Stdout | LineOrigin::Log => &mut written.stdout,
+            };
+            let Some(end) = bytes.iter().rposition(|b| *b == b'\n') else {
+                begun.extend_from_slice(bytes);
+                return Ok(());
+            };
+            let mut complete = mem::replace(begun, bytes[end + 1..].to_vec());
+            complete.extend_from_slice(&bytes[..end]);
+            complete
+        };
+        self.write_lines(origin.level(), origin, &complete);
+        Ok(())
+    }
+
+    fn count(&self, bytes: usize, lines: u32) -> wasmtime::Result<()> {
+        let limit = self.profile.limits.log_bytes;
+        let mut written = self.written();
+        // An empty line costs the host a line all the same.
+        let cost = bytes.saturating_add(lines as usize);
+        written.bytes = written.bytes.saturating_add(cost);
+        if written.bytes > limit {
+            return Err(Ending::limit(
+                FailureKind::LogLimit,
+                format!("wanted to log more than {}, {}", names::LOG, size(limit)),
+            ));
+        }
+        written.lines = written.lines.saturating_add(lines);
+        Ok(())
+    }
+
+    fn write_lines(&self, level: Level, origin: LineOrigin, text: &[u8]) {
+        for line in text.split(|b| *b == b'\n') {
+            self.write(level, origin, line);
+        }
+    }
+
+    fn write(&self, level: Level, origin: LineOrigin, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let text = String::from_utf8_lossy(line);
+        let text = if text.chars().any(|c| c.is_control() && c != '\t') {
+            Cow::Owned(storable(&text, text.len()))
+        } else {
+            text
+        };
+        let handler = self.profile.name.as_str();
+        match level {
+            Level::TRACE => tracing::trace!(target: "guest", handler, "{text}"),
+            Level::DEBUG => tracing::debug!(target: "guest", handler, "{text}"),
+            Level::INFO => tracing::info!(target: "guest", handler, "{text}"),
+            Level::WARN => tracing::warn!(target: "guest", handler, "{text}"),
+            Level::ERROR => tracing::error!(target: "guest", handler, "{text}"),
+        }
+        if let Some(sink) = &self.sink {
+            sink(GuestLine { level, origin, text: &text });
+        }
+    }
+}
+
+impl LineOrigin {
+    /// The level of a line that comes without one.
+    fn level(self) -> Level {
+        match self {
+            Self::Log | Self::Stdout => Level::INFO,
+            Self::Stderr => Level::WARN,
+        }
+    }
+}
+
+fn newlines(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.iter().filter(|b| **b == b'\n').count()).unwrap_or(u32::MAX)
+}
+
+impl Host for Side {
+    fn log(&mut self, level: GuestLevel, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            GuestLevel::Trace => Level::TRACE,
+            GuestLevel::Debug => Level::DEBUG,
+            GuestLevel::Info => Level::INFO,
+            GuestLevel::Warn => Level::WARN,
+            GuestLevel::Error => Level::ERROR,
+        };
+        self.log.message(level, &message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::settings::{Grants, Limits};
+
+    type Lines = Arc<Mutex<Vec<(Level, LineOrigin, String)>>>;
+
+    fn log(log_bytes: usize) -> (GuestLog, Lines) {
+        let lines = Lines::default();
+        let sink: LogSink = {
+            let lines = Arc::clone(&lines);
+            Arc::new(move |line| {
+                lines.lock().unwrap().push((line.level, line.origin, line.text.to_owned()));
+            })
+        };
+        let profile = Profile {
+            name: "h".into(),
+            limits: Limits { log_bytes, ..Limits::default() },
+            grants: Grants::default(),
+            stack_bytes: 0,
+        };
+        (GuestLog::new(Arc::new(profile), Some(sink)), lines)
+    }
+
+    #[test]
+    fn a_stream_becomes_lines_wherever_its_writes_are_cut() {
+        let (log, lines) = log(1_000);
+        for part in ["a", "b\r\nc\n", "\n", "d"] {
+            log.bytes(LineOrigin::Stdout, part.as_bytes()).unwrap();
+        }
+        log.bytes(LineOrigin::Stderr, b"\xffe\x1b[31m\n").unwrap();
+        assert_eq!(log.end(), 5);
+        let lines: Vec<(Level, String)> =
+            lines.lock().unwrap().iter().map(|(l, _, t)| (*l, t.clone())).collect();
+        let info = |text: &str| (Level::INFO, text.to_owned());
+        assert_eq!(
+            lines,
+            [
+                info("ab"),
+                info("c"),
+                info(""),
+                (Level::WARN, "\u{fffd}e\u{fffd}[31m".to_owned()),
+                info("d"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_message_cannot_forge_a_line_of_the_host() {
+        let (log, lines) = log(1_000);
+        log.message(Level::ERROR, "one\ntwo\0").unwrap();
+        assert_eq!(log.end(), 2);
+        let texts: Vec<String> = lines.lock().unwrap().iter().map(|(_, _, t)| t.clone()).collect();
+        assert_eq!(texts, ["one", "two\u{fffd}"]);
+    }
+
+    #[test]
+    fn streams_and_messages_share_one_limit_and_each_attempt_begins_anew() {
+        let (log, _) = log(10);
+        log.message(Level::INFO, "1234").unwrap();
+        log.bytes(LineOrigin::Stderr, b"12345").unwrap();
+        let refused = log.message(Level::INFO, "").unwrap_err();
+        assert_eq!(refused.to_string(), "wanted to log more than limits.log, 10 B");
+        log.end();
+        log.message(Level::INFO, "123456789").unwrap();
+    }
+
+    #[test]
+    fn empty_lines_are_not_free() {
+        let (log, _) = log(100);
+        let refused = (0..1_000).find_map(|_| log.bytes(LineOrigin::Stdout, b"\n").err());
+        assert!(refused.is_some());
+    }
+}

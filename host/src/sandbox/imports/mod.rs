@@ -1,0 +1,123 @@
+//! What a handler may call: one file a capability.
+//!
+//! Each capability answers from the attempt that is under way, and keeps what
+//! it collects there, so that nothing of one attempt reaches the next.
+
+mod context;
+mod log;
+mod outbox;
+mod state;
+pub(super) mod wasi;
+
+pub(super) use log::GuestLog;
+pub use log::{GuestLine, LineOrigin, LogSink};
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::component::{HasSelf, Linker, ResourceTable};
+use wasmtime_wasi::WasiCtx;
+
+use super::bindings::EventHandler;
+use super::ending::Ending;
+use super::limits::{InstanceLimits, resource_table};
+use super::settings::{Grants, Limits};
+use crate::delivery::Call;
+use crate::delivery::state::AttemptState;
+use crate::event::{Event, GroupName, Position, Tenant};
+
+/// What one handler is: its name, and what it may use and reach.
+#[derive(Debug)]
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) limits: Limits,
+    pub(super) grants: Grants,
+    /// The guest's stack, which is the engine's setting.
+    pub(super) stack_bytes: usize,
+}
+
+/// The host's side of one instance.
+pub(super) struct Side {
+    pub(super) profile: Arc<Profile>,
+    pub(super) limiter: InstanceLimits,
+    pub(super) log: Arc<GuestLog>,
+    /// Made when the guest first asks for it: most handlers never do.
+    wasi: Option<WasiCtx>,
+    resources: ResourceTable,
+    attempt: Option<UnderWay>,
+}
+
+/// The attempt that is under way.
+pub(super) struct UnderWay {
+    group: GroupName,
+    tenant: Tenant,
+    position: Position,
+    is_replay: bool,
+    pub(super) deadline: Instant,
+    state: Arc<AttemptState>,
+    state_writes: usize,
+    state_bytes: usize,
+    /// Since when the guest waits for the store.
+    pub(super) store_asked: Option<Instant>,
+    pub(super) emits: Vec<Event>,
+    emit_bytes: usize,
+}
+
+impl Side {
+    pub(super) fn new(profile: Arc<Profile>, log: Arc<GuestLog>) -> Self {
+        Self {
+            limiter: InstanceLimits::new(&profile.limits),
+            log,
+            wasi: None,
+            resources: resource_table(),
+            attempt: None,
+            profile,
+        }
+    }
+
+    /// Begins an attempt. What an attempt before left behind is gone.
+    pub(super) fn begin(&mut self, call: &Call<'_>, deadline: Instant) {
+        self.attempt = Some(UnderWay {
+            group: call.group.clone(),
+            tenant: call.tenant.clone(),
+            position: call.event.position,
+            is_replay: call.event.deliver_to.is_some(),
+            deadline,
+            state: Arc::clone(&call.state),
+            state_writes: 0,
+            state_bytes: 0,
+            store_asked: None,
+            emits: Vec::new(),
+            emit_bytes: 0,
+        });
+    }
+
+    /// Ends the attempt and gives what it collected.
+    pub(super) fn end(&mut self) -> Option<UnderWay> {
+        self.attempt.take()
+    }
+
+    /// The attempt under way.
+    pub(super) fn under_way(&mut self) -> wasmtime::Result<&mut UnderWay> {
+        self.attempt.as_mut().ok_or_else(outside_of_an_attempt)
+    }
+
+    /// The attempt under way, with the limits that it has.
+    fn limited(&mut self) -> wasmtime::Result<(&mut UnderWay, &Limits)> {
+        let attempt = self.attempt.as_mut().ok_or_else(outside_of_an_attempt)?;
+        Ok((attempt, &self.profile.limits))
+    }
+}
+
+#[cold]
+fn outside_of_an_attempt() -> wasmtime::Error {
+    Ending::not_run("the guest ran outside of an attempt".to_owned())
+}
+
+/// Links everything that a handler may import.
+pub(super) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
+    EventHandler::add_to_linker::<_, HasSelf<Side>>(linker, |side| side)?;
+    wasmtime_wasi::p2::add_to_linker_async(linker)
+}
+
+impl super::bindings::event_host::handler::types::Host for Side {}

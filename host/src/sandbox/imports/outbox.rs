@@ -1,0 +1,274 @@
+//! `outbox`: the events that an attempt publishes if it succeeds.
+//!
+//! What is taken here is settled without another check, so everything that
+//! CloudEvents or a store would refuse is refused here.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use jiff::Timestamp;
+
+use super::{Side, UnderWay};
+use crate::event::json::{parse_time, to_microseconds};
+use crate::event::{Event, ExtensionValue, quoted};
+use crate::failure::FailureKind;
+use crate::sandbox::bindings::event_host::handler::outbox::{EmitError, Host, Message};
+use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
+use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::settings::{Limits, names};
+
+impl Host for Side {
+    fn emit(&mut self, message: Message) -> wasmtime::Result<Result<(), EmitError>> {
+        let (attempt, limits) = self.limited()?;
+        attempt.count_emit(&message, limits)?;
+        Ok(match attempt.event(message) {
+            Ok(event) => {
+                attempt.emits.push(event);
+                Ok(())
+            }
+            Err(text) => Err(EmitError::Invalid(text)),
+        })
+    }
+}
+
+impl UnderWay {
+    /// Counts a message against the limits before it is looked at: one that is
+    /// refused later has cost the host its size too.
+    fn count_emit(&mut self, message: &Message, limits: &Limits) -> wasmtime::Result<()> {
+        if self.emits.len() >= limits.emits {
+            return Err(Ending::limit(
+                FailureKind::EmitLimit,
+                format!("wanted more than {} emits, {}", limits.emits, names::EMITS),
+            ));
+        }
+        let bytes = message_bytes(message);
+        if bytes > limits.emit_bytes {
+            return Err(Ending::limit(
+                FailureKind::EmitLimit,
+                format!(
+                    "wanted to emit {} at once, {} is {}",
+                    size(bytes),
+                    names::EMIT,
+                    size(limits.emit_bytes)
+                ),
+            ));
+        }
+        self.emit_bytes = self.emit_bytes.saturating_add(bytes);
+        if self.emit_bytes > limits.emit_total_bytes {
+            return Err(Ending::limit(
+                FailureKind::EmitLimit,
+                format!(
+                    "wanted to emit {} in all, {} is {}",
+                    size(self.emit_bytes),
+                    names::EMIT_TOTAL,
+                    size(limits.emit_total_bytes)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The event that a message stands for, but for the partition key that it
+    /// inherits, or what is wrong with it.
+    fn event(&self, message: Message) -> Result<Event, String> {
+        let event = Event {
+            id: match message.id {
+                Some(id) => id,
+                None => format!("{}:{}:{}", self.group, self.position, self.emits.len() + 1),
+            },
+            source: match message.source {
+                Some(source) => source,
+                None => format!("/groups/{}", self.group),
+            },
+            event_type: message.type_,
+            subject: message.subject,
+            time: match message.time {
+                Some(time) => parse_time(&time).map_err(|error| error.to_string())?,
+                None => to_microseconds(Timestamp::now()),
+            },
+            datacontenttype: message.datacontenttype,
+            dataschema: message.dataschema,
+            partitionkey: message.partitionkey,
+            extensions: extensions(message.extensions)?,
+            data: if message.data.is_empty() { None } else { Some(message.data) },
+        };
+        event.check().map_err(|error| error.to_string())?;
+        Ok(event)
+    }
+}
+
+fn extensions(
+    given: Vec<(String, ExtensionValueResult)>,
+) -> Result<BTreeMap<String, ExtensionValue>, String> {
+    let mut extensions = BTreeMap::new();
+    for (name, value) in given {
+        let value = match value {
+            ExtensionValueResult::Boolean(value) => ExtensionValue::Boolean(value),
+            ExtensionValueResult::Integer(value) => ExtensionValue::Integer(value),
+            ExtensionValueResult::Text(value) => ExtensionValue::Text(value),
+        };
+        match extensions.entry(name) {
+            Entry::Vacant(entry) => entry.insert(value),
+            Entry::Occupied(entry) => {
+                return Err(format!("{} is given twice", quoted(entry.key())));
+            }
+        };
+    }
+    Ok(extensions)
+}
+
+/// What a message makes the host hold.
+fn message_bytes(message: &Message) -> usize {
+    let optional = [
+        &message.id,
+        &message.source,
+        &message.subject,
+        &message.time,
+        &message.datacontenttype,
+        &message.dataschema,
+        &message.partitionkey,
+    ];
+    let extensions = message.extensions.iter().map(|(name, value)| {
+        name.len()
+            + match value {
+                ExtensionValueResult::Text(text) => text.len(),
+                ExtensionValueResult::Boolean(_) | ExtensionValueResult::Integer(_) => 4,
+            }
+    });
+    message.type_.len()
+        + message.data.len()
+        + optional.into_iter().flatten().map(String::len).sum::<usize>()
+        + extensions.sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::delivery::state::{BatchState, EmptyState};
+    use crate::event::{Position, Tenant};
+
+    fn under_way() -> UnderWay {
+        UnderWay {
+            group: "triage".parse().unwrap(),
+            tenant: Tenant::none(),
+            position: Position(42),
+            is_replay: false,
+            deadline: Instant::now(),
+            state: BatchState::new("").attempt(Arc::new(EmptyState)),
+            state_writes: 0,
+            state_bytes: 0,
+            store_asked: None,
+            emits: Vec::new(),
+            emit_bytes: 0,
+        }
+    }
+
+    fn message() -> Message {
+        Message {
+            type_: "t".into(),
+            data: b"{}".to_vec(),
+            id: None,
+            source: None,
+            subject: None,
+            time: None,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: None,
+            extensions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_message_leaves_out_is_the_same_in_every_attempt() {
+        let mut attempt = under_way();
+        let first = attempt.event(message()).unwrap();
+        assert_eq!((first.id.as_str(), first.source.as_str()), ("triage:42:1", "/groups/triage"));
+        attempt.emits.push(first);
+        assert_eq!(attempt.event(message()).unwrap().id, "triage:42:2");
+    }
+
+    #[test]
+    fn a_message_that_breaks_cloudevents_is_told_which_attribute_and_how() {
+        let text = |value: &str| ExtensionValueResult::Text(value.into());
+        let ext = |name: &str, value| vec![(name.to_owned(), value)];
+        let cases: Vec<(Message, &str)> = vec![
+            (Message { type_: String::new(), ..message() }, "`type` is empty"),
+            (Message { id: Some(String::new()), ..message() }, "`id` is empty"),
+            (Message { source: Some(String::new()), ..message() }, "`source` is empty"),
+            (Message { subject: Some(String::new()), ..message() }, "`subject` is empty"),
+            (Message { partitionkey: Some(String::new()), ..message() }, "`partitionkey` is empty"),
+            (Message { time: Some("yesterday".into()), ..message() }, "no time of RFC 3339"),
+            (Message { datacontenttype: Some("json".into()), ..message() }, "no media type"),
+            (
+                Message { subject: Some("a\0b".into()), ..message() },
+                "`subject` holds the character U+0000",
+            ),
+            (Message { type_: "a\u{ffff}".into(), ..message() }, "U+FFFF"),
+            (
+                Message { extensions: ext("Trace", text("a")), ..message() },
+                "`Trace` is not the name",
+            ),
+            (Message { extensions: ext("", text("a")), ..message() }, "`` is not the name"),
+            (Message { extensions: ext("time", text("a")), ..message() }, "`time` is no extension"),
+            (
+                Message { extensions: ext("partitionkey", text("a")), ..message() },
+                "`partitionkey` is no extension",
+            ),
+            (
+                Message { extensions: ext("trace", text("a\nb")), ..message() },
+                "`trace` holds the character U+000A",
+            ),
+            (
+                Message {
+                    extensions: [ext("a", text("1")), ext("a", text("2"))].concat(),
+                    ..message()
+                },
+                "`a` is given twice",
+            ),
+        ];
+        for (message, expected) in cases {
+            let error = under_way().event(message).unwrap_err();
+            assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        }
+    }
+
+    #[test]
+    fn every_attribute_and_every_extension_type_is_kept() {
+        let full = Message {
+            id: Some("i".into()),
+            source: Some("/s".into()),
+            subject: Some("sub".into()),
+            time: Some("2026-01-01T01:00:00+01:00".into()),
+            datacontenttype: Some("text/plain".into()),
+            dataschema: Some("https://example.com/s".into()),
+            partitionkey: Some("k".into()),
+            extensions: vec![
+                ("a".into(), ExtensionValueResult::Boolean(true)),
+                ("b".into(), ExtensionValueResult::Integer(-7)),
+                ("c".into(), ExtensionValueResult::Text(String::new())),
+            ],
+            ..message()
+        };
+        let event = under_way().event(full).unwrap();
+        assert_eq!(event.time.to_string(), "2026-01-01T00:00:00Z");
+        assert_eq!(event.partitionkey.as_deref(), Some("k"));
+        assert_eq!(event.extensions["a"], ExtensionValue::Boolean(true));
+        assert_eq!(event.extensions["b"], ExtensionValue::Integer(-7));
+        assert_eq!(event.extensions["c"], ExtensionValue::Text(String::new()));
+    }
+
+    #[test]
+    fn attributes_count_to_the_size_of_an_emit() {
+        let limits = Limits { emit_bytes: 100, emit_total_bytes: 150, ..Limits::default() };
+        let mut attempt = under_way();
+        let sized = |bytes: usize| Message { subject: Some("s".repeat(bytes - 3)), ..message() };
+        attempt.count_emit(&sized(100), &limits).unwrap();
+        let single = attempt.count_emit(&sized(101), &limits).unwrap_err().to_string();
+        assert_eq!(single, "wanted to emit 101 B at once, limits.emit is 100 B");
+        let total = attempt.count_emit(&sized(51), &limits).unwrap_err().to_string();
+        assert_eq!(total, "wanted to emit 151 B in all, limits.emit_total is 150 B");
+    }
+}

@@ -1,0 +1,152 @@
+//! Why a component is not loaded, in sentences that say what was found and what
+//! is wanted.
+
+use std::fmt;
+use std::io;
+
+/// A component that is not loaded, with where it came from.
+#[derive(Debug, thiserror::Error)]
+#[error("{origin}: {reason}")]
+pub struct LoadError {
+    /// The file's path, or the name that was given to bytes.
+    pub origin: String,
+    /// Why.
+    #[source]
+    pub reason: LoadReason,
+}
+
+/// Why a component is not loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadReason {
+    /// There is no such file.
+    #[error("there is no such file")]
+    Missing,
+    /// A directory was named.
+    #[error("this is a directory; a handler is one .wasm file")]
+    Directory,
+    /// A pipe, a device or the like was named.
+    #[error("this is not a regular file")]
+    NotAFile,
+    /// The file cannot be read.
+    #[error("the file cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// The file is empty.
+    #[error("the file is empty")]
+    Empty,
+    /// The file is larger than the engine reads.
+    #[error("the file has {bytes} bytes; the largest that is read has {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The engine's limit.
+        limit: u64,
+    },
+    /// It is something else.
+    #[error(
+        "this is not WebAssembly: it begins with {0}; a handler is a component, or a core module with component metadata"
+    )]
+    NotWasm(String),
+    /// It is a part of a WebAssembly file.
+    #[error("the file is cut short: it ends in the middle of its contents, at byte {0}")]
+    Truncated(u64),
+    /// It is WebAssembly that this version of the format's tools cannot read.
+    #[error("this is no WebAssembly that can be run here: {0}")]
+    Invalid(String),
+    /// It is text that does not parse.
+    #[error("this WebAssembly text does not parse: {0}")]
+    Text(String),
+    /// It is native code, which is never taken from users.
+    #[error(
+        "this is code that was compiled for a machine ahead of time, which could do anything; give the .wasm file that it was made from"
+    )]
+    Precompiled,
+    /// It is a core module that no bindings generator has marked.
+    #[error(
+        "this is a core module without component metadata, so the host cannot know its types; build it with the SDK or with wit-bindgen, or make a component of it with `wasm-tools component new`"
+    )]
+    NoMetadata,
+    /// It is a core module that cannot be made into a component.
+    #[error("this core module cannot be made into a component: {0}")]
+    NotEncodable(String),
+    /// It exports no handler interface.
+    #[error(
+        "it exports {found}; wanted is either `event-host:handler/handler@0.1.0` or `event-host:handler/batch-handler@0.1.0`"
+    )]
+    NoHandler {
+        /// What it exports instead.
+        found: Names,
+    },
+    /// It exports both handler interfaces.
+    #[error(
+        "it exports both `event-host:handler/handler` and `event-host:handler/batch-handler`; wanted is one of them, so that it is clear how it is called"
+    )]
+    BothHandlers,
+    /// It handles batches, which this version cannot do yet.
+    #[error(
+        "it exports `event-host:handler/batch-handler@0.1.0`, which a later version of the host will call; until then export `event-host:handler/handler@0.1.0`, which takes one event a call"
+    )]
+    BatchHandler,
+    /// It was made for another version of the contract.
+    #[error(
+        "it {does} `{name}`, and this host has version {host} of `{package}`; build it with bindings of that version"
+    )]
+    OtherVersion {
+        /// `imports` or `exports`.
+        does: &'static str,
+        /// The whole name.
+        name: String,
+        /// Its package.
+        package: String,
+        /// The host's version.
+        host: &'static str,
+    },
+    /// It imports something that the host does not have.
+    #[error("it imports `{name}`, which this host does not have; {hint}")]
+    UnknownImport {
+        /// The import.
+        name: String,
+        /// What the host has that is near to it.
+        hint: String,
+    },
+    /// What it imports has another type than what the host has.
+    #[error("its import does not fit what the host has: {0}")]
+    ImportType(String),
+    /// What it exports has another type than what the host calls.
+    #[error("its export `{name}` does not fit what the host calls: {detail}")]
+    ExportType {
+        /// The export.
+        name: String,
+        /// What differs.
+        detail: String,
+    },
+    /// It cannot run within the limits it was given.
+    #[error("{0}")]
+    OverLimit(String),
+    /// A fault of the host itself.
+    #[error("loading broke off: {0}")]
+    Internal(String),
+}
+
+/// Names in a sentence: quoted, with commas, shortened when there are many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names(pub Vec<String>);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 5;
+        if self.0.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (i, name) in self.0.iter().take(SHOWN).enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "`{}`", crate::failure::storable(name, 200))?;
+        }
+        if self.0.len() > SHOWN {
+            write!(f, " and {} more", self.0.len() - SHOWN)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! From a file to the bytes of a component.
+//!
+//! What toolchains give is either a component, or a core module that says in a
+//! custom section which component it is the inside of; the host makes the
+//! component of the latter itself, with the adapter for old WASI where it is
+//! needed. Everything else is recognised as far as it helps its author.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use wasi_preview1_component_adapter_provider::{
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+};
+use wasmparser::{Parser, Payload};
+use wasmtime::Engine;
+use wit_component::ComponentEncoder;
+
+use super::load_error::LoadReason;
+
+/// Where a component comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// Bytes that are in memory already.
+    Bytes {
+        /// What messages call them.
+        name: String,
+        /// What a file would hold.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Source {
+    /// What messages call it.
+    pub(super) fn origin(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Bytes { name, .. } => name.clone(),
+        }
+    }
+}
+
+impl From<&Path> for Source {
+    fn from(path: &Path) -> Self {
+        Self::File(path.to_owned())
+    }
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+/// How a component was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As a component.
+    Component,
+    /// As a core module with component metadata.
+    CoreModule,
+    /// As a core module with component metadata that imports WASI preview 1.
+    CoreModuleWithPreview1,
+}
+
+/// A component, not compiled yet.
+#[derive(Debug)]
+pub(super) struct Binary {
+    /// `sha256:` and hex digits, of the bytes as they were given.
+    pub(super) digest: String,
+    /// How many bytes were given.
+    pub(super) size: u64,
+    pub(super) form: Form,
+    /// The component itself.
+    pub(super) component: Vec<u8>,
+}
+
+/// Reads a source and makes a component of it.
+pub(super) fn read(source: &Source, limit: u64) -> Result<Binary, LoadReason> {
+    match source {
+        Source::File(path) => recognise(&read_file(path, limit)?),
+        Source::Bytes { bytes, .. } => {
+            let len = bytes.len() as u64;
+            if len > limit {
+                return Err(LoadReason::TooLarge { bytes: len, limit });
+            }
+            recognise(bytes)
+        }
+    }
+}
+
+fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
+    let refused = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => LoadReason::Missing,
+        _ => LoadReason::Unreadable(error),
+    };
+    // Looked at before it is opened: opening a pipe would wait for its writer.
+    let metadata = fs::metadata(path).map_err(refused)?;
+    if metadata.is_dir() {
+        return Err(LoadReason::Directory);
+    }
+    if !metadata.is_file() {
+        return Err(LoadReason::NotAFile);
+    }
+    let file = File::open(path).map_err(refused)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(limit)).unwrap_or(0));
+    // The file may grow while it is read.
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(refused)?;
+    let len = bytes.len() as u64;
+    if len > limit {
+        return Err(LoadReason::TooLarge { bytes: metadata.len().max(len), limit });
+    }
+    Ok(bytes)
+}
+
+fn recognise(given: &[u8]) -> Result<Binary, LoadReason> {
+    if given.is_empty() {
+        return Err(LoadReason::Empty);
+    }
+    if Engine::detect_precompiled(given).is_some() {
+        return Err(LoadReason::Precompiled);
+    }
+    let digest = digest(given);
+    let parsed;
+    let wasm = if is_text(given) {
+        parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
+        &*parsed
+    } else {
+        given
+    };
+    let (form, component) = component(wasm)?;
+    Ok(Binary { digest, size: given.len() as u64, form, component })
+}
+
+fn digest(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(bytes) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// WebAssembly text begins with a parenthesis or a comment, both of which rule
+/// out everything binary.
+fn is_text(bytes: &[u8]) -> bool {
+    let start = bytes.trim_ascii_start();
+    start.starts_with(b"(") || start.starts_with(b";;")
+}
+
+fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
+    const MAGIC: &[u8] = b"\0asm";
+    if wasm.len() < 8 && (MAGIC.starts_with(wasm) || wasm.starts_with(MAGIC)) {
+        return Err(LoadReason::Truncated(wasm.len() as u64));
+    }
+    if !wasm.starts_with(MAGIC) {
+        return Err(LoadReason::NotWasm(beginning(wasm)));
+    }
+    let outline = outline(wasm)?;
+    if outline.is_component {
+        return Ok((Form::Component, wasm.to_vec()));
+    }
+    if !outline.has_metadata {
+        return Err(LoadReason::NoMetadata);
+    }
+    let form =
+        if outline.imports_preview1 { Form::CoreModuleWithPreview1 } else { Form::CoreModule };
+    encode(wasm, outline.imports_preview1)
+        .map(|component| (form, component))
+        .map_err(|error| LoadReason::NotEncodable(format!("{error:#}")))
+}
+
+/// The first bytes, as an author would recognise them.
+fn beginning(bytes: &[u8]) -> String {
+    let first = &bytes[..bytes.len().min(16)];
+    match std::str::from_utf8(first) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("the text {text:?}"),
+        _ => format!("the bytes {first:02x?}"),
+    }
+}
+
+/// The little of a binary that tells what it is.
+#[derive(Default)]
+struct Outline {
+    is_component: bool,
+    has_metadata: bool,
+    imports_preview1: bool,
+}
+
+fn outline(wasm: &[u8]) -> Result<Outline, LoadReason> {
+    let mut outline = Outline::default();
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(wasm) {
+        match payload.map_err(|error| malformed(&error, wasm))? {
+            Payload::Version { encoding, .. } if depth == 0 => {
+                outline.is_component = encoding == wasmparser::Encoding::Component;
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::CustomSection(section) if depth == 0 => {
+                outline.has_metadata |= section.name().starts_with("component-type");
+            }
+            Payload::ImportSection(imports) if depth == 0 => {
+                for import in imports.into_imports() {
+                    let import = import.map_err(|error| malformed(&error, wasm))?;
+                    outline.imports_preview1 |=
+                        import.module == WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(outline)
+}
+
+/// Tells a file that was cut short from one that is wrong.
+pub(super) fn malformed(error: &wasmparser::BinaryReaderError, wasm: &[u8]) -> LoadReason {
+    if error.message().starts_with("unexpected end") {
+        LoadReason::Truncated(wasm.len() as u64)
+    } else {
+        LoadReason::Invalid(error.to_string())
+    }
+}
+
+fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
+    let mut encoder = ComponentEncoder::default();
+    encoder.module(module)?;
+    if preview1 {
+        encoder
+            .adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
+    }
+    encoder.encode()
+}

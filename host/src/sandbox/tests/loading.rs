@@ -1,0 +1,308 @@
+//! What is refused, and with which sentence.
+
+use std::fs;
+
+use super::guests::{self, Guest};
+use super::*;
+use crate::sandbox::{Form, LoadReason};
+
+async fn reason(wasm: Vec<u8>) -> LoadReason {
+    load_with(wasm, Limits::default(), Reuse::Batch).await.unwrap_err().reason
+}
+
+async fn reason_of_text(text: &str) -> LoadReason {
+    reason(wat::parse_str(text).unwrap()).await
+}
+
+async fn file_reason(path: &std::path::Path) -> (LoadReason, String) {
+    let error = sandbox().inspect(path).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+    (error.reason, text)
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_file_is_told_with_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h.wasm");
+    assert!(matches!(file_reason(&path).await.0, LoadReason::Missing));
+    assert!(matches!(file_reason(dir.path()).await.0, LoadReason::Directory));
+    fs::write(&path, b"").unwrap();
+    assert!(matches!(file_reason(&path).await.0, LoadReason::Empty));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_pipe_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    assert!(matches!(file_reason(&path).await.0, LoadReason::NotAFile));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_told_with_the_systems_reason() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    // A loop of links cannot be read by anybody, root included.
+    let path = dir.path().join("h.wasm");
+    symlink(&path, &path).unwrap();
+    let (reason, text) = file_reason(&path).await;
+    assert!(matches!(reason, LoadReason::Unreadable(_)), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_too_large_is_not_read() {
+    let sandbox = Sandbox::new(EngineSettings {
+        component_bytes: 1_000,
+        pool: PoolSettings { enabled: false, ..PoolSettings::default() },
+        ..settings()
+    })
+    .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h.wasm");
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let error = sandbox.inspect(path.as_path()).await.unwrap_err();
+    assert!(error.to_string().ends_with("the largest that is read has 1000"), "{error}");
+    let error = sandbox.inspect(bytes(vec![0; 1_001])).await.unwrap_err();
+    assert!(matches!(error.reason, LoadReason::TooLarge { bytes: 1_001, limit: 1_000 }));
+}
+
+#[tokio::test]
+async fn what_is_not_webassembly_is_told_by_its_beginning() {
+    let text = reason(b"#!/bin/sh\necho".to_vec()).await.to_string();
+    assert!(text.contains("begins with the bytes [23, 21"), "{text}");
+    let text = reason(b"hello, this is text".to_vec()).await.to_string();
+    assert!(text.contains("\"hello, this is t\""), "{text}");
+    assert!(matches!(reason(vec![0xff; 100]).await, LoadReason::NotWasm(_)));
+    assert!(matches!(reason(b"(module".to_vec()).await, LoadReason::Text(_)));
+    let future = reason(b"\0asm\x09\0\0\0".to_vec()).await;
+    assert!(matches!(future, LoadReason::Invalid(_)), "{future}");
+}
+
+#[tokio::test]
+async fn a_file_that_was_cut_anywhere_is_refused() {
+    for whole in [guests::noop(), component_of(guests::noop())] {
+        let mut truncated = 0;
+        for len in (1..whole.len()).step_by(7) {
+            match reason(whole[..len].to_vec()).await {
+                LoadReason::Truncated(at) => {
+                    assert_eq!(at, len as u64);
+                    truncated += 1;
+                }
+                // Cut exactly between two sections, the rest is whole, and
+                // lacks what the last sections hold.
+                LoadReason::NoMetadata | LoadReason::NoHandler { .. } | LoadReason::Invalid(_) => {}
+                other => panic!("{len} of {} bytes: {other}", whole.len()),
+            }
+        }
+        assert!(truncated > whole.len() / 7 / 2, "{truncated}");
+    }
+}
+
+fn component_of(module: Vec<u8>) -> Vec<u8> {
+    wit_component::ComponentEncoder::default().module(&module).unwrap().encode().unwrap()
+}
+
+#[tokio::test]
+async fn a_component_and_the_module_inside_of_it_both_load() {
+    let module = guests::noop();
+    let component = component_of(module.clone());
+    let preview1 = Guest { imports: endings::FD_WRITE, ..Guest::default() }.build();
+    for (wasm, form) in [
+        (module, Form::CoreModule),
+        (component, Form::Component),
+        (preview1, Form::CoreModuleWithPreview1),
+    ] {
+        let handler = load(wasm.clone()).await;
+        assert_eq!(handler.inspection().form, form);
+        assert_eq!(handler.inspection().bytes, wasm.len() as u64);
+        assert_eq!(handler.inspection().exports, ["event-host:handler/handler@0.1.0"]);
+        assert_eq!(attempt(&handler).await.outcome, Outcome::Success);
+    }
+}
+
+#[tokio::test]
+async fn the_digest_is_that_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h.wasm");
+    fs::write(&path, guests::noop()).unwrap();
+    let output = std::process::Command::new("sha256sum").arg(&path).output().unwrap();
+    let expected = String::from_utf8(output.stdout).unwrap();
+    let inspection = sandbox().inspect(path).await.unwrap();
+    assert_eq!(inspection.digest, format!("sha256:{}", &expected[..64]));
+}
+
+#[tokio::test]
+async fn native_code_is_never_taken() {
+    let compiled = sandbox().engine().precompile_component(&component_of(guests::noop())).unwrap();
+    let reason = reason(compiled).await;
+    assert!(matches!(reason, LoadReason::Precompiled), "{reason}");
+}
+
+#[tokio::test]
+async fn a_core_module_without_metadata_is_told_how_to_be_built() {
+    let text = reason_of_text("(module (func (export \"handle\")))").await.to_string();
+    assert!(text.contains("without component metadata") && text.contains("wit-bindgen"), "{text}");
+}
+
+#[tokio::test]
+async fn a_module_whose_inside_does_not_fit_its_metadata_is_refused() {
+    // Marked as a handler, and without its export.
+    let reason = reason(guests::module("(module (memory (export \"memory\") 1))")).await;
+    assert!(matches!(reason, LoadReason::NotEncodable(_)), "{reason}");
+}
+
+#[tokio::test]
+async fn a_component_of_another_world_is_told_what_is_wanted() {
+    let text = reason_of_text("(component)").await.to_string();
+    assert!(text.starts_with("it exports nothing; wanted is either"), "{text}");
+    let other = r#"(component
+        (core module $m (func (export "f")))
+        (core instance $i (instantiate $m))
+        (func $f (canon lift (core func $i "f")))
+        (export "run" (func $f)))"#;
+    let text = reason_of_text(other).await.to_string();
+    assert!(text.starts_with("it exports `run`; wanted is"), "{text}");
+}
+
+#[tokio::test]
+async fn a_handler_of_batches_is_told_to_wait() {
+    let wasm = guests::marked(
+        r#"(module
+          (memory (export "memory") 1)
+          (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8))
+          (func (export "event-host:handler/batch-handler@0.1.0#handle-batch")
+            (param i32 i32) (result i32) (i32.const 8)))"#,
+        "batch-event-handler",
+        &[],
+    );
+    let reason = reason(wasm).await;
+    assert!(matches!(reason, LoadReason::BatchHandler), "{reason}");
+    assert!(reason.to_string().contains("takes one event a call"), "{reason}");
+}
+
+/// A component that exports `handle` with this type, under this name.
+fn exporting(name: &str, function: &str, import: &str) -> String {
+    format!(
+        r#"(component
+          {import}
+          (core module $m
+            (memory (export "memory") 1)
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8))
+            (func (export "f") (param i32 i32) (result i32) (i32.const 8)))
+          (core instance $i (instantiate $m))
+          (func $f {function} (canon lift (core func $i "f") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
+          (instance $e (export "handle" (func $f)))
+          (export "{name}" (instance $e)))"#
+    )
+}
+
+const TEXT_TO_TEXT: &str = r#"(param "event" string) (result string)"#;
+
+#[tokio::test]
+async fn an_export_of_another_type_is_told_which_and_how() {
+    let wasm = exporting("event-host:handler/handler@0.1.0", TEXT_TO_TEXT, "");
+    let text = reason_of_text(&wasm).await.to_string();
+    assert_eq!(
+        text,
+        "its export `event-host:handler/handler@0.1.0` does not fit what the host calls: `handle` has another type: expected `record` found `string`"
+    );
+}
+
+#[tokio::test]
+async fn an_export_of_another_version_is_told_with_both() {
+    let wasm = exporting("event-host:handler/handler@0.7.0", TEXT_TO_TEXT, "");
+    let text = reason_of_text(&wasm).await.to_string();
+    assert!(text.contains("handler@0.7.0`, and this host has version 0.1.0"), "{text}");
+}
+
+async fn importing(import: &str) -> String {
+    let wasm = exporting("event-host:handler/handler@0.1.0", TEXT_TO_TEXT, import);
+    reason_of_text(&wasm).await.to_string()
+}
+
+#[tokio::test]
+async fn an_import_that_the_host_does_not_have_is_named() {
+    let instance = |name: &str| format!(r#"(import "{name}" (instance (export "f" (func))))"#);
+    let text = importing(&instance("wasi:http/outgoing-handler@0.2.4")).await;
+    assert!(
+        text.contains("`wasi:http/outgoing-handler@0.2.4`") && text.contains("no HTTP"),
+        "{text}"
+    );
+    let text = importing(&instance("acme:db/query@1.0.0")).await;
+    assert!(text.contains("`acme:db/query@1.0.0`") && text.contains("outbox"), "{text}");
+    let text = importing(&instance("event-host:handler/log@0.9.0")).await;
+    assert!(
+        text.contains("imports `event-host:handler/log@0.9.0`, and this host has version 0.1.0"),
+        "{text}"
+    );
+    let text = importing(r#"(import "plain" (func))"#).await;
+    assert!(text.contains("it imports `plain`"), "{text}");
+}
+
+#[tokio::test]
+async fn an_import_of_another_type_is_told_which_and_how() {
+    let text = importing(
+        r#"(import "event-host:handler/context@0.1.0" (instance (export "group" (func (result u32)))))"#,
+    )
+    .await;
+    assert!(
+        text.contains("`event-host:handler/context@0.1.0`: `group` has the wrong type"),
+        "{text}"
+    );
+    let text = importing(
+        r#"(import "event-host:handler/context@0.1.0" (instance (export "colour" (func (result u32)))))"#,
+    )
+    .await;
+    assert!(text.contains("`colour`") && text.contains("missing"), "{text}");
+}
+
+#[tokio::test]
+async fn an_import_that_holds_only_types_needs_no_host() {
+    // It gets past the imports, to the export that does not fit.
+    let text = importing(
+        r#"(import "acme:shared/types@1.0.0" (instance
+            (type $r (record (field "a" u32))) (export "r" (type (eq $r)))))"#,
+    )
+    .await;
+    assert!(text.starts_with("its export `event-host:handler/handler@0.1.0`"), "{text}");
+}
+
+#[tokio::test]
+async fn code_that_is_not_valid_is_refused() {
+    let mut wasm = component_of(guests::noop());
+    // Turn `i32.const 1024` at the end of `$ok` into a float, which is no i32.
+    let at = wasm.windows(3).position(|w| w == [0x41, 0x80, 0x08]).unwrap();
+    wasm[at] = 0x43;
+    assert!(matches!(reason(wasm).await, LoadReason::Invalid(_)));
+}
+
+#[tokio::test]
+async fn a_component_that_cannot_begin_within_its_limits_is_refused() {
+    let big = Guest { items: "(memory 3000)", ..Guest::default() }.build();
+    let text = reason(big).await.to_string();
+    assert_eq!(text, "it begins with a memory of 187.5 MiB, and limits.memory is 128.0 MiB");
+    let limits = Limits { table_elements: 10, ..Limits::default() };
+    let wasm = Guest { items: "(table 11 funcref)", ..Guest::default() }.build();
+    let error = load_with(wasm, limits, Reuse::Batch).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "guest.wasm: it begins with a table of 11 elements, and limits.table_elements is 10"
+    );
+}
+
+#[tokio::test]
+async fn limits_that_the_engine_cannot_give_are_refused() {
+    let limits = Limits { table_elements: 1_000_000, ..Limits::default() };
+    let error = load_with(guests::noop(), limits, Reuse::Batch).await.unwrap_err();
+    assert!(matches!(error.reason, LoadReason::OverLimit(_)), "{error}");
+}
+
+#[tokio::test]
+async fn text_loads_like_the_binary_it_stands_for() {
+    let reason = reason(b";; a comment first\n(component)".to_vec()).await;
+    assert!(matches!(reason, LoadReason::NoHandler { .. }), "{reason}");
+}
