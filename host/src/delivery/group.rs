@@ -308,7 +308,7 @@ impl GroupLoop {
                     };
                     worked._suspect = Some(permit);
                 }
-                let span = tracing::info_span!(
+                let span = tracing::error_span!(
                     "attempt",
                     group = %self.settings.name,
                     position = event.position.0,
