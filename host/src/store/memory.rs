@@ -444,16 +444,15 @@ impl Store for MemoryStore {
                 fetch.up_to,
             );
             let (mut events, mut bytes) = (Vec::new(), 0_usize);
+            if fetch.max_events == 0 {
+                return Ok(Fetched { events, scanned_to: fetch.after });
+            }
             for stored in matching {
-                if events.len() >= fetch.max_events
-                    || (!events.is_empty() && bytes >= fetch.max_bytes)
-                {
-                    let scanned_to =
-                        events.last().map_or(fetch.after, |event: &LogEvent| event.position);
-                    return Ok(Fetched { events, scanned_to });
-                }
                 bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
                 events.push(stored.event.clone());
+                if events.len() >= fetch.max_events || bytes >= fetch.max_bytes {
+                    return Ok(Fetched { events, scanned_to: stored.event.position });
+                }
             }
             Ok(Fetched { events, scanned_to: fetch.up_to.max(fetch.after) })
         })
@@ -796,5 +795,57 @@ impl Drop for MemoryLocks {
         log.severed.remove(&self.session);
         drop(log);
         self.store.changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::suite::TestDatabase;
+
+    #[async_trait]
+    impl TestDatabase for MemoryStore {
+        async fn handle(&self) -> Arc<dyn Store> {
+            Arc::new(self.another_host())
+        }
+    }
+
+    crate::store_suite!(MemoryStore::new());
+
+    #[tokio::test]
+    async fn a_fault_happens_before_or_after_the_effect_and_then_it_is_over() {
+        let store = MemoryStore::new();
+        let group: GroupName = "g".parse().unwrap();
+        let settings = GroupSettings {
+            name: group.clone(),
+            tenant: Tenant::none(),
+            subscription: Subscription::all(),
+            start: Start::Earliest,
+        };
+        let other = store.another_host();
+        store.fail(Operation::EnsureGroup, Fault::Before, 1);
+        store.fail(Operation::EnsureGroup, Fault::After, 1);
+        store.ensure_group(&settings).await.unwrap_err();
+        assert!(other.group(&group).await.is_err());
+        store.ensure_group(&settings).await.unwrap_err();
+        assert!(other.group(&group).await.is_ok());
+        store.ensure_group(&settings).await.unwrap();
+        assert_eq!(store.calls(Operation::EnsureGroup), 3);
+        assert_eq!(other.calls(Operation::EnsureGroup), 0);
+    }
+
+    #[tokio::test]
+    async fn a_severed_session_has_lost_its_locks_and_says_so() {
+        let store = MemoryStore::new();
+        let group: GroupName = "g".parse().unwrap();
+        let host = HostIdentity { id: "1".into(), hostname: "one".into(), pid: 1 };
+        let mut session = store.lock_session(&host).await.unwrap();
+        assert!(session.try_lock(&group).await.unwrap());
+        let mut other = store.another_host().lock_session(&host).await.unwrap();
+        store.sever_lock_sessions();
+        assert!(other.try_lock(&group).await.unwrap());
+        session.heartbeat().await.unwrap_err();
+        session.try_lock(&group).await.unwrap_err();
+        other.heartbeat().await.unwrap();
     }
 }

@@ -1,1 +1,144 @@
-//! The suite that every store must pass.
+//! The suite that every store must pass: what [`Store`] promises, as tests.
+//!
+//! A store joins it with one line in a test module:
+//!
+//! ```ignore
+//! event_host::store_suite!(SqliteDatabase::new());
+//! ```
+//!
+//! The expression makes an empty database, anew for each test; whatever keeps
+//! it alive lives in the value. The crate of black-box tests uses the suite
+//! too, so it is part of the library; nothing else should use it.
+#![doc(hidden)]
+// This is test code, although it is not compiled as such.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod dead_letters;
+pub mod fetching;
+pub mod groups;
+pub mod leadership;
+pub mod log;
+mod samples;
+pub mod settling;
+pub mod state;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::Store;
+
+/// One database, empty at first, and gone with this value.
+#[async_trait]
+pub trait TestDatabase: Send + Sync {
+    /// A handle that is as independent of all others as another process's
+    /// would be, with the schema up to date.
+    async fn handle(&self) -> Arc<dyn Store>;
+}
+
+/// Makes one test of each promise; see [the module](crate::store::suite).
+#[macro_export]
+macro_rules! store_suite {
+    ($database:expr) => {
+        $crate::store_suite! { @tests $database =>
+            log {
+                an_event_comes_back_as_it_was_published
+                a_publish_is_all_or_none
+                positions_grow_in_the_order_of_publishing
+                batches_of_two_publishers_at_once_stand_whole
+            }
+            fetching {
+                types_and_prefixes_are_matched_by_their_bytes
+                any_number_of_patterns_can_be_subscribed
+                a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event
+                a_fetch_says_how_far_it_looked
+                a_fetch_beyond_the_safe_position_gives_nothing_and_goes_nowhere
+                another_tenants_events_are_never_fetched
+                an_event_for_one_group_reaches_that_group_alone
+            }
+            leadership {
+                each_leadership_raises_the_epoch
+                a_former_leader_cannot_commit_anything
+                leaderships_that_settle_nothing_are_counted
+                a_crash_leaves_behind_what_was_in_flight
+                a_clean_end_leaves_nothing_in_flight
+                a_lock_has_one_holder
+                a_session_that_is_dropped_releases_its_locks
+                unlocking_what_was_never_held_does_nothing
+                a_thousand_cycles_leave_no_lock_behind
+                of_two_sessions_that_want_a_lock_at_once_one_gets_it
+                a_leader_is_shown_only_while_it_holds_the_lock
+            }
+            settling {
+                a_settlement_commits_everything_it_holds
+                a_settlement_that_breaks_off_leaves_nothing
+                a_settlement_without_a_head_forgets_the_retry
+                a_head_comes_back_as_it_was_settled
+                odd_text_never_breaks_a_settlement
+                emits_stand_in_their_order_and_reach_other_groups
+                of_two_settlements_at_once_under_two_epochs_only_the_current_commits
+            }
+            state {
+                the_last_write_of_a_key_wins
+                state_belongs_to_one_group_and_scope
+                keys_are_listed_in_the_order_of_their_bytes
+            }
+            groups {
+                a_new_group_begins_where_its_start_says
+                an_existing_group_keeps_its_cursor_and_takes_over_the_subscription
+                a_group_never_changes_its_tenant
+                a_place_beyond_the_log_is_refused
+                a_seek_raises_the_epoch_and_refuses_the_open_batch
+                a_seek_goes_where_it_is_told
+                a_pause_shows_its_reason_until_the_group_is_resumed
+                a_group_with_dead_letters_or_a_leader_is_not_removed
+                a_removed_group_leaves_nothing_behind
+                a_group_that_does_not_exist_is_not_found
+                status_counts_what_the_group_has_before_it
+            }
+            dead_letters {
+                a_dead_letter_keeps_everything
+                a_replay_reaches_only_its_group_and_keeps_the_event
+                a_replay_can_change_the_data_and_nothing_else
+                a_replay_never_moves_a_cursor
+                of_two_replays_of_one_dead_letter_one_runs
+                two_replays_of_all_split_the_work
+                some_are_replayed_within_their_bounds
+                dead_letters_are_listed_page_by_page
+                a_dead_letter_is_discarded_once
+                the_number_of_a_dead_letter_is_never_used_again
+            }
+        }
+    };
+    (@tests $database:expr => $($module:ident { $($promise:ident)* })*) => {
+        $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                $crate::store::suite::$module::$promise(&$database).await;
+            }
+        )*)*
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_promise_is_left_out() {
+        let list = include_str!("suite.rs");
+        for source in [
+            include_str!("suite/dead_letters.rs"),
+            include_str!("suite/fetching.rs"),
+            include_str!("suite/groups.rs"),
+            include_str!("suite/leadership.rs"),
+            include_str!("suite/log.rs"),
+            include_str!("suite/settling.rs"),
+            include_str!("suite/state.rs"),
+        ] {
+            for line in source.lines().filter_map(|line| line.strip_prefix("pub async fn ")) {
+                let name = line.split('(').next().unwrap();
+                let listed = list.lines().any(|line| line.trim() == name);
+                assert!(listed, "{name} is not in the list of `store_suite!`");
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Consumer groups, and what an operator does to them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::TestDatabase;
+use super::samples::{
+    bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, settings,
+    settlement, tenant, time, write,
+};
+use crate::event::{Event, Position};
+use crate::store::{
+    DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Settled, Settlement, Start,
+    Store, StoreError, Subscription,
+};
+
+/// Publishes an event at noon of each of the first days of a month, and one that
+/// is older than all of them.
+async fn publish_days(store: &Arc<dyn Store>) -> Vec<Position> {
+    let mut events: Vec<Event> = (1..=5)
+        .map(|day| Event {
+            time: time(&format!("2026-03-0{day}T12:00:00Z")),
+            ..event("a", &day.to_string())
+        })
+        .collect();
+    events.push(Event { time: time("2020-01-01T00:00:00Z"), ..event("a", "old") });
+    publish(store, &events).await
+}
+
+fn places(at: &[Position]) -> Vec<(Start, Position)> {
+    let before = |position: Position| Position(position.0 - 1);
+    vec![
+        (Start::Earliest, Position::ZERO),
+        (Start::Latest, at[5]),
+        (Start::Position(Position::ZERO), Position::ZERO),
+        (Start::Position(at[2]), at[2]),
+        (Start::Position(at[5]), at[5]),
+        (Start::Time(time("2019-01-01T00:00:00Z")), before(at[0])),
+        (Start::Time(time("2026-03-03T12:00:00Z")), before(at[2])),
+        (Start::Time(time("2026-03-03T12:00:00.000001Z")), before(at[3])),
+        (Start::Time(time("2030-01-01T00:00:00Z")), at[5]),
+    ]
+}
+
+pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    for (n, start) in
+        [Start::Earliest, Start::Latest, Start::Time(Timestamp::UNIX_EPOCH)].into_iter().enumerate()
+    {
+        let name = format!("empty{n}");
+        store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
+        let position = store.cursor(&group(&name)).await.unwrap().1;
+        assert_eq!(position, Position::ZERO, "{start:?}");
+    }
+
+    let at = publish_days(&store).await;
+    for (n, (start, position)) in places(&at).into_iter().enumerate() {
+        let name = format!("g{n}");
+        store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
+        assert_eq!(store.cursor(&group(&name)).await.unwrap().1, position, "{start:?}");
+    }
+}
+
+pub async fn an_existing_group_keeps_its_cursor_and_takes_over_the_subscription(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let events = publish_some(&store, 3).await;
+    let epoch = led(&store, "g").await;
+    let waiting = Settlement { head: Some(head(3, 2)), ..settlement("g", epoch, events[1].0) };
+    store.settle(&waiting).await.unwrap();
+    let before = store.cursor(&group("g")).await.unwrap();
+    assert_eq!(store.group(&group("g")).await.unwrap().subscribe, ["*"]);
+
+    let patterns = ["a.*", "b \"quoted\"", "c"];
+    let changed = GroupSettings {
+        subscription: Subscription::new(patterns).unwrap(),
+        start: Start::Latest,
+        ..settings("g")
+    };
+    for _ in 0..2 {
+        store.ensure_group(&changed).await.unwrap();
+        assert_eq!(store.cursor(&group("g")).await.unwrap(), before);
+        assert_eq!(store.group(&group("g")).await.unwrap().subscribe, patterns);
+    }
+}
+
+pub async fn a_group_never_changes_its_tenant(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    for (name, owner, other) in [("g", "acme", "globex"), ("h", "", "acme"), ("i", "acme", "")] {
+        let own = GroupSettings { tenant: tenant(owner), ..settings(name) };
+        store.ensure_group(&own).await.unwrap();
+        let error = store
+            .ensure_group(&GroupSettings { tenant: tenant(other), ..settings(name) })
+            .await
+            .unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(text) if text.contains(name)), "{error}");
+        assert_eq!(store.group(&group(name)).await.unwrap().tenant, tenant(owner));
+    }
+}
+
+pub async fn a_place_beyond_the_log_is_refused(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let refused = |result: Result<(), StoreError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(text) if text.contains("beyond")), "{error}");
+    };
+    let last = publish_some(&store, 2).await[1];
+    for beyond in [last.0 + 1, i64::MAX] {
+        let start = Start::Position(Position(beyond));
+        refused(store.seek(&group("g"), start).await.map(|_| ()));
+        refused(store.ensure_group(&GroupSettings { start, ..settings("new") }).await);
+    }
+    let (epoch, position, _) = store.cursor(&group("g")).await.unwrap();
+    assert_eq!(position, Position::ZERO);
+    assert_eq!(store.controls().await.unwrap().len(), 1);
+
+    // As after the log was put back to an older state: said at the start, and
+    // a seek puts it right.
+    let beyond = settlement("g", epoch, last.0 + 10);
+    assert_eq!(store.settle(&beyond).await.unwrap(), Settled::Committed);
+    refused(store.ensure_group(&settings("g")).await);
+    store.seek(&group("g"), Start::Latest).await.unwrap();
+    store.ensure_group(&settings("g")).await.unwrap();
+}
+
+pub async fn a_seek_raises_the_epoch_and_refuses_the_open_batch(database: &dyn TestDatabase) {
+    let (leading, seeking) = (database.handle().await, database.handle().await);
+    let events = publish_some(&leading, 3).await;
+    let epoch = led(&leading, "g").await;
+    let waiting =
+        Settlement { head: Some(head(events[1].0, 4)), ..settlement("g", epoch, events[0].0) };
+    leading.settle(&waiting).await.unwrap();
+
+    let cursor = seeking.seek(&group("g"), Start::Earliest).await.unwrap();
+    assert_eq!(cursor, Position::ZERO);
+    let open = Settlement {
+        emits: vec![event("late", "1")],
+        state: vec![write("a", Some(b"1"))],
+        ..settlement("g", epoch, events[2].0)
+    };
+    assert_eq!(leading.settle(&open).await.unwrap(), Settled::NotLeader);
+
+    let (raised, position, head) = leading.cursor(&group("g")).await.unwrap();
+    assert!(raised > epoch);
+    assert_eq!((position, head), (Position::ZERO, None), "the retry is forgotten");
+    let control = leading.controls().await.unwrap().remove(0);
+    assert_eq!((control.name, control.epoch), (group("g"), raised));
+    assert_eq!(leading.safe_position().await.unwrap(), events[2]);
+    let next = leading.begin_leadership(&group("g"), &host("one")).await.unwrap();
+    assert!(next.epoch > raised);
+}
+
+pub async fn a_seek_goes_where_it_is_told(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let at = publish_days(&store).await;
+    for (to, position) in places(&at) {
+        assert_eq!(store.seek(&group("g"), to).await.unwrap(), position, "{to:?}");
+        assert_eq!(store.cursor(&group("g")).await.unwrap().1, position, "{to:?}");
+    }
+}
+
+pub async fn a_pause_shows_its_reason_until_the_group_is_resumed(database: &dyn TestDatabase) {
+    let (store, watching) = (database.handle().await, database.handle().await);
+    let epoch = led(&store, "g").await;
+    led(&store, "h").await;
+    let state_and_reason = || async {
+        let status = watching.group(&group("g")).await.unwrap();
+        let controls = watching.controls().await.unwrap();
+        assert_eq!(controls[0].state, status.state);
+        assert_eq!(controls[1].state, GroupState::Running, "groups are independent");
+        (status.state, status.reason)
+    };
+    assert_eq!(state_and_reason().await, (GroupState::Running, None));
+    for reason in ["maintenance", "maintenance, still"] {
+        store.pause(&group("g"), reason).await.unwrap();
+        assert_eq!(state_and_reason().await, (GroupState::Paused, Some(reason.to_owned())));
+    }
+    // What was open when the pause came is not lost.
+    assert_eq!(store.settle(&settlement("g", epoch, 0)).await.unwrap(), Settled::Committed);
+    for _ in 0..2 {
+        store.resume(&group("g")).await.unwrap();
+        assert_eq!(state_and_reason().await, (GroupState::Running, None));
+    }
+}
+
+pub async fn a_group_with_dead_letters_or_a_leader_is_not_removed(database: &dyn TestDatabase) {
+    let (store, other) = (database.handle().await, database.handle().await);
+    publish_some(&store, 2).await;
+    let epoch = led(&store, "g").await;
+    bury_all(&store, "g", epoch).await;
+    let refused = |result: Result<(), StoreError>, why: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, StoreError::Refused(text) if text.contains(why)), "{error}");
+    };
+    refused(other.remove_group(&group("g"), false).await, "2 dead letters");
+
+    let mut session = store.lock_session(&host("one")).await.unwrap();
+    assert!(session.try_lock(&group("g")).await.unwrap());
+    refused(other.remove_group(&group("g"), true).await, "led by process 4711 on one");
+    refused(store.remove_group(&group("g"), true).await, "led");
+    assert_eq!(letters(&store, "g").await.len(), 2);
+
+    session.unlock(&group("g")).await.unwrap();
+    other.remove_group(&group("g"), true).await.unwrap();
+    assert!(session.try_lock(&group("g")).await.unwrap(), "removing keeps no lock");
+}
+
+pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let events = publish_some(&store, 2).await;
+    for name in ["g", "h"] {
+        let epoch = led(&store, name).await;
+        bury_all(&store, name, epoch).await;
+        let state = vec![write("a", Some(b"1"))];
+        store.settle(&Settlement { state, ..settlement(name, epoch, 2) }).await.unwrap();
+    }
+    store.remove_group(&group("g"), true).await.unwrap();
+
+    let left = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
+    assert!(left.len() == 2 && left.iter().all(|letter| letter.group == group("h")));
+    assert_eq!(store.state_get(&group("g"), "", "a").await.unwrap(), None);
+    assert!(store.state_get(&group("h"), "", "a").await.unwrap().is_some());
+    assert_eq!(store.controls().await.unwrap().len(), 1);
+    assert_eq!(store.safe_position().await.unwrap(), events[1], "the log is as it was");
+
+    store.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(store.cursor(&group("g")).await.unwrap().1, Position::ZERO);
+    assert_eq!(fetch_all(&store, "g", 0).await.len(), 2);
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!((status.dead_letters, status.settled_at), (0, None));
+}
+
+pub async fn a_group_that_does_not_exist_is_not_found(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let name = group("nobody");
+    let filter = DeadLetterFilter { group: Some(name.clone()), ..DeadLetterFilter::default() };
+    let (from, to) = (DeadLetterId(0), DeadLetterId(9));
+    for (what, result) in [
+        ("group", store.group(&name).await.map(|_| ())),
+        ("cursor", store.cursor(&name).await.map(|_| ())),
+        ("begin", store.begin_leadership(&name, &host("one")).await.map(|_| ())),
+        ("pause", store.pause(&name, "because").await),
+        ("resume", store.resume(&name).await),
+        ("seek", store.seek(&name, Start::Earliest).await.map(|_| ())),
+        ("seek far", store.seek(&name, Start::Position(Position(9))).await.map(|_| ())),
+        ("remove", store.remove_group(&name, true).await),
+        ("dead letters", store.dead_letters(&filter).await.map(|_| ())),
+        ("replay", store.replay_some(&name, from, to, 9).await.map(|_| ())),
+    ] {
+        let error = result.expect_err(what);
+        let missing = matches!(
+            &error,
+            StoreError::NotFound(Missing::Group(missing)) if *missing == name
+        );
+        assert!(missing, "{what}: {error}");
+    }
+    assert!(store.controls().await.unwrap().is_empty());
+}
+
+pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let empty = store.status().await.unwrap();
+    assert_eq!((empty.last_position, empty.safe_position), (Position::ZERO, Position::ZERO));
+    assert_eq!((empty.events, empty.groups.len()), (0, 0));
+
+    let before = Timestamp::now();
+    let subscription = Subscription::new(["a", "b.*"]).unwrap();
+    store.ensure_group(&GroupSettings { subscription, ..settings("g") }).await.unwrap();
+    store.ensure_group(&settings("everything")).await.unwrap();
+    let idle = store.group(&group("g")).await.unwrap();
+    assert_eq!((idle.lag_events, idle.lag_seconds), (0, 0.0));
+    assert_eq!(idle.settled_at, None);
+    assert!(idle.created_at.duration_since(before).as_secs() >= -1);
+
+    // Its time says that it is years old; it was published just now.
+    let types = ["a", "A", "b.1", "b", "c", "b.2"];
+    let events: Vec<Event> = types.iter().map(|name| event(name, name)).collect();
+    let at = publish(&store, &events).await;
+    store.publish(&tenant("acme"), &[event("a", "of another tenant")]).await.unwrap();
+
+    let status = store.status().await.unwrap();
+    assert_eq!(status.events, 7);
+    assert_eq!(status.last_position, status.safe_position);
+    let names: Vec<&str> = status.groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["everything", "g"]);
+    assert_eq!(status.groups[0].lag_events, 6);
+    let own = &status.groups[1];
+    assert_eq!((own.lag_events, own.retries_pending, own.dead_letters), (3, 0, 0));
+    assert!((0.0..60.0).contains(&own.lag_seconds), "{}", own.lag_seconds);
+
+    let epoch = led(&store, "everything").await;
+    let letter = bury_all(&store, "everything", epoch).await.remove(0);
+    let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
+    let progress = Settlement { head: Some(head(at[2].0, 2)), ..settlement("g", epoch, at[1].0) };
+    store.settle(&progress).await.unwrap();
+    let own = store.group(&group("g")).await.unwrap();
+    assert_eq!((own.lag_events, own.retries_pending), (2, 1));
+    assert_eq!((own.position, own.epoch), (at[1], epoch));
+    assert!(own.settled_at.unwrap() >= own.created_at);
+
+    // A replay for another group is nothing that this one has before it.
+    store.replay(letter.id, None).await.unwrap();
+    let status = store.status().await.unwrap();
+    assert_eq!(status.groups[1].lag_events, 2);
+    let everything = &status.groups[0];
+    assert_eq!((everything.lag_events, everything.dead_letters), (1, 5));
+    assert_eq!(status.events, 8);
+}

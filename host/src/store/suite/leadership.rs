@@ -1,0 +1,231 @@
+//! Who may commit: epochs and locks.
+
+use std::sync::Arc;
+
+use tokio::sync::Barrier;
+
+use super::TestDatabase;
+use super::samples::{
+    dead, event, fetch_all, group, head, host, led, letters, publish_some, settings, settlement,
+    write,
+};
+use crate::event::{Epoch, Position};
+use crate::store::{GroupState, Head, Settled, Settlement, Start};
+
+pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
+    let (one, two) = (database.handle().await, database.handle().await);
+    let first = led(&one, "g").await;
+    let second = two.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    let third = one.begin_leadership(&group("g"), &host("one")).await.unwrap();
+    assert!(first < second.epoch && second.epoch < third.epoch);
+    assert_eq!(third.position, Position::ZERO);
+    assert_eq!(third.state, GroupState::Running);
+    assert_eq!(third.head, None);
+    assert_eq!(two.cursor(&group("g")).await.unwrap().0, third.epoch);
+
+    one.pause(&group("g"), "because").await.unwrap();
+    let paused = two.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    assert_eq!(paused.state, GroupState::Paused);
+}
+
+pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase) {
+    let (former, current) = (database.handle().await, database.handle().await);
+    let events = publish_some(&former, 3).await;
+    let old = led(&former, "g").await;
+    let fetched = fetch_all(&former, "g", 0).await;
+    let new = led(&current, "g").await;
+    let progress = Settlement {
+        head: Some(head(events[1].0, 2)),
+        state: vec![write("key", Some(b"new"))],
+        ..settlement("g", new, events[0].0)
+    };
+    assert_eq!(current.settle(&progress).await.unwrap(), Settled::Committed);
+    let before = current.cursor(&group("g")).await.unwrap();
+
+    for epoch in [old, Epoch(old.0 - 1), Epoch(new.0 + 1)] {
+        let late = Settlement {
+            head: Some(head(events[2].0, 9)),
+            dead_letters: vec![dead(fetched[0].clone())],
+            emits: vec![event("late", "1")],
+            state: vec![write("key", Some(b"old")), write("other", Some(b"old"))],
+            ..settlement("g", epoch, events[2].0)
+        };
+        assert_eq!(former.settle(&late).await.unwrap(), Settled::NotLeader);
+        let only_cursor = settlement("g", epoch, events[2].0);
+        assert_eq!(former.settle(&only_cursor).await.unwrap(), Settled::NotLeader);
+        let begun = former.begin_attempt(&group("g"), epoch, &head(events[2].0, 9)).await.unwrap();
+        assert_eq!(begun, Settled::NotLeader);
+        former.end_leadership(&group("g"), epoch).await.unwrap();
+
+        assert_eq!(current.cursor(&group("g")).await.unwrap(), before);
+        assert!(letters(&current, "g").await.is_empty());
+        assert_eq!(current.safe_position().await.unwrap(), events[2]);
+        let key = current.state_get(&group("g"), "", "key").await.unwrap();
+        assert_eq!(key.as_deref(), Some(&b"new"[..]));
+        assert_eq!(current.state_get(&group("g"), "", "other").await.unwrap(), None);
+    }
+    let onward = settlement("g", new, events[1].0);
+    assert_eq!(current.settle(&onward).await.unwrap(), Settled::Committed);
+    let nobody = settlement("nobody", new, 1);
+    assert_eq!(current.settle(&nobody).await.unwrap(), Settled::NotLeader);
+}
+
+pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let name = group("g");
+    store.ensure_group(&settings("g")).await.unwrap();
+    let begin = || async { store.begin_leadership(&name, &host("one")).await.unwrap() };
+    for before in 0..3 {
+        let leadership = begin().await;
+        assert_eq!(leadership.fruitless, before);
+        // To begin an attempt is no progress.
+        let begun = store.begin_attempt(&name, leadership.epoch, &head(1, 1)).await.unwrap();
+        assert_eq!(begun, Settled::Committed);
+    }
+    let fourth = begin().await;
+    assert_eq!(fourth.fruitless, 3);
+    store.settle(&settlement("g", fourth.epoch, 0)).await.unwrap();
+    let fifth = begin().await;
+    assert_eq!(fifth.fruitless, 0, "the one before settled something");
+
+    let sixth = begin().await;
+    assert_eq!(sixth.fruitless, 1);
+    store.end_leadership(&name, fifth.epoch).await.unwrap();
+    let seventh = begin().await;
+    assert_eq!(seventh.fruitless, 2, "the end of another leadership says nothing");
+    store.end_leadership(&name, seventh.epoch).await.unwrap();
+    let eighth = begin().await;
+    assert_eq!(eighth.fruitless, 0, "the one before ended cleanly");
+
+    begin().await;
+    store.seek(&name, Start::Earliest).await.unwrap();
+    assert_eq!(begin().await.fruitless, 0, "a seek leaves the crashes behind");
+}
+
+pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let epoch = led(&store, "g").await;
+    for begun in [Head { failure: None, ..head(7, 1) }, head(7, 3)] {
+        let told = store.begin_attempt(&group("g"), epoch, &begun).await.unwrap();
+        assert_eq!(told, Settled::Committed);
+    }
+    let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    assert_eq!(next.head, Some(Head { in_flight: true, ..head(7, 3) }));
+}
+
+pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let epoch = led(&store, "g").await;
+    store.begin_attempt(&group("g"), epoch, &head(7, 3)).await.unwrap();
+    store.end_leadership(&group("g"), epoch).await.unwrap();
+    let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    assert_eq!(next.head, Some(head(7, 3)));
+}
+
+pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {
+    let (one, two) = (database.handle().await, database.handle().await);
+    let mut first = one.lock_session(&host("one")).await.unwrap();
+    let mut same_host = one.lock_session(&host("one")).await.unwrap();
+    let mut second = two.lock_session(&host("two")).await.unwrap();
+    let (g, other) = (group("g"), group("g.other"));
+
+    assert!(first.try_lock(&g).await.unwrap());
+    assert!(first.try_lock(&g).await.unwrap(), "it holds the lock already");
+    assert!(!second.try_lock(&g).await.unwrap());
+    assert!(!same_host.try_lock(&g).await.unwrap());
+    assert!(second.try_lock(&other).await.unwrap(), "groups are independent");
+    first.heartbeat().await.unwrap();
+    second.heartbeat().await.unwrap();
+
+    // One release, however often it was taken.
+    first.unlock(&g).await.unwrap();
+    assert!(second.try_lock(&g).await.unwrap());
+    assert!(!first.try_lock(&g).await.unwrap());
+}
+
+pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let mut first = store.lock_session(&host("one")).await.unwrap();
+    let mut second = store.lock_session(&host("two")).await.unwrap();
+    for name in ["a", "b"] {
+        assert!(first.try_lock(&group(name)).await.unwrap());
+    }
+    drop(first);
+    for name in ["a", "b"] {
+        assert!(second.try_lock(&group(name)).await.unwrap());
+    }
+}
+
+pub async fn unlocking_what_was_never_held_does_nothing(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let mut first = store.lock_session(&host("one")).await.unwrap();
+    let mut second = store.lock_session(&host("two")).await.unwrap();
+    assert!(first.try_lock(&group("g")).await.unwrap());
+    second.unlock(&group("g")).await.unwrap();
+    second.unlock(&group("unknown")).await.unwrap();
+    assert!(!second.try_lock(&group("g")).await.unwrap());
+    first.heartbeat().await.unwrap();
+}
+
+pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let mut first = store.lock_session(&host("one")).await.unwrap();
+    let mut second = store.lock_session(&host("two")).await.unwrap();
+    for cycle in 0..1_000 {
+        let (taker, other) =
+            if cycle % 2 == 0 { (&mut first, &mut second) } else { (&mut second, &mut first) };
+        assert!(taker.try_lock(&group("g")).await.unwrap(), "cycle {cycle}");
+        assert!(!other.try_lock(&group("g")).await.unwrap(), "cycle {cycle}");
+        taker.unlock(&group("g")).await.unwrap();
+    }
+    first.heartbeat().await.unwrap();
+}
+
+pub async fn of_two_sessions_that_want_a_lock_at_once_one_gets_it(database: &dyn TestDatabase) {
+    const GROUPS: usize = 100;
+    let barrier = Arc::new(Barrier::new(2));
+    let mut hosts = Vec::new();
+    for name in ["one", "two"] {
+        let store = database.handle().await;
+        let barrier = Arc::clone(&barrier);
+        hosts.push(tokio::spawn(async move {
+            let mut session = store.lock_session(&host(name)).await.unwrap();
+            let mut got = Vec::new();
+            for n in 0..GROUPS {
+                barrier.wait().await;
+                got.push(session.try_lock(&group(&format!("g{n}"))).await.unwrap());
+            }
+            // Nobody lets go before both have asked.
+            barrier.wait().await;
+            got
+        }));
+    }
+    let (one, two) = (hosts.remove(0).await.unwrap(), hosts.remove(0).await.unwrap());
+    for (n, (one, two)) in one.into_iter().zip(two).enumerate() {
+        assert!(one != two, "group {n}: {one} and {two}");
+    }
+}
+
+pub async fn a_leader_is_shown_only_while_it_holds_the_lock(database: &dyn TestDatabase) {
+    let (leading, watching) = (database.handle().await, database.handle().await);
+    let name = group("g");
+    leading.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(watching.group(&name).await.unwrap().leader, None);
+
+    let mut session = leading.lock_session(&host("one")).await.unwrap();
+    assert!(session.try_lock(&name).await.unwrap());
+    let epoch = leading.begin_leadership(&name, &host("one")).await.unwrap().epoch;
+    let leader = watching.group(&name).await.unwrap().leader.unwrap();
+    assert_eq!(leader.host, host("one"));
+    assert_eq!(watching.status().await.unwrap().groups[0].leader, Some(leader));
+
+    // As a process that dies does.
+    drop(session);
+    assert_eq!(watching.group(&name).await.unwrap().leader, None);
+    assert_eq!(watching.status().await.unwrap().groups[0].leader, None);
+
+    let mut session = leading.lock_session(&host("one")).await.unwrap();
+    assert!(session.try_lock(&name).await.unwrap());
+    leading.end_leadership(&name, epoch).await.unwrap();
+    assert_eq!(watching.group(&name).await.unwrap().leader, None, "it ended cleanly");
+}

@@ -1,0 +1,178 @@
+//! Events, groups and settlements for the tests, and short ways to ask a store.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
+use crate::failure::FailureKind;
+use crate::store::{
+    DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
+    NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
+};
+
+pub(super) fn group(name: &str) -> GroupName {
+    name.parse().unwrap()
+}
+
+pub(super) fn tenant(name: &str) -> Tenant {
+    name.parse().unwrap()
+}
+
+pub(super) fn host(name: &str) -> HostIdentity {
+    HostIdentity { id: format!("id of {name}"), hostname: name.to_owned(), pid: 4_711 }
+}
+
+pub(super) fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+pub(super) fn event(event_type: &str, id: &str) -> Event {
+    Event {
+        id: id.to_owned(),
+        source: "/suite".to_owned(),
+        event_type: event_type.to_owned(),
+        subject: None,
+        time: time("2026-01-31T12:00:00.123456Z"),
+        datacontenttype: None,
+        dataschema: None,
+        partitionkey: None,
+        extensions: [].into(),
+        data: Some(id.as_bytes().to_vec()),
+    }
+}
+
+/// Every attribute, with what is likely to get lost.
+pub(super) fn rich_event(id: &str) -> Event {
+    let text = |text: &str| ExtensionValue::Text(text.to_owned());
+    Event {
+        subject: Some("sub/ject with spaces, 'quotes' and \u{1F980}".to_owned()),
+        datacontenttype: Some("application/octet-stream".to_owned()),
+        dataschema: Some("https://example.com/schema?v=1".to_owned()),
+        partitionkey: Some("key \0 with a NUL".to_owned()),
+        extensions: [
+            ("yes".to_owned(), ExtensionValue::Boolean(true)),
+            ("no".to_owned(), ExtensionValue::Boolean(false)),
+            ("least".to_owned(), ExtensionValue::Integer(i32::MIN)),
+            ("most".to_owned(), ExtensionValue::Integer(i32::MAX)),
+            ("looksboolean".to_owned(), text("true")),
+            ("looksinteger".to_owned(), text("42")),
+            ("empty".to_owned(), text("")),
+            ("odd".to_owned(), text("\0\"\\\u{FFFF}\u{10FFFF}\n")),
+        ]
+        .into(),
+        data: Some((0..=255).collect()),
+        ..event("rich", id)
+    }
+}
+
+pub(super) fn settings(name: &str) -> GroupSettings {
+    GroupSettings {
+        name: group(name),
+        tenant: Tenant::none(),
+        subscription: Subscription::all(),
+        start: Start::Earliest,
+    }
+}
+
+pub(super) fn head(position: i64, attempt: u32) -> Head {
+    Head {
+        position: Position(position),
+        attempt: Attempt(attempt),
+        due_at: time("2026-02-01T00:00:00.000001Z"),
+        failure: Some(FailureRecord::new(FailureKind::Trap, "it trapped")),
+        in_flight: false,
+    }
+}
+
+pub(super) fn settlement(name: &str, epoch: Epoch, position: i64) -> Settlement {
+    Settlement {
+        group: group(name),
+        epoch,
+        from: Position::ZERO,
+        position: Position(position),
+        head: None,
+        dead_letters: Vec::new(),
+        emits: Vec::new(),
+        state: Vec::new(),
+    }
+}
+
+pub(super) fn dead(event: LogEvent) -> NewDeadLetter {
+    NewDeadLetter {
+        event,
+        attempts: 5,
+        failure: FailureRecord::new(FailureKind::Reject, "no such customer"),
+        digest: "sha256:0123".to_owned(),
+        dead_at: time("2026-02-02T02:02:02.000002Z"),
+    }
+}
+
+pub(super) fn write(key: &str, value: Option<&[u8]>) -> StateWrite {
+    scoped_write("", key, value)
+}
+
+pub(super) fn scoped_write(scope: &str, key: &str, value: Option<&[u8]>) -> StateWrite {
+    StateWrite { scope: scope.to_owned(), key: key.to_owned(), value: value.map(<[u8]>::to_vec) }
+}
+
+pub(super) async fn publish(store: &Arc<dyn Store>, events: &[Event]) -> Vec<Position> {
+    store.publish(&Tenant::none(), events).await.unwrap()
+}
+
+/// Publishes events of one type with the ids 1 to `count`.
+pub(super) async fn publish_some(store: &Arc<dyn Store>, count: usize) -> Vec<Position> {
+    let events: Vec<Event> = (1..=count).map(|n| event("some", &n.to_string())).collect();
+    publish(store, &events).await
+}
+
+/// Makes a group of all events and begins to lead it.
+pub(super) async fn led(store: &Arc<dyn Store>, name: &str) -> Epoch {
+    store.ensure_group(&settings(name)).await.unwrap();
+    store.begin_leadership(&group(name), &host("one")).await.unwrap().epoch
+}
+
+/// Everything that a group of all events has after a position.
+pub(super) async fn fetch_all(store: &Arc<dyn Store>, name: &str, after: i64) -> Vec<LogEvent> {
+    fetch(store, name, &Tenant::none(), &Subscription::all(), after).await.events
+}
+
+pub(super) async fn fetch(
+    store: &Arc<dyn Store>,
+    name: &str,
+    tenant: &Tenant,
+    subscription: &Subscription,
+    after: i64,
+) -> Fetched {
+    let fetch = Fetch {
+        group: &group(name),
+        tenant,
+        subscription,
+        after: Position(after),
+        up_to: store.safe_position().await.unwrap(),
+        max_events: 100_000,
+        max_bytes: usize::MAX,
+    };
+    store.fetch(fetch).await.unwrap()
+}
+
+/// Settles that the group gives up on all events there are, and on nothing
+/// else.
+pub(super) async fn bury_all(store: &Arc<dyn Store>, name: &str, epoch: Epoch) -> Vec<DeadLetter> {
+    let last = store.safe_position().await.unwrap();
+    let settlement = Settlement {
+        dead_letters: fetch_all(store, name, 0).await.into_iter().map(dead).collect(),
+        ..settlement(name, epoch, last.0)
+    };
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    letters(store, name).await
+}
+
+pub(super) async fn letters(store: &Arc<dyn Store>, name: &str) -> Vec<DeadLetter> {
+    let filter = DeadLetterFilter { group: Some(group(name)), ..DeadLetterFilter::default() };
+    store.dead_letters(&filter).await.unwrap()
+}
+
+pub(super) fn ids(events: &[LogEvent]) -> Vec<&str> {
+    events.iter().map(|event| event.event.id.as_str()).collect()
+}
