@@ -1,0 +1,155 @@
+//! Crashes: `kill -9` at any moment (promises 1 and 2), and an event that kills
+//! the process (promise 8).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::{Handler, Rig, Running, Settings, event, wait_until, with};
+
+/// Counts, events up to the cursor and `seen` events, as they are committed.
+fn check_what_is_committed(rig: &Rig) -> i64 {
+    let [cursor, count, seen, distinct] = rig.numbers(
+        "SELECT (SELECT min(position, 5000) FROM consumer_groups),
+                (SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM state WHERE key = 'count'),
+                (SELECT count(*) FROM events WHERE type = 'seen'),
+                (SELECT count(DISTINCT subject) FROM events WHERE type = 'seen')",
+    );
+    assert_eq!((count, seen, distinct), (cursor, cursor, cursor));
+    cursor
+}
+
+#[test]
+fn kills_at_any_moment_lose_nothing_and_repeat_nothing_in_the_database() {
+    const EVENTS: i64 = 5_000;
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a", "b"])
+        .attempts(100)
+        .set("batch.max_events = 50")]));
+    let events: Vec<Value> = (0..EVENTS)
+        .map(|n| with(event(if n % 2 == 0 { "a" } else { "b" }, n, json!({ "n": n })), "seen", true))
+        .collect();
+    rig.publish(&events);
+
+    let (mut kills, mut at) = (0, 0);
+    while kills < 12 {
+        let host = rig.spawn_run();
+        host.wait_until_leading("tally");
+        // The moment of the kill is what is random here, so nothing is waited for.
+        std::thread::sleep(Duration::from_millis(fastrand::u64(0..60)));
+        host.kill9();
+        kills += 1;
+        let now = check_what_is_committed(&rig);
+        assert!(now >= at, "the cursor went back from {at} to {now}");
+        at = now;
+    }
+    assert!(at > 0, "no kill came after a settlement");
+    assert!(at < EVENTS, "all was handled before the last kill: raise the number of events");
+    rig.drain();
+
+    assert_eq!(check_what_is_committed(&rig), EVENTS);
+    assert_eq!(rig.state("tally", "type/a"), EVENTS / 2);
+    assert_eq!(rig.number("SELECT count(DISTINCT id) FROM events WHERE type = 'seen'"), EVENTS);
+    assert_eq!(rig.number("SELECT count(DISTINCT subject) FROM events WHERE type = 'seen'"), EVENTS);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+#[test]
+fn kills_among_failing_events_make_no_dead_letter_twice_and_lose_none() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])
+        .attempts(100)
+        .set("batch.max_events = 20")]));
+    let events: Vec<Value> = (0..1_000)
+        .map(|n| {
+            let end = if n % 3 == 0 { json!({ "do": "reject" }) } else { json!({ "do": "succeed" }) };
+            event("command", n, json!([{ "do": "count", "key": "count" }, end]))
+        })
+        .collect();
+    rig.publish(&events);
+    for _ in 0..6 {
+        let host = rig.spawn_run();
+        host.wait_until_leading("chaos");
+        std::thread::sleep(Duration::from_millis(fastrand::u64(0..60)));
+        host.kill9();
+    }
+    rig.drain();
+    let [letters, distinct] =
+        rig.numbers("SELECT count(*), count(DISTINCT event_id) FROM dead_letters");
+    assert_eq!((letters, distinct), (334, 334));
+    assert_eq!(rig.state("chaos", "count"), 666);
+}
+
+/// Waits until a guest says that it has begun with the deadly event, or until
+/// the host has given up on it.
+fn wait_until_deadly(host: &Running) -> Value {
+    host.wait_for_log("the deadly event is under way, or dead", |line| {
+        line["message"] == "deadly" || line["message"] == "dead letter"
+    })
+}
+
+// Promise 8.
+#[test]
+fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_suffer() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("poisoned", "chaos", &["command"])
+            .attempts(2)
+            .set("limits.timeout = \"1h\"")
+            .set("batch.max_events = 3"),
+        Handler::new("bystander", "tally", &["command"]).attempts(2),
+        Handler::new("idle", "tally", &["nothing"]),
+    ]));
+    let count = json!({ "do": "count", "key": "count" });
+    let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
+    let events: Vec<Value> = (0..21)
+        .map(|n| event("command", n, if n == 10 { deadly.clone() } else { count.clone() }))
+        .collect();
+    rig.publish(&events);
+
+    let mut deaths = 0;
+    loop {
+        let host = rig.spawn_run();
+        if wait_until_deadly(&host)["message"] == "dead letter" {
+            rig.wait_until_handled("poisoned", 21);
+            host.stop();
+            break;
+        }
+        host.kill9();
+        deaths += 1;
+        assert!(deaths < 10, "it loops for ever");
+    }
+    // Without counting: the settlements before it, and two fruitless leaderships.
+    assert!(deaths >= 2, "it was given up after {deaths} deaths, with 2 attempts");
+    let letters = rig.dead_letters();
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    assert_eq!(letters[0]["group"], "poisoned");
+    assert_eq!(letters[0]["event"]["id"], "10");
+    assert_eq!(letters[0]["attempts"], 2);
+    assert_eq!(letters[0]["failure"]["kind"], "crash");
+    assert_eq!(rig.state("poisoned", "count"), 20);
+    rig.drain();
+    assert_eq!(rig.state("bystander", "count"), 21);
+}
+
+// Promise 8.
+#[test]
+fn a_group_that_is_careful_after_crashes_says_so_in_status() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("poisoned", "chaos", &["command"]).set("limits.timeout = \"1h\""),
+    ]));
+    let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
+    rig.publish(&[event("command", 1, deadly)]);
+    for _ in 0..2 {
+        let host = rig.spawn_run();
+        wait_until_deadly(&host);
+        host.kill9();
+    }
+    let host = rig.spawn_run();
+    wait_until_deadly(&host);
+    let mut head = Value::Null;
+    wait_until("the event is marked", tests::PATIENCE, || {
+        head = rig.group("poisoned")["head"].clone();
+        head["in_flight"] == true
+    });
+    assert_eq!((&head["position"], &head["attempt"]), (&json!(1), &json!(1)));
+    let status = rig.host(["status"]).ok();
+    assert!(status.contains("one event at a time after crashes"), "{status}");
+    host.kill9();
+}

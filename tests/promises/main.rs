@@ -1,0 +1,11 @@
+//! What the host promises, held against the real program: its own processes,
+//! a database on disk, and real components.
+//!
+//! The numbers in the comments are those of the design's list of promises.
+
+mod delivery;
+mod crash;
+mod leadership;
+mod operation;
+mod replay;
+mod sandbox;

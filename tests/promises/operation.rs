@@ -1,0 +1,505 @@
+//! Operation: bad input, stop and start, status, commands beside a running host
+//! (promises 16, 17 and 19).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::{Handler, PATIENCE, Rig, Settings, event, wait_until};
+
+fn tally() -> Settings {
+    Settings::of([Handler::new("tally", "tally", &["a"])])
+}
+
+/// Expects a complaint of one sentence that says all of this.
+fn complains(complaint: &str, fragments: &[&str]) {
+    assert!(complaint.starts_with("error: "), "{complaint}");
+    assert_eq!(complaint.trim_end().lines().count(), 1, "{complaint}");
+    for fragment in fragments {
+        assert!(complaint.contains(fragment), "`{fragment}` is not in: {complaint}");
+    }
+}
+
+// Promise 16.
+#[test]
+fn a_bad_configuration_is_refused_with_its_place_before_anything_runs() {
+    let rig = Rig::new(&tally());
+    let good = tally().to_toml();
+    let cases: &[(String, &[&str])] = &[
+        (format!("{good}suscribe = [\"b\"]\n"), &["handlers.toml:5:1: unknown key `suscribe`", "`subscribe`?"]),
+        (format!("{good}limits.timeout = 5\n"), &["handlers.toml:5:", "`timeout` needs a unit"]),
+        (format!("{good}limits.timeout = \"soon\"\n"), &["handlers.toml:5:", "`soon`", "not a duration"]),
+        (format!("{good}limits.memory = \"many\"\n"), &["handlers.toml:5:", "`many`", "not a size"]),
+        (format!("{good}ordering = \"key\"\n"), &["handlers.toml:5:", "later version"]),
+        (format!("{good}group = \n"), &["handlers.toml:5:"]),
+        (
+            format!("{good}[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"a\"]\ngroup = \"tally\"\n"),
+            &["handlers.toml:8:", "`tally` (line 2) and `copy`", "group"],
+        ),
+        (good.replace("[\"a\"]", "[]"), &["handlers.toml:4:", "subscri"]),
+        (good.replace("[\"a\"]", "[\"\"]"), &["handlers.toml:4:", "subscri"]),
+        (good.replace("subscribe = [\"a\"]", ""), &["handlers.toml:2:", "`subscribe`"]),
+        (format!("database = \"mysql://x\"\n{good}"), &["handlers.toml:1:", "sqlite:host.db"]),
+        (format!("{good}allow.env = {{ A = \"${{NOT_SET_ANYWHERE}}\" }}\n"), &["handlers.toml:5:", "NOT_SET_ANYWHERE"]),
+        (String::new(), &["handlers.toml:1:1", "no handlers"]),
+        ("[handlers".to_owned(), &["handlers.toml:1:"]),
+    ];
+    for (toml, fragments) in cases {
+        rig.write("handlers.toml", toml);
+        for command in ["run", "check"] {
+            complains(&rig.host([command]).failed(1), fragments);
+        }
+    }
+    rig.write("handlers.toml", b"a = \"\xff\"");
+    complains(&rig.host(["run"]).failed(1), &["handlers.toml", "UTF-8"]);
+    std::fs::remove_file(rig.path("handlers.toml")).expect("the file is there");
+    complains(&rig.host(["run"]).failed(1), &["handlers.toml"]);
+    complains(&rig.host(["run", "elsewhere.toml"]).failed(1), &["elsewhere.toml"]);
+    assert!(!rig.database().exists(), "nothing was made");
+}
+
+// Promise 16.
+#[test]
+fn every_mistake_in_a_configuration_is_said_at_once() {
+    let rig = Rig::new(&tally());
+    rig.write("handlers.toml", tally().to_toml() + "suscribe = []\nlimits.timeout = 5\nreuse = 0\n");
+    let complaint = rig.host(["check"]).failed(1);
+    for line in [5, 6, 7] {
+        assert!(complaint.contains(&format!("handlers.toml:{line}:")), "{complaint}");
+    }
+}
+
+// Promise 16.
+#[test]
+fn a_component_that_cannot_be_run_is_refused_before_anything_runs() {
+    let rig = Rig::new(&tally());
+    let tally = std::fs::read(tests::guest_file("tally")).expect("the guest can be read");
+    rig.write("truncated.wasm", &tally[..tally.len() / 2]);
+    rig.write("empty.wasm", "");
+    rig.write("text.wasm", "#!/bin/sh\necho no\n");
+    rig.write("core.wasm", b"\0asm\x01\0\0\0");
+    rig.write("nothing.wasm", b"\0asm\x0d\0\x01\0");
+    std::fs::create_dir(rig.path("folder.wasm")).expect("a folder can be made");
+    for (file, fragment) in [
+        ("missing.wasm", "there is no such file"),
+        ("folder.wasm", "directory"),
+        ("truncated.wasm", "cut short"),
+        ("empty.wasm", "the file is empty"),
+        ("text.wasm", "not WebAssembly"),
+        ("core.wasm", "without component metadata"),
+        ("nothing.wasm", "it exports nothing; wanted is"),
+    ] {
+        let bad = Handler::of_file("bad", file, &["a"]);
+        rig.configure(&Settings::of([Handler::new("good", "tally", &["a"]), bad]));
+        for command in ["run", "check"] {
+            let complaint = rig.host([command]).failed(1);
+            let complaint = complaint.lines().last().expect("a line").to_owned();
+            complains(&complaint, &[file, fragment]);
+        }
+    }
+    assert!(!rig.database().exists(), "nothing was made");
+}
+
+// Promise 16.
+#[test]
+fn a_component_that_imports_what_the_host_does_not_have_is_refused_by_name() {
+    let rig = Rig::new(&tally());
+    // A component in the text format, which the host reads too.
+    rig.write(
+        "nosy.wasm",
+        r#"(component
+            (import "wasi:sockets/tcp@0.2.0" (instance (export "connect" (func))))
+            (instance $handler (export "nothing" (instance)))
+        )"#,
+    );
+    rig.write(
+        "wants.wasm",
+        r#"(component (import "acme:thing/secrets@1.0.0" (instance (export "get" (func)))))"#,
+    );
+    for (file, fragment) in [("nosy.wasm", "nosy.wasm"), ("wants.wasm", "acme:thing/secrets@1.0.0")] {
+        rig.configure(&Settings::of([Handler::of_file("bad", file, &["a"])]));
+        complains(&rig.host(["check"]).failed(1), &[fragment]);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_usable_database_is_refused_and_left_as_it_is() {
+    let rig = Rig::new(&tally());
+    let text = "this is no database, but a text that is long enough to be looked at. ".repeat(20);
+    rig.write("host.db", &text);
+    for command in [&["run"][..], &["status"], &["publish", "--type", "a"], &["migrate"]] {
+        let complaint = rig.host(command).failed(1);
+        let complaint = complaint.lines().last().expect("a line").to_owned();
+        complains(&complaint, &["host.db", "not a SQLite database"]);
+    }
+    assert_eq!(std::fs::read_to_string(rig.database()).expect("the file is there"), text);
+
+    std::fs::remove_file(rig.database()).expect("the file is there");
+    complains(&rig.host(["status"]).failed(1), &["host.db", "host migrate"]);
+    assert!(!rig.database().exists(), "looking makes no database");
+    complains(&rig.host(["status", "--database", "sqlite:no/such/host.db"]).failed(1), &["no/such"]);
+    complains(&rig.host(["status", "--database", "sqlite:."]).failed(1), &["folder"]);
+    let complaint = rig.host(["status", "--database", "mysql://x"]);
+    assert!(matches!(complaint.code, Some(1 | 2)), "{complaint:?}");
+    assert!(complaint.stderr.contains("sqlite:host.db"), "{complaint:?}");
+}
+
+#[test]
+fn a_database_of_a_newer_version_is_refused_and_left_as_it_is() {
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null))]);
+    let migrations = "SELECT count(*) FROM _sqlx_migrations";
+    let _ = rig.number(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (9999, 'of the future', 1, x'00', 0) RETURNING 1",
+    );
+    let before = rig.number(migrations);
+    for command in [&["run", "--drain"][..], &["status"], &["publish", "--type", "a"], &["migrate"]] {
+        let complaint = rig.host(command).failed(1);
+        let complaint = complaint.lines().last().expect("a line").to_owned();
+        complains(&complaint, &["host.db", "newer"]);
+    }
+    assert_eq!(rig.number(migrations), before);
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 1);
+}
+
+#[test]
+fn what_does_not_exist_is_said_by_name() {
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.drain();
+    for arguments in [
+        &["groups", "show", "nobody"][..],
+        &["groups", "pause", "nobody"],
+        &["groups", "resume", "nobody"],
+        &["groups", "seek", "nobody", "--to", "latest"],
+        &["groups", "remove", "nobody"],
+        &["dlq", "list", "--group", "nobody"],
+        &["dlq", "replay", "--group", "nobody", "--all"],
+        &["dlq", "discard", "--group", "nobody", "--all"],
+    ] {
+        complains(&rig.host(arguments).failed(1), &["group `nobody` not found"]);
+    }
+    for command in ["show", "replay", "discard"] {
+        complains(&rig.host(["dlq", command, "42"]).failed(1), &["dead letter 42 not found"]);
+    }
+}
+
+#[test]
+fn what_is_used_wrongly_exits_with_2() {
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.drain();
+    for arguments in [
+        &["frobnicate"][..],
+        &["run", "--frobnicate"],
+        &["publish"],
+        &["publish", "--type", "a", "--file", "-", "--data", "1"],
+        &["groups", "seek", "tally", "--to", "yesterday"],
+        &["groups", "show", "no group"],
+        &["dlq", "show", "x"],
+        &["dlq", "replay"],
+        &["dlq", "replay", "--all"],
+        &["status", "--log", "x=y=z"],
+        &["publish", "--type", "a", "--data", "not json"],
+        &["publish", "--type", "a", "--extension", "novalue"],
+    ] {
+        let complaint = rig.host(arguments).failed(2);
+        assert!(!complaint.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 1, "nothing was published");
+}
+
+#[test]
+fn a_file_with_a_broken_line_is_refused_with_the_lines_number_and_published_not_at_all() {
+    let rig = Rig::new(&tally());
+    let good: Vec<String> = (0..1_500).map(|n| event("a", n, json!(null)).to_string()).collect();
+    for (bad, fragment) in [
+        ("{\"specversion\": \"1.0\"", "one whole event"),
+        ("not json", ""),
+        ("[1]", ""),
+        (r#"{"specversion":"1.0","id":"1","source":"/t"}"#, "`type`"),
+        (r#"{"specversion":"1.0","id":"","source":"/t","type":"a"}"#, "`id`"),
+        (r#"{"specversion":"0.3","id":"1","source":"/t","type":"a"}"#, "specversion"),
+        (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","time":"today"}"#, "`time`"),
+        (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","Bad-Name":"x"}"#, "Bad-Name"),
+        (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","ext":{"a":1}}"#, "ext"),
+        (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","data_base64":"%%%"}"#, "data_base64"),
+    ] {
+        let mut lines = good.clone();
+        lines[1_200] = bad.to_owned();
+        rig.write("broken.jsonl", lines.join("\n"));
+        let complaint = rig.host(["publish", "--file", "broken.jsonl"]).failed(1);
+        complains(&complaint, &["broken.jsonl", "nothing was published", "line 1201", fragment]);
+    }
+    if rig.database().exists() {
+        assert_eq!(rig.number("SELECT count(*) FROM events"), 0);
+    }
+    complains(&rig.host(["publish", "--file", "none.jsonl"]).failed(1), &["none.jsonl"]);
+    complains(&rig.host(["publish", "--file", "."]).failed(1), &["directory"]);
+}
+
+#[test]
+fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there() {
+    let rig = Rig::new(&tally());
+    let mut lines: Vec<String> = (0..2_500).map(|n| event("a", n, json!(null)).to_string()).collect();
+    let good = std::mem::replace(&mut lines[2_200], "{".to_owned());
+    let complaint = rig.host_reading(&["publish", "--file", "-"], lines.join("\n")).failed(1);
+    complains(&complaint, &["line 2201", "--from-line 2201", "2200 events"]);
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 2_200);
+
+    lines[2_200] = good;
+    let arguments = ["publish", "--file", "-", "--from-line", "2201", "--json"];
+    let answer = rig.host_reading(&arguments, lines.join("\n")).ok();
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(answer, json!({ "events": 300, "first_position": 2_201, "last_position": 2_500 }));
+    let distinct = "SELECT count(*), count(DISTINCT id) FROM events";
+    assert_eq!(rig.numbers(distinct), [2_500, 2_500]);
+}
+
+#[test]
+fn what_is_published_comes_out_as_it_went_in() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["*"]).attempts(1)]));
+    let mut whole = event("a", "1", json!({ "do": "reject" }));
+    for (attribute, value) in [
+        ("time", json!("2020-02-29T23:59:59Z")),
+        ("subject", json!("s")),
+        ("boolean", json!(true)),
+        ("integer", json!(i32::MIN)),
+        ("string", json!("42")),
+        ("empty", json!("")),
+    ] {
+        whole[attribute] = value;
+    }
+    let mut nulls = whole.clone();
+    nulls["id"] = json!("2");
+    for attribute in ["subject", "datacontenttype", "dataschema", "boolean"] {
+        nulls[attribute] = Value::Null;
+    }
+    rig.publish([&whole, &nulls]);
+    let said = rig.host([
+        "publish", "--type", "a", "--id", "3", "--subject", "s", "--time", "2020-02-29T23:59:59Z",
+        "--source", "/tests", "--data", r#"{"do":"reject"}"#, "--extension", "boolean=true",
+        "--extension", "integer=-2147483648", "--extension", "string=text",
+    ]);
+    assert_eq!(said.ok(), "1 event published, position 3\n");
+    rig.drain();
+    let events: Vec<Value> =
+        rig.dead_letters().iter().map(|letter| letter["event"].clone()).collect();
+    assert_eq!(events.len(), 3);
+    assert_eq!(events[0], whole);
+    assert_eq!(events[1]["subject"], Value::Null);
+    assert_eq!(events[1]["boolean"], Value::Null);
+    assert_eq!(events[1]["integer"], whole["integer"]);
+    whole["id"] = json!("3");
+    whole["string"] = json!("text");
+    whole.as_object_mut().expect("an object").remove("empty");
+    assert_eq!(events[2], whole);
+}
+
+// Promise 17.
+#[test]
+fn a_stop_lets_the_event_under_way_finish_and_settles_it() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])]));
+    let slow = json!([
+        { "do": "log", "line": "begun" },
+        { "do": "sleep", "ms": 1500 },
+        { "do": "count", "key": "count" },
+    ]);
+    rig.publish(&[event("command", 1, slow.clone()), event("command", 2, slow)]);
+    let host = rig.spawn_run();
+    host.wait_for_message("begun");
+    host.stop();
+    let group = rig.group("chaos");
+    assert_eq!((&group["position"], &group["lag_events"]), (&json!(1), &json!(1)));
+    assert_eq!((&group["leader"], &group["head"]), (&Value::Null, &Value::Null));
+    assert_eq!(rig.state("chaos", "count"), 1);
+}
+
+/// A rig whose handler is under way for an hour, if nobody stops it.
+fn under_way(grace: &str) -> (Rig, tests::Running) {
+    let handler = Handler::new("chaos", "chaos", &["command"])
+        .set("limits.timeout = \"1h\"")
+        .attempts(1);
+    let rig = Rig::new(&Settings::of([handler]).top(&format!("grace = {grace:?}")));
+    let done = json!({ "do": "count", "key": "before" });
+    let long = json!([{ "do": "log", "line": "begun" }, { "do": "sleep", "ms": 3_000_000 }]);
+    rig.publish(&[event("command", 1, done), event("command", 2, long)]);
+    let host = rig.spawn_run();
+    host.wait_for_message("begun");
+    (rig, host)
+}
+
+// Promise 17.
+#[test]
+fn the_grace_period_ends_what_still_runs_and_counts_no_attempt() {
+    let (rig, mut host) = under_way("1s");
+    host.sigterm();
+    let stopping = std::time::Instant::now();
+    let status = host.wait_within(Duration::from_secs(10));
+    assert_eq!(status.code(), Some(0), "{:#?}", host.log());
+    assert!(stopping.elapsed() >= Duration::from_millis(900), "{:?}", stopping.elapsed());
+    let group = rig.group("chaos");
+    assert_eq!((&group["position"], &group["head"]), (&json!(1), &Value::Null));
+    assert_eq!((&group["dead_letters"], &group["leader"]), (&json!(0), &Value::Null));
+    assert_eq!(rig.state("chaos", "before"), 1, "what was done before is settled");
+}
+
+// Promise 17.
+#[test]
+fn a_second_signal_exits_at_once() {
+    let (rig, mut host) = under_way("1h");
+    host.sigterm();
+    host.wait_for_log("it stops", |line| {
+        line["message"].as_str().is_some_and(|text| text.starts_with("stopping"))
+    });
+    assert_eq!(host.ended(), None);
+    host.sigterm();
+    let status = host.wait_within(Duration::from_secs(2));
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(rig.group("chaos")["dead_letters"], 0);
+}
+
+// Promise 17.
+#[test]
+fn an_idle_host_stops_at_once_also_by_ctrl_c() {
+    let rig = Rig::new(&tally());
+    let mut host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    host.interrupt();
+    assert_eq!(host.wait_within(Duration::from_secs(3)).code(), Some(0), "{:#?}", host.log());
+}
+
+// Promise 19.
+#[test]
+fn status_says_who_leads_how_far_it_is_and_what_holds_it_up() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("waiting", "chaos", &["command"])
+            .set("retry = { initial = \"1h\", max = \"1h\", jitter = 0 }"),
+        Handler::new("tally", "tally", &["command"]),
+        Handler::new("paused", "tally", &["command"]),
+    ]));
+    rig.publish(&[event("nothing", 0, json!(null))]);
+    let host = rig.spawn_run();
+    host.wait_until_leading("paused");
+    let _ = rig.host(["groups", "pause", "paused", "--reason", "maintenance"]).ok();
+    host.wait_for_message("state changed");
+    let commands = [json!({ "do": "reject" }), json!({ "do": "trap" }), json!({ "do": "succeed" })];
+    let events: Vec<Value> =
+        commands.iter().enumerate().map(|(n, data)| event("command", n, data.clone())).collect();
+    rig.publish(&events);
+    rig.wait_until_handled("tally", 4);
+    wait_until("a retry is pending", PATIENCE, || {
+        rig.number("SELECT count(*) FROM consumer_groups WHERE head_attempt = 2") == 1
+    });
+
+    let status = rig.json(&["status"]);
+    assert_eq!((&status["events"], &status["last_position"]), (&json!(4), &json!(4)));
+    let names: Vec<&Value> =
+        status["groups"].as_array().expect("a list").iter().map(|group| &group["name"]).collect();
+    assert_eq!(names, ["paused", "tally", "waiting"]);
+    let [paused, tally, waiting] = [0, 1, 2].map(|n| &status["groups"][n]);
+    for group in [paused, tally, waiting] {
+        assert_eq!(group["leader"]["host"]["pid"], host.pid());
+        assert_eq!(group["epoch"], 1);
+        assert_eq!(group["subscribe"], json!(["command"]));
+    }
+    assert_eq!((&tally["position"], &tally["lag_events"]), (&json!(4), &json!(0)));
+    assert_eq!((&tally["lag_seconds"], &tally["state"]), (&json!(0.0), &json!("running")));
+    assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("maintenance")));
+    assert_eq!(paused["lag_events"], 3);
+    assert!(paused["lag_seconds"].as_f64().is_some_and(|age| age > 0.0 && age < 600.0));
+    assert_eq!((&waiting["position"], &waiting["lag_events"]), (&json!(2), &json!(2)));
+    assert_eq!((&waiting["retries_pending"], &waiting["dead_letters"]), (&json!(1), &json!(1)));
+    assert_eq!((&waiting["head"]["position"], &waiting["head"]["attempt"]), (&json!(3), &json!(2)));
+    assert_eq!(waiting["head"]["failure"]["kind"], "trap");
+
+    let text = rig.host(["status"]).ok();
+    assert!(text.contains("paused: paused: maintenance; `host groups resume paused` goes on"), "{text}");
+    assert!(text.contains("waiting: the event at position 3 waits for attempt 2"), "{text}");
+    assert_eq!(rig.json(&["groups", "list"]).as_array().map(Vec::len), Some(3));
+    host.stop();
+}
+
+#[test]
+fn a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second() {
+    const SOON: Duration = Duration::from_millis(1_500);
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null)), event("a", 2, json!(null))]);
+    let host = rig.spawn_run();
+    rig.wait_until_handled("tally", 2);
+    let _ = rig.host(["groups", "pause", "tally"]).ok();
+    host.wait_for_log_within(SOON, "the pause", |line| line["state"] == "paused");
+    rig.publish(&[event("a", 3, json!(null))]);
+    let _ = rig.host(["groups", "resume", "tally"]).ok();
+    wait_until("it goes on", SOON, || rig.state("tally", "count") == 3);
+
+    let _ = rig.host(["groups", "seek", "tally", "--to", "earliest"]).ok();
+    wait_until("all come again", SOON, || rig.state("tally", "count") == 6);
+    let _ = rig.host(["groups", "seek", "tally", "--to", "2"]).ok();
+    wait_until("the third comes again", SOON, || rig.state("tally", "count") == 7);
+    let _ = rig.host(["groups", "seek", "tally", "--to", "latest"]).ok();
+    rig.publish(&[event("a", 4, json!(null))]);
+    rig.wait_until_handled("tally", 4);
+    assert_eq!(rig.state("tally", "count"), 8);
+    host.stop();
+}
+
+#[test]
+fn a_pause_outlives_a_restart_and_drain_does_not_wait_for_it() {
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.drain();
+    let _ = rig.host(["groups", "pause", "tally"]).ok();
+    rig.publish(&[event("a", 2, json!(null))]);
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), 1);
+    let _ = rig.host(["groups", "resume", "tally"]).ok();
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), 2);
+}
+
+#[test]
+fn a_group_is_not_removed_while_it_has_dead_letters_or_a_leader() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])]));
+    let count = json!({ "do": "count", "key": "count" });
+    rig.publish(&[event("command", 1, json!({ "do": "reject" })), event("command", 2, count)]);
+    let host = rig.spawn_run();
+    rig.wait_until_handled("chaos", 2);
+    let complaint = rig.host(["groups", "remove", "chaos", "--with-dead-letters"]).failed(1);
+    complains(&complaint, &["chaos"]);
+    host.stop();
+    complains(&rig.host(["groups", "remove", "chaos"]).failed(1), &["chaos", "dead letter"]);
+    assert_eq!((rig.state("chaos", "count"), rig.dead_letters().len()), (1, 1));
+    let _ = rig.host(["groups", "remove", "chaos", "--with-dead-letters"]).ok();
+    assert_eq!(rig.number("SELECT (SELECT count(*) FROM dead_letters) + (SELECT count(*) FROM state)"), 0);
+    complains(&rig.host(["groups", "show", "chaos"]).failed(1), &["group `chaos` not found"]);
+}
+
+#[test]
+fn the_log_is_quiet_while_events_flow() {
+    let rig = Rig::new(&tally());
+    let events: Vec<Value> = (0..500).map(|n| event("a", n, json!(null))).collect();
+    rig.publish(&events);
+    let log = rig.drain();
+    assert!(log.lines().count() <= 6, "{log}");
+    assert_eq!(rig.state("tally", "count"), 500);
+    let publish = rig.host(["publish", "--type", "a"]);
+    assert_eq!(publish.stderr, "", "a command without trouble says nothing on stderr");
+}
+
+// Logs.
+#[test]
+fn a_guests_line_carries_its_handler_and_the_attempt_it_was_written_in() {
+    let rig = Rig::new(
+        &Settings::of([Handler::new("chaos", "chaos", &["command"]).set("group = \"other\"")]),
+    );
+    rig.publish(&[event("command", "the id", json!({ "do": "log", "line": "hello", "level": "warn" }))]);
+    let mut host = rig.spawn(&["run", "--drain"]);
+    assert!(host.wait().success());
+    let line = host.wait_for_message("hello");
+    assert_eq!((&line["handler"], &line["level"]), (&json!("chaos"), &json!("WARN")));
+    let span = json!({
+        "name": "attempt", "group": "other", "position": 1, "event_id": "the id", "attempt": 1,
+    });
+    assert_eq!(line["span"], span);
+}

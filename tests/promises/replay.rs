@@ -1,0 +1,197 @@
+//! Replay: promise 9.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use serde_json::{Value, json};
+use tests::{Finished, Handler, Rig, Settings, event, with};
+
+fn rejecting() -> Settings {
+    Settings::of([Handler::new("chaos", "chaos", &["command"]).attempts(1)])
+}
+
+/// A rig whose group `chaos` gave up on so many events. No host runs.
+fn with_dead_letters(count: usize) -> Rig {
+    let rig = Rig::new(&rejecting());
+    let events: Vec<Value> =
+        (0..count).map(|n| event("command", n, json!({ "do": "reject", "text": "no" }))).collect();
+    rig.publish(&events);
+    rig.drain();
+    assert_eq!(rig.number("SELECT count(*) FROM dead_letters") as usize, count);
+    rig
+}
+
+/// Runs one command in two processes at once.
+fn twice(rig: &Rig, arguments: &[&str]) -> [Finished; 2] {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| rig.host(arguments));
+        let one = rig.host(arguments);
+        [one, other.join().expect("the command ends")]
+    })
+}
+
+#[test]
+fn of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found() {
+    const ROUNDS: usize = 20;
+    let rig = with_dead_letters(ROUNDS);
+    for id in 1..=ROUNDS {
+        let mut both = twice(&rig, &["dlq", "replay", &id.to_string()]);
+        both.sort_by_key(|finished| finished.code);
+        let [winner, loser] = both;
+        let said = winner.ok();
+        assert!(said.contains(&format!("dead letter {id} goes back to group chaos")), "{said}");
+        let complaint = loser.failed(1);
+        assert!(complaint.contains(&format!("dead letter {id} not found")), "{complaint}");
+    }
+    let copies = "SELECT count(*), count(DISTINCT id) FROM events WHERE deliver_to = 'chaos'";
+    assert_eq!(rig.numbers(copies), [ROUNDS as i64, ROUNDS as i64]);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+#[test]
+fn two_who_replay_all_split_the_work() {
+    const LETTERS: usize = 600;
+    let rig = with_dead_letters(LETTERS);
+    let both = twice(&rig, &["dlq", "replay", "--group", "chaos", "--all", "--json"]);
+    let mut ids = Vec::new();
+    for finished in both {
+        let stdout = finished.ok();
+        // The second may have come when nothing was left.
+        if let Ok(replayed) = serde_json::from_str::<Vec<Value>>(&stdout) {
+            ids.extend(replayed.iter().map(|one| one["id"].as_i64().expect("an id")));
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=LETTERS as i64).collect::<Vec<_>>());
+    let copies = "SELECT count(*), count(DISTINCT id) FROM events WHERE deliver_to = 'chaos'";
+    assert_eq!(rig.numbers(copies), [LETTERS as i64, LETTERS as i64]);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+#[test]
+fn with_json_a_replay_of_nothing_is_an_empty_list() {
+    let rig = with_dead_letters(1);
+    let all = ["dlq", "replay", "--group", "chaos", "--all"];
+    assert_eq!(rig.json(&all).as_array().map(Vec::len), Some(1));
+    assert_eq!(rig.json(&all), json!([]));
+}
+
+#[test]
+fn a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was() {
+    let settings = |env: &str| {
+        Settings::of([
+            Handler::new("failed", "chaos", &["command"]).attempts(1).set(env),
+            Handler::new("good", "chaos", &["command"]).attempts(1),
+            Handler::new("all", "tally", &["command"]),
+        ])
+    };
+    let rig = Rig::new(&settings("allow.env = { BROKEN = \"yes\" }"));
+    let mut published = event(
+        "command",
+        "the id",
+        json!([{ "do": "abort-if-env", "name": "BROKEN" }, { "do": "report", "type": "seen" }]),
+    );
+    for (attribute, value) in [
+        ("time", json!("2021-03-04T05:06:07.000008Z")),
+        ("source", json!("/somewhere/else")),
+        ("subject", json!("it")),
+        ("flag", json!(false)),
+        ("number", json!(2_147_483_647)),
+    ] {
+        published[attribute] = value;
+    }
+    rig.publish([&published]);
+    rig.drain();
+    assert_eq!(rig.dead_letters().len(), 1);
+    let seen = rig.data_of("seen");
+    assert_eq!(seen.len(), 1);
+    assert_eq!((&seen[0]["group"], &seen[0]["is-replay"]), (&json!("good"), &json!(false)));
+
+    // The handler is mended, and the dead letter goes back.
+    rig.configure(&settings(""));
+    let cursor = rig.group("failed")["position"].clone();
+    let _ = rig.host(["dlq", "replay", "1"]).ok();
+    assert_eq!(rig.group("failed")["position"], cursor, "a replay moves no cursor");
+    assert_eq!(rig.group("failed")["lag_events"], 1);
+    assert_eq!(rig.group("good")["lag_events"], 0);
+    rig.drain();
+
+    let seen = rig.data_of("seen");
+    assert_eq!(seen.len(), 2);
+    let replayed = &seen[1];
+    assert_eq!((&replayed["group"], &replayed["is-replay"]), (&json!("failed"), &json!(true)));
+    for attribute in ["id", "source", "time", "subject", "type"] {
+        assert_eq!(replayed[attribute], published[attribute], "{attribute}");
+    }
+    assert_eq!(replayed["extensions"], json!({ "flag": false, "number": 2_147_483_647 }));
+    assert_eq!(replayed["attempt"], 1);
+    let data = "SELECT count(*) FROM (SELECT data, source, time FROM events
+                WHERE id = 'the id' GROUP BY data, source, time)";
+    assert_eq!(rig.number(data), 1, "the copy is the same");
+    assert_eq!(rig.state("all", "count"), 1);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+#[test]
+fn what_fails_again_after_a_replay_is_a_new_dead_letter() {
+    let rig = with_dead_letters(1);
+    let _ = rig.host(["dlq", "replay", "1"]).ok();
+    rig.drain();
+    let letters = rig.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0]["id"], 2);
+    assert_eq!(letters[0]["event"]["id"], "0");
+    assert!(rig.host(["dlq", "replay", "1"]).failed(1).contains("dead letter 1 not found"));
+}
+
+#[test]
+fn a_payload_can_be_edited_when_it_is_replayed() {
+    let rig = with_dead_letters(2);
+    let good = r#"{"do":"report","type":"seen"}"#;
+    let _ = rig.host(["dlq", "replay", "1", "--data", good]).ok();
+    rig.write("good.json", good);
+    let _ = rig.host(["dlq", "replay", "2", "--data-file", "good.json"]).ok();
+    rig.drain();
+    let seen = rig.data_of("seen");
+    let ids: Vec<&Value> = seen.iter().map(|report| &report["id"]).collect();
+    assert_eq!(ids, ["0", "1"]);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
+    let rig = with_dead_letters(3);
+    let (before, events) = (rig.dead_letters(), "SELECT count(*) FROM events");
+    let published = rig.number(events);
+    let said = rig.host(["dlq", "replay", "--group", "chaos", "--all", "--dry-run"]).ok();
+    assert_eq!(said.matches("would replay dead letter").count(), 3, "{said}");
+    let said = rig.host(["dlq", "replay", "2", "--dry-run"]).ok();
+    assert!(said.contains("would replay dead letter 2"), "{said}");
+    assert!(rig.host(["dlq", "replay", "9", "--dry-run"]).failed(1).contains("dead letter 9 not found"));
+    assert_eq!(rig.dead_letters(), before);
+    assert_eq!(rig.number(events), published);
+}
+
+#[test]
+fn dead_letters_are_listed_replayed_and_discarded_while_the_host_runs() {
+    let rig = Rig::new(&rejecting());
+    rig.publish(&[event("nothing", 0, json!(null))]);
+    let host = rig.spawn_run();
+    host.wait_until_leading("chaos");
+    let events: Vec<Value> =
+        (0..4).map(|n| with(event("command", n, json!({ "do": "reject" })), "n", n)).collect();
+    rig.publish(&events);
+    rig.wait_until_handled("chaos", 5);
+    assert_eq!(rig.dead_letters().len(), 4);
+    let _ = rig.host(["dlq", "replay", "1", "--data", r#"{"do":"count","key":"mended"}"#]).ok();
+    rig.wait_until_handled("chaos", 6);
+    assert_eq!(rig.state("chaos", "mended"), 1);
+    let said = rig.host(["dlq", "discard", "2"]).ok();
+    assert!(said.contains("dead letter 2 is discarded"), "{said}");
+    let complaint = rig.host(["dlq", "discard", "2"]).failed(1);
+    assert!(complaint.contains("dead letter 2 not found"), "{complaint}");
+    let left: BTreeSet<i64> =
+        rig.dead_letters().iter().map(|letter| letter["id"].as_i64().expect("an id")).collect();
+    assert_eq!(left, [3, 4].into());
+    host.stop();
+}
