@@ -205,7 +205,9 @@ fn main() {
     });
     if !host.is_zero() {
         let ratio = native.as_secs_f64() / host.as_secs_f64();
-        println!("drain_sqlite: host reaches {ratio:.2} of the native loop (medians {host:?} and {native:?})");
+        println!(
+            "drain_sqlite: host reaches {ratio:.2} of the native loop (medians {host:?} and {native:?})"
+        );
     }
     criterion.final_summary();
 }

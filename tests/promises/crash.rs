@@ -25,7 +25,9 @@ fn kills_at_any_moment_lose_nothing_and_repeat_nothing_in_the_database() {
         .attempts(100)
         .set("batch.max_events = 50")]));
     let events: Vec<Value> = (0..EVENTS)
-        .map(|n| with(event(if n % 2 == 0 { "a" } else { "b" }, n, json!({ "n": n })), "seen", true))
+        .map(|n| {
+            with(event(if n % 2 == 0 { "a" } else { "b" }, n, json!({ "n": n })), "seen", true)
+        })
         .collect();
     rig.publish(&events);
 
@@ -48,7 +50,10 @@ fn kills_at_any_moment_lose_nothing_and_repeat_nothing_in_the_database() {
     assert_eq!(check_what_is_committed(&rig), EVENTS);
     assert_eq!(rig.state("tally", "type/a"), EVENTS / 2);
     assert_eq!(rig.number("SELECT count(DISTINCT id) FROM events WHERE type = 'seen'"), EVENTS);
-    assert_eq!(rig.number("SELECT count(DISTINCT subject) FROM events WHERE type = 'seen'"), EVENTS);
+    assert_eq!(
+        rig.number("SELECT count(DISTINCT subject) FROM events WHERE type = 'seen'"),
+        EVENTS
+    );
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
@@ -59,7 +64,8 @@ fn kills_among_failing_events_make_no_dead_letter_twice_and_lose_none() {
         .set("batch.max_events = 20")]));
     let events: Vec<Value> = (0..1_000)
         .map(|n| {
-            let end = if n % 3 == 0 { json!({ "do": "reject" }) } else { json!({ "do": "succeed" }) };
+            let end =
+                if n % 3 == 0 { json!({ "do": "reject" }) } else { json!({ "do": "succeed" }) };
             event("command", n, json!([{ "do": "count", "key": "count" }, end]))
         })
         .collect();
@@ -132,7 +138,7 @@ fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_s
 #[test]
 fn a_group_that_is_careful_after_crashes_says_so_in_status() {
     let rig = Rig::new(&Settings::of([
-        Handler::new("poisoned", "chaos", &["command"]).set("limits.timeout = \"1h\""),
+        Handler::new("poisoned", "chaos", &["command"]).set("limits.timeout = \"1h\"")
     ]));
     let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
     rig.publish(&[event("command", 1, deadly)]);

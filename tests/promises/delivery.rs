@@ -35,7 +35,11 @@ fn every_subscribed_event_is_handled_or_a_dead_letter_and_no_other_is() {
         let done = json!({ "do": "emit", "type": "done", "data": &id });
         let data = if command.is_object() { json!([done, command]) } else { command };
         events.push(event("command", &id, data));
-        if succeeds { good.insert(id) } else { bad.insert(id) };
+        if succeeds {
+            good.insert(id)
+        } else {
+            bad.insert(id)
+        };
         events.push(event("count.a", format!("a-{n}"), json!(null)));
         events.push(event("count.b", format!("b-{n}"), json!({ "n": n })));
         events.push(event("counter", format!("c-{n}"), json!(null)));
@@ -67,12 +71,8 @@ fn every_subscribed_event_is_handled_or_a_dead_letter_and_no_other_is() {
 // Promise 2.
 #[test]
 fn what_a_failed_attempt_emitted_and_wrote_is_dropped() {
-    let rig = Rig::new(&Settings::of([
-        Handler::new("chaos", "chaos", &["command"]).attempts(3),
-    ]));
-    let effects = |name: &str, end: Value| {
-        json!([{ "do": "emit", "type": name, "count": 2 }, { "do": "count", "key": name }, end])
-    };
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"]).attempts(3)]));
+    let effects = |name: &str, end: Value| json!([{ "do": "emit", "type": name, "count": 2 }, { "do": "count", "key": name }, end]);
     rig.publish(&[
         event("command", 1, effects("late", json!({ "do": "fail-until-attempt", "attempt": 3 }))),
         event("command", 2, effects("rejected", json!({ "do": "reject" }))),
@@ -94,7 +94,7 @@ fn what_a_failed_attempt_emitted_and_wrote_is_dropped() {
 fn cursor_emits_and_state_are_seen_to_move_together_or_not_at_all() {
     const EVENTS: i64 = 1_500;
     let rig = Rig::new(&Settings::of([
-        Handler::new("tally", "tally", &["a"]).set("batch.max_events = 7"),
+        Handler::new("tally", "tally", &["a"]).set("batch.max_events = 7")
     ]));
     let events: Vec<Value> =
         (0..EVENTS).map(|n| with(event("a", n, json!(null)), "seen", true)).collect();
@@ -119,16 +119,19 @@ fn cursor_emits_and_state_are_seen_to_move_together_or_not_at_all() {
 // Promise 4.
 #[test]
 fn a_group_that_fails_hangs_or_is_paused_slows_no_other() {
-    let rig = Rig::new(&Settings::of([
-        Handler::new("failing", "chaos", &["bad"])
-            .set("retry = { max_attempts = 1000, initial = \"1ms\", max = \"1ms\" }"),
-        Handler::new("waiting", "chaos", &["bad"]).set("retry = { initial = \"1h\", max = \"1h\" }"),
-        Handler::new("hanging", "hold", &["hold"]).set("limits.timeout = \"1h\""),
-        Handler::new("spinning", "chaos", &["spin"]).set("limits.timeout = \"1h\""),
-        Handler::new("paused", "tally", &["good"]),
-        Handler::new("innocent", "tally", &["good"]),
-    ])
-    .top("grace = \"0s\""));
+    let rig = Rig::new(
+        &Settings::of([
+            Handler::new("failing", "chaos", &["bad"])
+                .set("retry = { max_attempts = 1000, initial = \"1ms\", max = \"1ms\" }"),
+            Handler::new("waiting", "chaos", &["bad"])
+                .set("retry = { initial = \"1h\", max = \"1h\" }"),
+            Handler::new("hanging", "hold", &["hold"]).set("limits.timeout = \"1h\""),
+            Handler::new("spinning", "chaos", &["spin"]).set("limits.timeout = \"1h\""),
+            Handler::new("paused", "tally", &["good"]),
+            Handler::new("innocent", "tally", &["good"]),
+        ])
+        .top("grace = \"0s\""),
+    );
     rig.publish(&[event("nothing", 0, json!(null))]);
     let host = rig.spawn_run();
     host.wait_until_leading("paused");
@@ -229,9 +232,8 @@ fn seconds(line: &Value) -> f64 {
 // Promise 6.
 #[test]
 fn a_rejected_event_becomes_a_dead_letter_at_once() {
-    let rig = Rig::new(&Settings::of([
-        Handler::new("chaos", "chaos", &["command"]).set("retry = { initial = \"1h\", max = \"1h\" }"),
-    ]));
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])
+        .set("retry = { initial = \"1h\", max = \"1h\" }")]));
     rig.publish(&[
         event("command", "bad", json!({ "do": "reject", "text": "never" })),
         event("command", "good", json!({ "do": "count", "key": "later" })),
@@ -272,7 +274,8 @@ fn data_that_is_not_json_comes_back_from_the_dead_letters_byte_for_byte() {
 fn a_pending_retry_survives_a_restart_and_is_not_early() {
     let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])
         .set("retry = { initial = \"2s\", max = \"2s\", jitter = 0 }")]));
-    let data = json!([{ "do": "fail-until-attempt", "attempt": 2 }, { "do": "report", "type": "seen" }]);
+    let data =
+        json!([{ "do": "fail-until-attempt", "attempt": 2 }, { "do": "report", "type": "seen" }]);
     rig.publish(&[event("command", 1, data)]);
     let host = rig.spawn_run();
     let head = wait_for("a retry is pending", tests::PATIENCE, || {
@@ -315,7 +318,11 @@ fn a_stop_a_kill_and_a_restart_burn_no_attempt() {
         let host = rig.spawn_run();
         let line = host.wait_for_log("the event is under way", guest_says("begun"));
         assert_eq!(line["span"]["attempt"], 1);
-        if way == "kill" { host.kill9() } else { host.stop() }
+        if way == "kill" {
+            host.kill9()
+        } else {
+            host.stop()
+        }
         let group = rig.group("chaos");
         assert_eq!((&group["position"], &group["dead_letters"]), (&json!(0), &json!(0)), "{way}");
     }
@@ -331,7 +338,9 @@ fn a_component_that_is_missing_counts_no_attempt_and_leaves_the_cursor() {
     let settings = Settings::of([Handler::new("chaos", "chaos", &["command"]).attempts(1)]);
     let rig = Rig::new(&settings);
     rig.publish(&[event("command", 1, json!({ "do": "count", "key": "handled" }))]);
-    rig.configure(&Settings::of([Handler::of_file("chaos", "gone.wasm", &["command"]).attempts(1)]));
+    rig.configure(&Settings::of(
+        [Handler::of_file("chaos", "gone.wasm", &["command"]).attempts(1)],
+    ));
     let complaint = rig.host(["run", "--drain"]).failed(1);
     assert!(complaint.contains("gone.wasm"), "{complaint}");
     rig.configure(&settings);

@@ -23,7 +23,8 @@ fn two_hosts_on_one_database_handle_each_event_once_and_one_leads() {
     rig.wait_until_handled("tally", EVENTS);
     let standby = "another host leads; standing by";
     let leading: Vec<usize> = hosts.iter().map(|host| host.count_messages("leading")).collect();
-    let (leader, other) = if leading[0] == 1 { (&hosts[0], &hosts[1]) } else { (&hosts[1], &hosts[0]) };
+    let (leader, other) =
+        if leading[0] == 1 { (&hosts[0], &hosts[1]) } else { (&hosts[1], &hosts[0]) };
     other.wait_for_message(standby);
     assert_eq!((leader.count_messages("leading"), other.count_messages("leading")), (1, 0));
     assert_eq!(leader.count_messages(standby), 0);

@@ -25,21 +25,35 @@ fn a_bad_configuration_is_refused_with_its_place_before_anything_runs() {
     let rig = Rig::new(&tally());
     let good = tally().to_toml();
     let cases: &[(String, &[&str])] = &[
-        (format!("{good}suscribe = [\"b\"]\n"), &["handlers.toml:5:1: unknown key `suscribe`", "`subscribe`?"]),
+        (
+            format!("{good}suscribe = [\"b\"]\n"),
+            &["handlers.toml:5:1: unknown key `suscribe`", "`subscribe`?"],
+        ),
         (format!("{good}limits.timeout = 5\n"), &["handlers.toml:5:", "`timeout` needs a unit"]),
-        (format!("{good}limits.timeout = \"soon\"\n"), &["handlers.toml:5:", "`soon`", "not a duration"]),
-        (format!("{good}limits.memory = \"many\"\n"), &["handlers.toml:5:", "`many`", "not a size"]),
+        (
+            format!("{good}limits.timeout = \"soon\"\n"),
+            &["handlers.toml:5:", "`soon`", "not a duration"],
+        ),
+        (
+            format!("{good}limits.memory = \"many\"\n"),
+            &["handlers.toml:5:", "`many`", "not a size"],
+        ),
         (format!("{good}ordering = \"key\"\n"), &["handlers.toml:5:", "later version"]),
         (format!("{good}group = \n"), &["handlers.toml:5:"]),
         (
-            format!("{good}[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"a\"]\ngroup = \"tally\"\n"),
+            format!(
+                "{good}[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"a\"]\ngroup = \"tally\"\n"
+            ),
             &["handlers.toml:8:", "`tally` (line 2) and `copy`", "group"],
         ),
         (good.replace("[\"a\"]", "[]"), &["handlers.toml:4:", "subscri"]),
-        (good.replace("[\"a\"]", "[\"\"]"), &["handlers.toml:4:", "subscri"]),
+        (good.replace("[\"a\"]", "[\"\"]"), &["handlers.toml:4:", "is no event type"]),
         (good.replace("subscribe = [\"a\"]", ""), &["handlers.toml:2:", "`subscribe`"]),
         (format!("database = \"mysql://x\"\n{good}"), &["handlers.toml:1:", "sqlite:host.db"]),
-        (format!("{good}allow.env = {{ A = \"${{NOT_SET_ANYWHERE}}\" }}\n"), &["handlers.toml:5:", "NOT_SET_ANYWHERE"]),
+        (
+            format!("{good}allow.env = {{ A = \"${{NOT_SET_ANYWHERE}}\" }}\n"),
+            &["handlers.toml:5:", "NOT_SET_ANYWHERE"],
+        ),
         (String::new(), &["handlers.toml:1:1", "no handlers"]),
         ("[handlers".to_owned(), &["handlers.toml:1:"]),
     ];
@@ -61,7 +75,10 @@ fn a_bad_configuration_is_refused_with_its_place_before_anything_runs() {
 #[test]
 fn every_mistake_in_a_configuration_is_said_at_once() {
     let rig = Rig::new(&tally());
-    rig.write("handlers.toml", tally().to_toml() + "suscribe = []\nlimits.timeout = 5\nreuse = 0\n");
+    rig.write(
+        "handlers.toml",
+        tally().to_toml() + "suscribe = []\nlimits.timeout = 5\nreuse = 0\n",
+    );
     let complaint = rig.host(["check"]).failed(1);
     for line in [5, 6, 7] {
         assert!(complaint.contains(&format!("handlers.toml:{line}:")), "{complaint}");
@@ -115,7 +132,8 @@ fn a_component_that_imports_what_the_host_does_not_have_is_refused_by_name() {
         "wants.wasm",
         r#"(component (import "acme:thing/secrets@1.0.0" (instance (export "get" (func)))))"#,
     );
-    for (file, fragment) in [("nosy.wasm", "nosy.wasm"), ("wants.wasm", "acme:thing/secrets@1.0.0")] {
+    for (file, fragment) in [("nosy.wasm", "nosy.wasm"), ("wants.wasm", "acme:thing/secrets@1.0.0")]
+    {
         rig.configure(&Settings::of([Handler::of_file("bad", file, &["a"])]));
         complains(&rig.host(["check"]).failed(1), &[fragment]);
     }
@@ -136,7 +154,10 @@ fn a_file_that_is_no_usable_database_is_refused_and_left_as_it_is() {
     std::fs::remove_file(rig.database()).expect("the file is there");
     complains(&rig.host(["status"]).failed(1), &["host.db", "host migrate"]);
     assert!(!rig.database().exists(), "looking makes no database");
-    complains(&rig.host(["status", "--database", "sqlite:no/such/host.db"]).failed(1), &["no/such"]);
+    complains(
+        &rig.host(["status", "--database", "sqlite:no/such/host.db"]).failed(1),
+        &["no/such"],
+    );
     complains(&rig.host(["status", "--database", "sqlite:."]).failed(1), &["folder"]);
     let complaint = rig.host(["status", "--database", "mysql://x"]);
     assert!(matches!(complaint.code, Some(1 | 2)), "{complaint:?}");
@@ -153,7 +174,8 @@ fn a_database_of_a_newer_version_is_refused_and_left_as_it_is() {
          VALUES (9999, 'of the future', 1, x'00', 0) RETURNING 1",
     );
     let before = rig.number(migrations);
-    for command in [&["run", "--drain"][..], &["status"], &["publish", "--type", "a"], &["migrate"]] {
+    for command in [&["run", "--drain"][..], &["status"], &["publish", "--type", "a"], &["migrate"]]
+    {
         let complaint = rig.host(command).failed(1);
         let complaint = complaint.lines().last().expect("a line").to_owned();
         complains(&complaint, &["host.db", "newer"]);
@@ -223,7 +245,10 @@ fn a_file_with_a_broken_line_is_refused_with_the_lines_number_and_published_not_
         (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","time":"today"}"#, "`time`"),
         (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","Bad-Name":"x"}"#, "Bad-Name"),
         (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","ext":{"a":1}}"#, "ext"),
-        (r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","data_base64":"%%%"}"#, "data_base64"),
+        (
+            r#"{"specversion":"1.0","id":"1","source":"/t","type":"a","data_base64":"%%%"}"#,
+            "data_base64",
+        ),
     ] {
         let mut lines = good.clone();
         lines[1_200] = bad.to_owned();
@@ -241,7 +266,8 @@ fn a_file_with_a_broken_line_is_refused_with_the_lines_number_and_published_not_
 #[test]
 fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there() {
     let rig = Rig::new(&tally());
-    let mut lines: Vec<String> = (0..2_500).map(|n| event("a", n, json!(null)).to_string()).collect();
+    let mut lines: Vec<String> =
+        (0..2_500).map(|n| event("a", n, json!(null)).to_string()).collect();
     let good = std::mem::replace(&mut lines[2_200], "{".to_owned());
     let complaint = rig.host_reading(&["publish", "--file", "-"], lines.join("\n")).failed(1);
     complains(&complaint, &["line 2201", "--from-line 2201", "2200 events"]);
@@ -277,9 +303,25 @@ fn what_is_published_comes_out_as_it_went_in() {
     }
     rig.publish([&whole, &nulls]);
     let said = rig.host([
-        "publish", "--type", "a", "--id", "3", "--subject", "s", "--time", "2020-02-29T23:59:59Z",
-        "--source", "/tests", "--data", r#"{"do":"reject"}"#, "--extension", "boolean=true",
-        "--extension", "integer=-2147483648", "--extension", "string=text",
+        "publish",
+        "--type",
+        "a",
+        "--id",
+        "3",
+        "--subject",
+        "s",
+        "--time",
+        "2020-02-29T23:59:59Z",
+        "--source",
+        "/tests",
+        "--data",
+        r#"{"do":"reject"}"#,
+        "--extension",
+        "boolean=true",
+        "--extension",
+        "integer=-2147483648",
+        "--extension",
+        "string=text",
     ]);
     assert_eq!(said.ok(), "1 event published, position 3\n");
     rig.drain();
@@ -317,9 +359,8 @@ fn a_stop_lets_the_event_under_way_finish_and_settles_it() {
 
 /// A rig whose handler is under way for an hour, if nobody stops it.
 fn under_way(grace: &str) -> (Rig, tests::Running) {
-    let handler = Handler::new("chaos", "chaos", &["command"])
-        .set("limits.timeout = \"1h\"")
-        .attempts(1);
+    let handler =
+        Handler::new("chaos", "chaos", &["command"]).set("limits.timeout = \"1h\"").attempts(1);
     let rig = Rig::new(&Settings::of([handler]).top(&format!("grace = {grace:?}")));
     let done = json!({ "do": "count", "key": "before" });
     let long = json!([{ "do": "log", "line": "begun" }, { "do": "sleep", "ms": 3_000_000 }]);
@@ -414,7 +455,10 @@ fn status_says_who_leads_how_far_it_is_and_what_holds_it_up() {
     assert_eq!(waiting["head"]["failure"]["kind"], "trap");
 
     let text = rig.host(["status"]).ok();
-    assert!(text.contains("paused: paused: maintenance; `host groups resume paused` goes on"), "{text}");
+    assert!(
+        text.contains("paused: paused: maintenance; `host groups resume paused` goes on"),
+        "{text}"
+    );
     assert!(text.contains("waiting: the event at position 3 waits for attempt 2"), "{text}");
     assert_eq!(rig.json(&["groups", "list"]).as_array().map(Vec::len), Some(3));
     host.stop();
@@ -471,7 +515,10 @@ fn a_group_is_not_removed_while_it_has_dead_letters_or_a_leader() {
     complains(&rig.host(["groups", "remove", "chaos"]).failed(1), &["chaos", "dead letter"]);
     assert_eq!((rig.state("chaos", "count"), rig.dead_letters().len()), (1, 1));
     let _ = rig.host(["groups", "remove", "chaos", "--with-dead-letters"]).ok();
-    assert_eq!(rig.number("SELECT (SELECT count(*) FROM dead_letters) + (SELECT count(*) FROM state)"), 0);
+    assert_eq!(
+        rig.number("SELECT (SELECT count(*) FROM dead_letters) + (SELECT count(*) FROM state)"),
+        0
+    );
     complains(&rig.host(["groups", "show", "chaos"]).failed(1), &["group `chaos` not found"]);
 }
 
@@ -490,10 +537,14 @@ fn the_log_is_quiet_while_events_flow() {
 // Logs.
 #[test]
 fn a_guests_line_carries_its_handler_and_the_attempt_it_was_written_in() {
-    let rig = Rig::new(
-        &Settings::of([Handler::new("chaos", "chaos", &["command"]).set("group = \"other\"")]),
-    );
-    rig.publish(&[event("command", "the id", json!({ "do": "log", "line": "hello", "level": "warn" }))]);
+    let rig = Rig::new(&Settings::of([
+        Handler::new("chaos", "chaos", &["command"]).set("group = \"other\"")
+    ]));
+    rig.publish(&[event(
+        "command",
+        "the id",
+        json!({ "do": "log", "line": "hello", "level": "warn" }),
+    )]);
     let mut host = rig.spawn(&["run", "--drain"]);
     assert!(host.wait().success());
     let line = host.wait_for_message("hello");

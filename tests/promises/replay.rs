@@ -167,7 +167,9 @@ fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
     assert_eq!(said.matches("would replay dead letter").count(), 3, "{said}");
     let said = rig.host(["dlq", "replay", "2", "--dry-run"]).ok();
     assert!(said.contains("would replay dead letter 2"), "{said}");
-    assert!(rig.host(["dlq", "replay", "9", "--dry-run"]).failed(1).contains("dead letter 9 not found"));
+    assert!(
+        rig.host(["dlq", "replay", "9", "--dry-run"]).failed(1).contains("dead letter 9 not found")
+    );
     assert_eq!(rig.dead_letters(), before);
     assert_eq!(rig.number(events), published);
 }

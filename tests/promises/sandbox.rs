@@ -72,7 +72,8 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
         let letters: Vec<&Value> =
             letters.iter().filter(|letter| letter["group"] == group).collect();
         assert_eq!(letters.len(), misdeeds.len(), "{group}");
-        for (letter, (n, (command, kind, text))) in letters.iter().zip(misdeeds.iter().enumerate()) {
+        for (letter, (n, (command, kind, text))) in letters.iter().zip(misdeeds.iter().enumerate())
+        {
             let said = letter["failure"]["text"].as_str().expect("a text");
             let what = short(command);
             assert_eq!(letter["event"]["id"], format!("bad-{n}"), "{what}");
@@ -87,8 +88,13 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
     assert!(letters.iter().all(|letter| letter["group"] != "innocent"));
     assert_eq!(rig.state("innocent", "count"), events.len() as i64);
     assert_eq!(rig.number("SELECT count(*) FROM events WHERE type = 'huge'"), 0);
-    assert_eq!(rig.number("SELECT count(*) FROM state WHERE key NOT IN ('good', 'count')
-                           AND key NOT LIKE 'type/%'"), 0);
+    assert_eq!(
+        rig.number(
+            "SELECT count(*) FROM state WHERE key NOT IN ('good', 'count')
+                           AND key NOT LIKE 'type/%'"
+        ),
+        0
+    );
 }
 
 fn short(command: &Value) -> String {
@@ -149,7 +155,11 @@ fn a_handler_reaches_no_state_of_another_group() {
         Handler::new("two", "chaos", &["command"]),
     ]));
     let count = || json!({ "do": "count", "key": "shared" });
-    rig.publish(&[event("command", 1, count()), event("one", 2, count()), event("one", 3, count())]);
+    rig.publish(&[
+        event("command", 1, count()),
+        event("one", 2, count()),
+        event("one", 3, count()),
+    ]);
     rig.drain();
     assert_eq!((rig.state("one", "shared"), rig.state("two", "shared")), (3, 1));
 }
@@ -165,8 +175,15 @@ fn nothing_crosses_between_tenants() {
         Handler::new("listener", "tally", &["seen"]),
     ]));
     let publish = |tenant: Option<&str>, id: &str| {
-        let mut arguments =
-            vec!["publish", "--type", "command", "--id", id, "--data", r#"{"do":"report","type":"seen"}"#];
+        let mut arguments = vec![
+            "publish",
+            "--type",
+            "command",
+            "--id",
+            id,
+            "--data",
+            r#"{"do":"report","type":"seen"}"#,
+        ];
         arguments.extend(tenant.iter().flat_map(|tenant| ["--tenant", tenant]));
         let _ = rig.host(arguments).ok();
     };
@@ -189,6 +206,9 @@ fn nothing_crosses_between_tenants() {
         assert!(seen.contains(&wanted), "{wanted:?} in {seen:?}");
     }
     assert_eq!(rig.state("listener", "count"), 1);
-    assert_eq!(rig.number("SELECT count(*) FROM events WHERE type = 'seen' AND tenant = 'acme'"), 2);
+    assert_eq!(
+        rig.number("SELECT count(*) FROM events WHERE type = 'seen' AND tenant = 'acme'"),
+        2
+    );
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }

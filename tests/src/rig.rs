@@ -136,7 +136,9 @@ impl Rig {
     /// Waits until a group has handled everything up to a position.
     pub fn wait_until_handled(&self, group: &str, position: i64) {
         let sql = format!("SELECT position FROM consumer_groups WHERE name = '{group}'");
-        wait_until(&format!("{group} is at {position}"), PATIENCE, || self.number(&sql) >= position);
+        wait_until(&format!("{group} is at {position}"), PATIENCE, || {
+            self.number(&sql) >= position
+        });
     }
 
     /// The database file.

@@ -140,7 +140,15 @@ impl List {
             return Ok(());
         }
         let mut table = output::table([
-            "id", "group", "position", "type", "event id", "attempts", "kind", "dead since", "text",
+            "id",
+            "group",
+            "position",
+            "type",
+            "event id",
+            "attempts",
+            "kind",
+            "dead since",
+            "text",
         ]);
         for letter in &letters {
             table.add_row([

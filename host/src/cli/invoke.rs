@@ -120,7 +120,11 @@ impl Invoke {
                 output::line(format!("emit   {}", emit.to_json_string()))?;
             }
             for write in writes {
-                output::line(format!("state  {} = {}", write["key"], short(&write["value"].to_string(), 200)))?;
+                output::line(format!(
+                    "state  {} = {}",
+                    write["key"],
+                    short(&write["value"].to_string(), 200)
+                ))?;
             }
             output::line(format!(
                 "took   {milliseconds:.2} ms, {}",

@@ -109,7 +109,8 @@ impl Publish {
             ),
             (None, None) => None,
         };
-        let extensions = self.extensions.iter().map(|text| extension(text)).collect::<Result<_, _>>()?;
+        let extensions =
+            self.extensions.iter().map(|text| extension(text)).collect::<Result<_, _>>()?;
         let event = Event {
             id: self.id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             source: self.source.clone(),
@@ -164,7 +165,12 @@ impl Publish {
                     }
                     Some(Ok(line)) => {
                         last_line = line.number;
-                        bytes += line.events.iter().filter_map(|event| event.data.as_ref()).map(Vec::len).sum::<usize>();
+                        bytes += line
+                            .events
+                            .iter()
+                            .filter_map(|event| event.data.as_ref())
+                            .map(Vec::len)
+                            .sum::<usize>();
                         chunk.extend(line.events);
                     }
                     Some(Err(error)) => {

@@ -28,10 +28,7 @@ impl Status {
 }
 
 fn print(status: &LogStatus) -> std::io::Result<()> {
-    output::line(format!(
-        "log: {} events, last position {}",
-        status.events, status.last_position
-    ))?;
+    output::line(format!("log: {} events, last position {}", status.events, status.last_position))?;
     if status.groups.is_empty() {
         return output::line("no group yet: `host run` creates one for each handler");
     }
@@ -101,7 +98,10 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
             format!("; the last one failed: {}: {}", failure.kind, short(&failure.text, 200))
         });
         let why = why.unwrap_or_default();
-        return Some(format!("{}: the event at position {} {when}{why}", group.name, head.position));
+        return Some(format!(
+            "{}: the event at position {} {when}{why}",
+            group.name, head.position
+        ));
     }
     if group.lag_events > 0 && group.leader.is_none() {
         return Some(format!("{}: no host runs it; `host run` does", group.name));

@@ -632,7 +632,7 @@ async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Whatever fails, crashes or takes over, and whenever: every event is
     /// handled or a dead letter, once, in order, and the state is exact.

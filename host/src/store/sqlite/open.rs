@@ -105,10 +105,23 @@ pub(super) async fn open(database: &str, options: OpenOptions) -> Result<Connect
     let path = connections.path();
     let work = async {
         let mut writer = connections.writer().await;
-        let connection = writer.connection().await?;
-        check_encoding(connection, path).await?;
-        enter_wal(connection).await?;
-        schema::check(connection, path, options.require_schema).await
+        let begun = tokio::time::Instant::now();
+        loop {
+            // Each step reads the file, and so may meet another process that
+            // switches it to WAL, or migrates it, at this moment.
+            let opened = async {
+                let connection = writer.connection().await?;
+                check_encoding(connection, path).await?;
+                enter_wal(connection).await?;
+                schema::check(connection, path, options.require_schema).await
+            };
+            match opened.await {
+                Err(broken) if broken.is_busy() && begun.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                result => return result,
+            }
+        }
     };
     connections.within("open the database", DEADLINE, work).await?;
     Ok(connections)
@@ -178,26 +191,15 @@ async fn check_encoding(connection: &mut SqliteConnection, path: &Path) -> Resul
 /// not wait for that: where several processes open a new file at once, all but
 /// one are told that it is busy.
 async fn enter_wal(connection: &mut SqliteConnection) -> Result<(), Broken> {
-    let begun = tokio::time::Instant::now();
-    loop {
-        let mode: Result<String, Broken> = sqlx::query_scalar("PRAGMA journal_mode = WAL")
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(Broken::from);
-        match mode {
-            Ok(mode) if mode == "wal" => return Ok(()),
-            Ok(mode) => {
-                return Err(StoreError::Unusable(format!(
-                    "SQLite keeps its journal in mode `{mode}` here, and cannot change to `wal`: the file system may not support shared memory"
-                ))
-                .into());
-            }
-            Err(broken) if broken.is_busy() && begun.elapsed() < PATIENCE => {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            Err(broken) => return Err(broken),
-        }
+    let mode: String =
+        sqlx::query_scalar("PRAGMA journal_mode = WAL").fetch_one(connection).await?;
+    if mode == "wal" {
+        return Ok(());
     }
+    Err(StoreError::Unusable(format!(
+        "SQLite keeps its journal in mode `{mode}` here, and cannot change to `wal`: the file system may not support shared memory"
+    ))
+    .into())
 }
 
 #[cfg(test)]
