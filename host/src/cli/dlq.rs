@@ -222,7 +222,11 @@ impl Replay {
         let rate = self.rate.map(valid_rate).transpose()?;
         let ids = ids_of(store, group).await?;
         let Some(&last) = ids.last() else {
-            output::line(format!("group {group} has no dead letters"))?;
+            if self.json {
+                output::json(&Vec::<Replayed>::new())?;
+            } else {
+                output::line(format!("group {group} has no dead letters"))?;
+            }
             return Ok(());
         };
         if self.dry_run {
