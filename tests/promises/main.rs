@@ -3,8 +3,9 @@
 //!
 //! The numbers in the comments are those of the design's list of promises.
 
-mod delivery;
 mod crash;
+mod delivery;
+mod faults;
 mod leadership;
 mod operation;
 mod replay;
