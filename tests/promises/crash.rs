@@ -189,6 +189,7 @@ fn a_crash_is_not_counted_against_an_event_that_was_merely_under_way() {
     // Twice, with nothing to do for the bystander.
     for _ in 0..2 {
         let host = rig.spawn_run();
+        host.wait_until_leading("bystander");
         wait_until_deadly(&host);
         host.kill9();
     }
