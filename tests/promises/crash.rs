@@ -159,3 +159,94 @@ fn a_group_that_is_careful_after_crashes_says_so_in_status() {
     assert!(status.contains("one event at a time after crashes"), "{status}");
     host.kill9();
 }
+
+// Promise 8.
+#[test]
+fn a_group_that_was_idle_is_not_suspected_after_crashes() {
+    let rig = Rig::new(&Settings::of([Handler::new("idle", "tally", &["a"])]));
+    rig.publish(&[event("nothing", 0, json!(null))]);
+    rig.drain();
+    for _ in 0..3 {
+        let host = rig.spawn_run();
+        host.wait_until_leading("idle");
+        host.kill9();
+    }
+    let log = rig.drain();
+    assert!(!log.contains("no progress"), "{log}");
+}
+
+/// An event of one group kills the process while an event of another group, which
+/// had nothing to do until then, is under way.
+// Promises 4 and 8.
+#[test]
+fn a_crash_is_not_counted_against_an_event_that_was_merely_under_way() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("poisoned", "chaos", &["command"])
+            .attempts(2)
+            .set("limits.timeout = \"1h\"")
+            .set("batch.max_events = 1"),
+        Handler::new("bystander", "chaos", &["slow"]).attempts(1),
+    ]));
+    let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
+    rig.publish(&[
+        event("command", 1, json!({ "do": "count", "key": "count" })),
+        event("command", 2, deadly),
+    ]);
+    // Twice, with nothing to do for the bystander.
+    for _ in 0..2 {
+        let host = rig.spawn_run();
+        host.wait_until_leading("bystander");
+        wait_until_deadly(&host);
+        host.kill9();
+    }
+    let slow = json!([
+        { "do": "log", "line": "slow" },
+        { "do": "sleep", "ms": 2000 },
+        { "do": "report", "type": "seen" },
+    ]);
+    rig.publish(&[event("slow", 3, slow)]);
+    for _ in 0..10 {
+        let host = rig.spawn_run();
+        let line = host.wait_for_log("the deadly event is under way, or dead", |line| {
+            line["message"] == "deadly"
+                || (line["message"] == "dead letter" && line["group"] == "poisoned")
+        });
+        if line["message"] == "dead letter" {
+            host.stop();
+            break;
+        }
+        // Not in every run: those that are suspected wait for one another.
+        let _ = host.look_for_log_within(Duration::from_secs(1), |line| line["message"] == "slow");
+        host.kill9();
+    }
+    rig.drain();
+    let letters: Vec<(Value, Value)> = rig
+        .dead_letters()
+        .iter()
+        .map(|letter| (letter["group"].clone(), letter["failure"]["kind"].clone()))
+        .collect();
+    assert_eq!(letters, [(json!("poisoned"), json!("crash"))]);
+    let seen = rig.data_of("seen");
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0]["attempt"], 1);
+}
+
+#[test]
+fn a_publisher_that_is_killed_has_published_the_first_lines_of_its_file() {
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
+    let events: String =
+        (0..30_000).map(|n| format!("{}\n", event("a", n, json!({ "n": n })))).collect();
+    rig.write("many.jsonl", events);
+    let publisher = rig.spawn(&["publish", "--file", "many.jsonl"]);
+    wait_until("some are published", tests::PATIENCE, || {
+        rig.database().exists()
+            && rig.number("SELECT count(*) FROM sqlite_schema WHERE name = 'events'") == 1
+            && rig.number("SELECT count(*) FROM events") > 0
+    });
+    publisher.kill9();
+    let [count, last] = rig.numbers("SELECT count(*), max(CAST(id AS INTEGER)) FROM events");
+    assert!(count < 30_000, "the kill came too late");
+    assert_eq!(last, count - 1, "there is a gap");
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), count);
+}

@@ -5,6 +5,7 @@
 
 mod crash;
 mod delivery;
+mod faults;
 mod leadership;
 mod operation;
 mod replay;

@@ -47,7 +47,7 @@ fn a_bad_configuration_is_refused_with_its_place_before_anything_runs() {
             &["handlers.toml:8:", "`tally` (line 2) and `copy`", "group"],
         ),
         (good.replace("[\"a\"]", "[]"), &["handlers.toml:4:", "subscri"]),
-        (good.replace("[\"a\"]", "[\"\"]"), &["handlers.toml:4:", "is no event type"]),
+        (good.replace("[\"a\"]", "[\"\"]"), &["handlers.toml:4:", "no event type"]),
         (good.replace("subscribe = [\"a\"]", ""), &["handlers.toml:2:", "`subscribe`"]),
         (format!("database = \"mysql://x\"\n{good}"), &["handlers.toml:1:", "sqlite:host.db"]),
         (
@@ -120,23 +120,35 @@ fn a_component_that_cannot_be_run_is_refused_before_anything_runs() {
 #[test]
 fn a_component_that_imports_what_the_host_does_not_have_is_refused_by_name() {
     let rig = Rig::new(&tally());
-    // A component in the text format, which the host reads too.
-    rig.write(
-        "nosy.wasm",
-        r#"(component
-            (import "wasi:sockets/tcp@0.2.0" (instance (export "connect" (func))))
-            (instance $handler (export "nothing" (instance)))
-        )"#,
-    );
-    rig.write(
-        "wants.wasm",
-        r#"(component (import "acme:thing/secrets@1.0.0" (instance (export "get" (func)))))"#,
-    );
-    for (file, fragment) in [("nosy.wasm", "nosy.wasm"), ("wants.wasm", "acme:thing/secrets@1.0.0")]
-    {
-        rig.configure(&Settings::of([Handler::of_file("bad", file, &["a"])]));
-        complains(&rig.host(["check"]).failed(1), &[fragment]);
+    // Components in the text format, which the host reads too.
+    for (name, fragments) in [
+        ("wasi:sockets/tcp@0.2.0", &["wasi:sockets/tcp@0.2.0"][..]),
+        ("wasi:http/outgoing-handler@0.2.0", &["wasi:http/outgoing-handler@0.2.0"]),
+        ("acme:thing/secrets@1.0.0", &["acme:thing/secrets@1.0.0", "does not have"]),
+        ("event-host:handler/outbox@7.0.0", &["event-host:handler/outbox@7.0.0", "0.1.0"]),
+    ] {
+        let import = format!("(import {name:?} (instance $i (export \"get\" (func))))");
+        let handler = r#"(component $c
+                (core module $m (func (export "f") (param i32) (result i32) i32.const 0))
+                (core instance $i (instantiate $m)))
+            (instance $e (instantiate $c))
+            (export "event-host:handler/handler@0.1.0" (instance $e))"#;
+        rig.write("bad.wasm", format!("(component {import} {handler})"));
+        rig.configure(&Settings::of([Handler::of_file("bad", "bad.wasm", &["a"])]));
+        let complaint = rig.host(["check"]).failed(1);
+        complains(&complaint, fragments);
+        complains(&complaint, &["bad.wasm"]);
     }
+    assert!(!rig.database().exists(), "nothing was made");
+}
+
+// Promise 16.
+#[test]
+fn a_component_in_text_that_does_not_parse_is_refused_with_its_place() {
+    let rig = Rig::new(&Settings::of([Handler::of_file("bad", "bad.wat", &["a"])]));
+    rig.write("bad.wat", "(component\n  (import 5))");
+    let complaint = rig.host(["check"]).failed(1);
+    assert!(complaint.contains("bad.wat") && complaint.contains("2:"), "{complaint}");
 }
 
 #[test]
@@ -168,9 +180,9 @@ fn a_file_that_is_no_usable_database_is_refused_and_left_as_it_is() {
 fn a_database_of_a_newer_version_is_refused_and_left_as_it_is() {
     let rig = Rig::new(&tally());
     rig.publish(&[event("a", 1, json!(null))]);
-    let migrations = "SELECT count(*) FROM _sqlx_migrations";
+    let migrations = "SELECT count(*) FROM event_host_migrations";
     let _ = rig.number(
-        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        "INSERT INTO event_host_migrations (version, description, success, checksum, execution_time)
          VALUES (9999, 'of the future', 1, x'00', 0) RETURNING 1",
     );
     let before = rig.number(migrations);

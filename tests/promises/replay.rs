@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::{Finished, Handler, Rig, Settings, event, with};
@@ -56,10 +57,8 @@ fn two_who_replay_all_split_the_work() {
     let mut ids = Vec::new();
     for finished in both {
         let stdout = finished.ok();
-        // The second may have come when nothing was left.
-        if let Ok(replayed) = serde_json::from_str::<Vec<Value>>(&stdout) {
-            ids.extend(replayed.iter().map(|one| one["id"].as_i64().expect("an id")));
-        }
+        let replayed: Vec<Value> = serde_json::from_str(&stdout).expect("a list");
+        ids.extend(replayed.iter().map(|one| one["id"].as_i64().expect("an id")));
     }
     ids.sort_unstable();
     assert_eq!(ids, (1..=LETTERS as i64).collect::<Vec<_>>());
@@ -74,6 +73,57 @@ fn with_json_a_replay_of_nothing_is_an_empty_list() {
     let all = ["dlq", "replay", "--group", "chaos", "--all"];
     assert_eq!(rig.json(&all).as_array().map(Vec::len), Some(1));
     assert_eq!(rig.json(&all), json!([]));
+}
+
+#[test]
+fn with_json_a_dry_run_lists_what_it_would_replay() {
+    let rig = with_dead_letters(2);
+    let ids = |arguments: &[&str]| -> Vec<Value> {
+        let list = rig.json(arguments);
+        list.as_array().expect("a list").iter().map(|one| one["id"].clone()).collect()
+    };
+    assert_eq!(ids(&["dlq", "replay", "2", "--dry-run"]), [2]);
+    assert_eq!(ids(&["dlq", "replay", "--group", "chaos", "--all", "--dry-run"]), [1, 2]);
+}
+
+#[test]
+fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued() {
+    const LETTERS: i64 = 2_000;
+    let rig = with_dead_letters(LETTERS as usize);
+    let mut before = LETTERS;
+    let mut broken_off = 0;
+    for _ in 0..10 {
+        let replay = rig.spawn(&["dlq", "replay", "--group", "chaos", "--all"]);
+        // The moment of the kill is what is random here, so nothing is waited for.
+        thread::sleep(Duration::from_millis(fastrand::u64(5..60)));
+        replay.kill9();
+        let [dead, queued, both] = rig.numbers(
+            "SELECT (SELECT count(*) FROM dead_letters),
+                    (SELECT count(*) FROM events WHERE deliver_to = 'chaos'),
+                    (SELECT count(*) FROM dead_letters JOIN events ON events.id = event_id
+                     WHERE events.deliver_to = 'chaos')",
+        );
+        assert_eq!((dead + queued, both), (LETTERS, 0));
+        broken_off += i64::from(dead > 0 && dead < before);
+        before = dead;
+        if dead == 0 {
+            break;
+        }
+    }
+    assert!(broken_off > 0, "no kill came in the middle");
+    let _ = rig.host(["dlq", "replay", "--group", "chaos", "--all"]).ok();
+    let copies = "SELECT count(*), count(DISTINCT id) FROM events WHERE deliver_to = 'chaos'";
+    assert_eq!(rig.numbers(copies), [LETTERS, LETTERS]);
+}
+
+#[test]
+fn a_rate_spreads_a_replay_over_time() {
+    let rig = with_dead_letters(6);
+    let begun = Instant::now();
+    let _ = rig.host(["dlq", "replay", "--group", "chaos", "--all", "--rate", "5"]).ok();
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(990), "{took:?}");
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
 #[test]

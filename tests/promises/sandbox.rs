@@ -12,7 +12,7 @@ fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
         (json!({ "do": "trap" }), "trap", "unreachable"),
         (json!({ "do": "panic", "text": "on purpose" }), "trap", "unreachable"),
         (json!({ "do": "spin" }), "timeout", "limits.timeout"),
-        (json!({ "do": "sleep", "ms": 3_600_000 }), "timeout", "limits.timeout, 400ms"),
+        (json!({ "do": "sleep", "ms": 3_600_000 }), "timeout", "limits.timeout, 2s"),
         (json!({ "do": "allocate" }), "memory-limit", "limits.memory is 64.0 MiB"),
         (json!({ "do": "recurse" }), "stack-limit", "stack"),
         (json!({ "do": "flood-logs" }), "log-limit", "limits.log"),
@@ -44,7 +44,7 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
         Handler::new(name, "chaos", &["command"])
             .attempts(1)
             .set(reuse)
-            .set("limits = { timeout = \"400ms\", memory = \"64MiB\" }")
+            .set("limits = { timeout = \"2s\", memory = \"64MiB\" }")
     };
     let rig = Rig::new(&Settings::of([
         bad("kept", "reuse = \"batch\""),

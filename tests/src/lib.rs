@@ -14,6 +14,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
+pub use database::Client;
 pub use handlers::{Handler, Settings, guest_file};
 pub use process::{Finished, Running};
 pub use rig::{Rig, event, with};

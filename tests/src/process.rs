@@ -170,14 +170,26 @@ impl Running {
         what: &str,
         wanted: impl Fn(&Value) -> bool,
     ) -> Value {
+        self.look_for_log_within(patience, wanted)
+            .unwrap_or_else(|| panic!("no log line within {patience:?}: {what}\n{:#?}", self.log()))
+    }
+
+    /// Waits so long for a log line, old or new, and gives it if it comes.
+    pub fn look_for_log_within(
+        &self,
+        patience: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Option<Value> {
         let begun = Instant::now();
         let mut lines = self.log.lines.lock().expect("no reader panicked");
         loop {
             if let Some(line) = lines.iter().find(|line| wanted(line)) {
-                return line.clone();
+                return Some(line.clone());
             }
             let left = patience.saturating_sub(begun.elapsed());
-            assert!(!left.is_zero(), "no log line within {patience:?}: {what}\n{lines:#?}");
+            if left.is_zero() {
+                return None;
+            }
             lines = self.log.more.wait_timeout(lines, left).expect("no reader panicked").0;
         }
     }
@@ -214,6 +226,16 @@ impl Running {
     /// Asks it to stop as Ctrl-C does.
     pub fn interrupt(&self) {
         self.send(Signal::INT);
+    }
+
+    /// Stops it in its tracks, until [`Running::thaw`].
+    pub fn freeze(&self) {
+        self.send(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.send(Signal::CONT);
     }
 
     fn send(&self, signal: Signal) {
