@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Finished, Handler, Rig, Settings, event, with};
+use tests::{Finished, Handler, Rig, Settings, event, wait_until, with};
 
 fn rejecting() -> Settings {
     Settings::of([Handler::new("chaos", "chaos", &["command"]).attempts(1)])
@@ -94,8 +94,10 @@ fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued() {
     let mut broken_off = 0;
     for _ in 0..10 {
         let replay = rig.spawn(&["dlq", "replay", "--group", "chaos", "--all"]);
-        // The moment of the kill is what is random here, so nothing is waited for.
-        thread::sleep(Duration::from_millis(fastrand::u64(5..60)));
+        // Killed once it has begun, at whatever moment that turns out to be.
+        wait_until("the replay has begun", Duration::from_secs(30), || {
+            rig.number("SELECT count(*) FROM dead_letters") < before
+        });
         replay.kill9();
         let [dead, queued, both] = rig.numbers(
             "SELECT (SELECT count(*) FROM dead_letters),

@@ -181,11 +181,8 @@ impl Replay {
             return Err(UsageError("another payload goes with one ID".to_owned()).into());
         }
         if self.dry_run {
-            for id in self.ids {
-                let letter = store.dead_letter(DeadLetterId(id)).await?;
-                output::line(would_replay(&letter))?;
-            }
-            return Ok(());
+            let ids: Vec<_> = self.ids.into_iter().map(DeadLetterId).collect();
+            return dry_run(&*store, &ids, self.json).await;
         }
         let mut failed = false;
         let mut done = Vec::new();
@@ -230,10 +227,7 @@ impl Replay {
             return Ok(());
         };
         if self.dry_run {
-            for id in &ids {
-                output::line(would_replay(&store.dead_letter(*id).await?))?;
-            }
-            return Ok(());
+            return dry_run(store, &ids, self.json).await;
         }
         let bar = ProgressBar::new(ids.len() as u64);
         let batch = if rate.is_some() { 1 } else { REPLAY_BATCH };
@@ -312,6 +306,23 @@ async fn ids_of(store: &dyn Store, group: &GroupName) -> anyhow::Result<Vec<Dead
         }
         ids.extend(page.iter().map(|letter| letter.id));
     }
+}
+
+/// Says what a replay would do.
+async fn dry_run(store: &dyn Store, ids: &[DeadLetterId], json: bool) -> anyhow::Result<()> {
+    let mut letters = Vec::new();
+    for id in ids {
+        let letter = store.dead_letter(*id).await?;
+        if json {
+            letters.push(to_json(&letter));
+        } else {
+            output::line(would_replay(&letter))?;
+        }
+    }
+    if json {
+        output::json(&letters)?;
+    }
+    Ok(())
 }
 
 fn said(replayed: &Replayed) -> String {

@@ -140,6 +140,8 @@ struct Led {
     /// So many events are still handled one at a time, because the process may
     /// have died of one of them.
     cautious: usize,
+    /// The leadership counts as fruitless until its first settlement.
+    begun: bool,
     last_commit: Instant,
     worker: Box<dyn Worker>,
     trouble: Trouble,
@@ -151,6 +153,8 @@ struct Worked {
     state: BatchState,
     /// Events whose outcome was recorded.
     recorded: usize,
+    /// Those of them that are handled or dead letters.
+    done: usize,
     /// The handler could not be run.
     not_run: Option<String>,
     _suspect: Option<OwnedSemaphorePermit>,
@@ -165,6 +169,7 @@ impl GroupLoop {
             committed: leadership.position,
             head: leadership.head,
             cautious: 0,
+            begun: false,
             last_commit: Instant::now(),
             worker: self.handler.worker(),
             trouble: Trouble::default(),
@@ -220,6 +225,9 @@ impl GroupLoop {
             let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
             match self.fetch(led.cursor, safe, max_events).await {
                 Ok(fetched) => {
+                    if !fetched.events.is_empty() && !self.begin(led, signals).await? {
+                        continue;
+                    }
                     led.trouble.over(&self.settings.name);
                     let worked = self.work(led, &fetched, signals).await?;
                     self.finish(led, worked, signals).await?;
@@ -266,6 +274,26 @@ impl GroupLoop {
             .await
     }
 
+    /// Before the first attempt of the leadership: leaves a trace, so that
+    /// leaderships that end in a crash can be counted. Whether that worked.
+    async fn begin(&self, led: &mut Led, signals: &mut Signals) -> Result<bool, End> {
+        if led.begun {
+            return Ok(true);
+        }
+        match self.store.begin_work(&self.settings.name, led.epoch).await {
+            Ok(Settled::Committed) => {
+                led.begun = true;
+                Ok(true)
+            }
+            Ok(Settled::NotLeader) => Err(End::Superseded),
+            Err(error) => {
+                let delay = led.trouble.met(&self.settings.name, "begin work", &error);
+                signals.changed(Some(delay)).await;
+                Ok(false)
+            }
+        }
+    }
+
     /// Hands the fetched events to the handler, one after the other.
     async fn work(
         &self,
@@ -277,6 +305,7 @@ impl GroupLoop {
             open: self.open_batch(led),
             state: BatchState::new(""),
             recorded: 0,
+            done: 0,
             not_run: None,
             _suspect: None,
         };
@@ -346,7 +375,10 @@ impl GroupLoop {
                 random: fastrand::f64(),
             };
             match worked.open.record(event, attempt, report, circumstances) {
-                Next::Continue(_) => worked.recorded += 1,
+                Next::Continue(_) => {
+                    worked.recorded += 1;
+                    worked.done += 1;
+                }
                 Next::Wait(delay) => {
                     debug!(
                         group = %self.settings.name,
@@ -425,7 +457,7 @@ impl GroupLoop {
         signals: &mut Signals,
     ) -> Result<(), End> {
         led.worker.end_batch();
-        let Worked { open, state, recorded, not_run, _suspect: suspect } = worked;
+        let Worked { open, state, recorded, done, not_run, _suspect: suspect } = worked;
         if open.only_passes(recorded) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
         } else if !open.is_empty() {
@@ -433,7 +465,8 @@ impl GroupLoop {
             self.settle(led, settlement, signals).await?;
         }
         drop(suspect);
-        led.cautious = led.cautious.saturating_sub(recorded);
+        // One that waits for its next attempt may still kill the process.
+        led.cautious = led.cautious.saturating_sub(done);
         if let Some(why) = not_run {
             let delay = led.trouble.met(&self.settings.name, "run the handler", &why);
             signals.changed(Some(delay)).await;

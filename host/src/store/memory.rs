@@ -36,6 +36,7 @@ pub enum Operation {
     EnsureGroup,
     BeginLeadership,
     EndLeadership,
+    BeginWork,
     BeginAttempt,
     Settle,
     Cursor,
@@ -515,14 +516,12 @@ impl Store for MemoryStore {
             let group = log.group_mut(group)?;
             group.epoch.0 += 1;
             group.leader = Some(Leader { host: host.clone(), since: Timestamp::now() });
-            let fruitless = group.fruitless;
-            group.fruitless = fruitless.saturating_add(1);
             Ok(Leadership {
                 epoch: group.epoch,
                 position: group.position,
                 head: group.head.clone(),
                 state: group.state,
-                fruitless,
+                fruitless: group.fruitless,
             })
         })
         .await
@@ -538,6 +537,15 @@ impl Store for MemoryStore {
                 }
             }
             Ok(())
+        })
+        .await
+    }
+
+    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError> {
+        self.call(Operation::BeginWork, |log| {
+            let Some(group) = log.led(group, epoch) else { return Ok(Settled::NotLeader) };
+            group.fruitless = group.fruitless.saturating_add(1);
+            Ok(Settled::Committed)
         })
         .await
     }

@@ -274,8 +274,8 @@ pub struct Leadership {
     pub head: Option<Head>,
     /// Whether the group is to be run.
     pub state: GroupState,
-    /// How many leaderships in a row, before this one, ended without a
-    /// settlement and without a clean end.
+    /// How many leaderships in a row, before this one, began work and ended
+    /// without a settlement and without a clean end.
     pub fruitless: u32,
 }
 
@@ -516,8 +516,8 @@ pub trait Store: Send + Sync + 'static {
     /// Creates the group if it does not exist, and records its subscription.
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError>;
 
-    /// Raises the epoch, records the leader, counts the leadership as fruitless
-    /// until something is settled. The caller holds the group's lock.
+    /// Raises the epoch and records the leader. The caller holds the group's
+    /// lock.
     async fn begin_leadership(
         &self,
         group: &GroupName,
@@ -527,6 +527,11 @@ pub trait Store: Send + Sync + 'static {
     /// Records a clean end: no leader, nothing in flight, not fruitless. A
     /// stale epoch is ignored.
     async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError>;
+
+    /// Counts the leadership as fruitless until something is settled. Called
+    /// once, before the first attempt of a leadership, so that a leader that had
+    /// nothing to do is not counted.
+    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError>;
 
     /// Records, before it begins, the attempt that a crash would leave behind.
     /// Not progress: it does not end a run of fruitless leaderships.

@@ -539,6 +539,7 @@ fn incident() -> impl Strategy<Value = Incident> {
         3 => Just(Operation::Settle),
         1 => Just(Operation::Fetch),
         1 => Just(Operation::Cursor),
+        1 => Just(Operation::BeginWork),
         1 => Just(Operation::BeginAttempt),
         1 => Just(Operation::StateGet),
     ];

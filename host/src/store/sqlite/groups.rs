@@ -160,9 +160,9 @@ pub(super) async fn begin_leadership(
     .await?;
     let row = sqlx::query(concat!(
         "UPDATE consumer_groups
-         SET epoch = epoch + 1, leader = ?, leader_since = ?, fruitless = fruitless + 1
+         SET epoch = epoch + 1, leader = ?, leader_since = ?
          WHERE name = ?
-         RETURNING epoch, position, state, fruitless - 1, ",
+         RETURNING epoch, position, state, fruitless, ",
         head_columns!()
     ))
     .bind(&host.id)
@@ -215,6 +215,21 @@ pub(super) async fn end_leadership(
 
 /// One statement, which takes the write lock before it reads anything, like an
 /// immediate transaction, and commits by itself.
+pub(super) async fn begin_work(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    epoch: Epoch,
+) -> Result<Settled, Broken> {
+    let done = sqlx::query(
+        "UPDATE consumer_groups SET fruitless = fruitless + 1 WHERE name = ? AND epoch = ?",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
 pub(super) async fn begin_attempt(
     connection: &mut SqliteConnection,
     group: &GroupName,

@@ -126,6 +126,12 @@ impl Store for SqliteStore {
         })
     }
 
+    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError> {
+        on_writer!(self.connections, "record the begin of work", |c| {
+            groups::begin_work(c, group, epoch)
+        })
+    }
+
     async fn begin_attempt(
         &self,
         group: &GroupName,

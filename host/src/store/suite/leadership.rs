@@ -74,7 +74,18 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
     let store = database.handle().await;
     let name = group("g");
     store.ensure_group(&settings("g")).await.unwrap();
-    let begin = || async { store.begin_leadership(&name, &host("one")).await.unwrap() };
+    let begin = || async {
+        let leadership = store.begin_leadership(&name, &host("one")).await.unwrap();
+        let begun = store.begin_work(&name, leadership.epoch).await.unwrap();
+        assert_eq!(begun, Settled::Committed);
+        leadership
+    };
+    for _ in 0..3 {
+        let idle = store.begin_leadership(&name, &host("one")).await.unwrap();
+        assert_eq!(idle.fruitless, 0, "a leader that had nothing to do does not count");
+        let stale = Epoch(idle.epoch.0 - 1);
+        assert_eq!(store.begin_work(&name, stale).await.unwrap(), Settled::NotLeader);
+    }
     for before in 0..3 {
         let leadership = begin().await;
         assert_eq!(leadership.fruitless, before);
