@@ -89,3 +89,8 @@ pub mod __private {
     pub use crate::failure::into_failure;
     pub use crate::runtime::handle;
 }
+
+/// The handler in the project's README, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
