@@ -12,9 +12,12 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::command::stdout_of;
+use crate::command::{cargo, run, stdout_of};
 use crate::root;
 use crate::toolchain::{self, Way};
+
+/// Where cargo builds all sets, in the repository.
+const TARGET_FOLDER: &str = "target/guests-build";
 
 /// A workspace of guests, and where its modules go.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +34,20 @@ pub(crate) struct GuestSet {
 pub(crate) const TESTS: GuestSet =
     GuestSet { workspace: "tests/guests", prefix: "", output: "target/guests" };
 
+/// The example's handlers.
+pub(crate) const WEBHOOKS: GuestSet = GuestSet {
+    workspace: "examples/webhooks/handlers",
+    prefix: "webhooks_",
+    output: "examples/webhooks/components",
+};
+
 /// Every set.
-pub(crate) const ALL: &[GuestSet] = &[TESTS];
+pub(crate) const ALL: &[GuestSet] = &[TESTS, WEBHOOKS];
 
 /// Builds the sets and copies what changed to where it is used.
 pub(crate) fn build(sets: &[GuestSet], forced: Option<Way>) -> Result<()> {
     let root = root()?;
-    let target = root.join("target/guests-build");
+    let target = root.join(TARGET_FOLDER);
     let way = toolchain::find(forced, &target.join("way"))?;
     for set in sets {
         for module in build_set(&root, &target, *set, way)? {
@@ -76,6 +86,18 @@ fn build_set(root: &Path, target: &Path, set: GuestSet, way: Way) -> Result<Vec<
         bail!("cargo built no module in {}", set.workspace);
     }
     Ok(modules)
+}
+
+/// Runs the unit tests of a workspace on this machine, where the SDK has a
+/// stand-in for the host.
+pub(crate) fn test_natively(root: &Path, set: GuestSet) -> Result<()> {
+    // In the profile that the modules are built in, so that the macros, which
+    // take the longest, are there already.
+    run(cargo()
+        .args(["test", "--release", "--locked", "--manifest-path"])
+        .arg(root.join(set.workspace).join("Cargo.toml"))
+        .env("CARGO_TARGET_DIR", root.join(TARGET_FOLDER))
+        .current_dir(root))
 }
 
 fn file_name(module: &Path, prefix: &str) -> Result<String> {

@@ -5,6 +5,7 @@
 
 mod command;
 mod guests;
+mod samples;
 mod toolchain;
 
 use std::env;
@@ -25,6 +26,7 @@ Commands:
                   builds the test guests and the example's handlers for wasm;
                   --via takes one way to a wasm target instead of the first
                   that works
+  sample-events   writes the example's events anew
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +45,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
     match arguments {
         ["build-guests"] => guests::build(guests::ALL, None)?,
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
+        ["sample-events"] => samples::write()?,
         [] | ["help" | "-h" | "--help"] => print!("{USAGE}"),
         [other, ..] => {
             eprintln!("error: `{other}` with these arguments is not a command\n\n{USAGE}");
