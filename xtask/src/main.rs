@@ -4,8 +4,10 @@
 //! dependencies and reads its few arguments by hand.
 
 mod command;
+mod demo;
 mod guests;
 mod samples;
+mod test;
 mod toolchain;
 
 use std::env;
@@ -22,6 +24,9 @@ What a developer types.
 Usage: cargo xtask COMMAND
 
 Commands:
+  demo            builds the host and the example, and shows them at work
+  test [ARGS]     builds the guests and runs all tests; ARGS go to the runner
+                  of the workspace's tests, and the others are left out
   build-guests [--via installed|rustup|debian]
                   builds the test guests and the example's handlers for wasm;
                   --via takes one way to a wasm target instead of the first
@@ -45,6 +50,8 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
     match arguments {
         ["build-guests"] => guests::build(guests::ALL, None)?,
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
+        ["demo"] => demo::demo()?,
+        ["test", extra @ ..] => test::test(extra)?,
         ["sample-events"] => samples::write()?,
         [] | ["help" | "-h" | "--help"] => print!("{USAGE}"),
         [other, ..] => {

@@ -1,0 +1,40 @@
+//! `cargo xtask test`: every test there is.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::command::{cargo, probe, run};
+use crate::guests;
+use crate::root;
+
+/// Builds what the tests need and runs them all; `extra` goes to the runner.
+///
+/// With arguments of one's own only the host's tests run: they are meant to
+/// pick out some.
+pub(crate) fn test(extra: &[&str]) -> Result<()> {
+    let root = root()?;
+    guests::build(guests::ALL, None)?;
+    let in_root = |arguments: &[&str]| {
+        let mut command = cargo();
+        command.args(arguments).current_dir(&root);
+        command
+    };
+    // The black-box tests start the host, and cargo builds a binary only for the
+    // tests of its own crate. Together with the tests, because their
+    // dependencies' features would build half of the host a second time.
+    run(&mut in_root(&["build", "--workspace", "--bins", "--tests", "--locked"]))?;
+    if probe(Command::new("cargo-nextest").arg("--version")).is_some() {
+        run(in_root(&["nextest", "run", "--workspace", "--locked"]).args(extra))?;
+        if extra.is_empty() {
+            run(&mut in_root(&["test", "--doc", "--workspace", "--locked"]))?;
+        }
+    } else {
+        println!("cargo-nextest is not installed; `cargo test` takes longer");
+        run(in_root(&["test", "--workspace", "--locked"]).args(extra))?;
+    }
+    if extra.is_empty() {
+        guests::test_natively(&root, guests::WEBHOOKS)?;
+    }
+    Ok(())
+}
