@@ -204,7 +204,7 @@ fn a_failing_event_is_retried_with_backoff_and_becomes_a_whole_dead_letter() {
         .collect();
     assert_eq!(begun.iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3, 4]);
     for (pair, wait) in begun.windows(2).zip([0.2, 0.4, 0.4]) {
-        let waited = pair[1].1 - pair[0].1;
+        let waited = (pair[1].1 - pair[0].1).rem_euclid(3600.0);
         assert!(waited >= wait - 0.005 && waited < wait + 2.0, "{waited} instead of {wait}");
     }
     assert_eq!((&last["attempts"], &last["event_id"]), (&json!(4), &bad["id"]));
