@@ -76,7 +76,7 @@ fn invoke_refuses_what_is_no_event_or_no_component() {
     let complaint = rig.host(["invoke", file, "--event", "none.json"]).failed(1);
     assert!(complaint.contains("none.json"), "{complaint}");
     let complaint = rig.host(["invoke", "none.wasm", "--event", "good.json"]).failed(1);
-    assert!(complaint.contains("none.wasm: there is no such file"), "{complaint}");
+    assert_eq!(complaint, "error: none.wasm: there is no such file\n");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 // A test says what it expects by failing, also outside the function that is
 // marked as a test.
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, clippy::panic)]
 
 mod commands;
 mod crash;
