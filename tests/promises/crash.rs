@@ -175,6 +175,36 @@ fn a_group_that_was_idle_is_not_suspected_after_crashes() {
     assert!(!log.contains("no progress"), "{log}");
 }
 
+// Promises 4 and 8.
+#[test]
+fn after_crashes_of_an_idle_host_no_group_waits_for_another() {
+    let rig = Rig::new(
+        &Settings::of([
+            Handler::new("hanging", "hold", &["hold"]).set("limits.timeout = \"1h\""),
+            Handler::new("innocent", "tally", &["a"]),
+        ])
+        .top("grace = \"0s\""),
+    );
+    rig.publish(&[event("nothing", 0, json!(null))]);
+    for _ in 0..3 {
+        let host = rig.spawn_run();
+        host.wait_until_leading("hanging");
+        host.wait_until_leading("innocent");
+        host.kill9();
+    }
+    let host = rig.spawn_run();
+    host.wait_until_leading("innocent");
+    rig.publish(&[event("hold", 1, json!(3_600_000))]);
+    wait_until("the hanging group has had the time to begin", Duration::from_secs(5), || {
+        rig.group("hanging")["lag_seconds"].as_f64().is_some_and(|age| age > 0.5)
+    });
+    rig.publish(&[event("a", 2, json!(null))]);
+    wait_until("the innocent group handles its event", Duration::from_secs(10), || {
+        rig.state("innocent", "count") == 1
+    });
+    host.stop();
+}
+
 /// An event of one group kills the process while an event of another group, which
 /// had nothing to do until then, is under way.
 // Promises 4 and 8.

@@ -17,6 +17,11 @@ fn complains(complaint: &str, fragments: &[&str]) {
     for fragment in fragments {
         assert!(complaint.contains(fragment), "`{fragment}` is not in: {complaint}");
     }
+    let mut parts: Vec<&str> = complaint.split(": ").map(str::trim).collect();
+    let said = parts.len();
+    parts.sort_unstable();
+    parts.dedup();
+    assert_eq!(parts.len(), said, "something is said twice: {complaint}");
 }
 
 // Promise 16.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Handler, Rig, Settings, event, wait_until};
+use tests::{Client, Handler, Rig, Settings, event, wait_until};
 
 /// What a bad guest is told to do, and the failure that must come of it.
 fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
@@ -124,6 +124,29 @@ fn guests_that_spin_and_hang_by_the_dozen_do_not_hold_up_another_group() {
     }
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
     host.stop();
+}
+
+// Promise 13.
+#[test]
+fn an_event_that_is_larger_than_its_handlers_memory_is_a_dead_letter_and_later_ones_flow() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("small", "noop", &["a"]).attempts(2).set("limits.memory = \"16MiB\""),
+        Handler::new("large", "noop", &["a"]).attempts(2),
+    ]));
+    rig.publish(&[event("a", 1, json!(null))]);
+    Client::new(&rig).execute("INSERT INTO events (type, data) VALUES ('a', zeroblob(20000000))");
+    rig.publish(&[event("a", 3, json!(null))]);
+    rig.drain();
+    let letters = rig.json(&["dlq", "list", "--limit", "10"]);
+    assert_eq!(letters.as_array().map(Vec::len), Some(1));
+    let letter = &letters[0];
+    assert_eq!((&letter["group"], &letter["position"]), (&json!("small"), &json!(2)));
+    assert_eq!(letter["failure"]["kind"], "memory-limit");
+    let data = rig.number("SELECT length(data) FROM dead_letters");
+    assert_eq!(data, 20_000_000, "it is kept whole");
+    for group in ["small", "large"] {
+        assert_eq!(rig.group(group)["lag_events"], 0);
+    }
 }
 
 // Promise 14.

@@ -1,0 +1,166 @@
+//! Commands that other topics do not use: `invoke`, `migrate`, and where a new
+//! group begins.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tests::{Handler, Rig, Settings, event, guest_file};
+
+fn tally() -> Settings {
+    Settings::of([Handler::new("tally", "tally", &["a"])])
+}
+
+/// `host invoke` of a guest, with this event on stdin: exit code and answer.
+fn invoke(rig: &Rig, guest: &str, event: &Value, more: &[&str]) -> (Option<i32>, Value) {
+    let file = guest_file(guest);
+    let file = file.to_str().expect("a path that is text");
+    let mut arguments = vec!["invoke", file, "--event", "-", "--json"];
+    arguments.extend(more);
+    let finished = rig.host_reading(&arguments, event.to_string());
+    let answer = serde_json::from_str(&finished.stdout);
+    (finished.code, answer.unwrap_or_else(|error| panic!("{error}: {finished:?}")))
+}
+
+#[test]
+fn invoke_tells_what_a_handler_did_and_needs_no_database() {
+    let rig = Rig::new(&tally());
+    let commands = json!([
+        { "do": "log", "line": "hello", "level": "warn" },
+        { "do": "count", "key": "k" },
+        { "do": "report", "type": "seen" },
+    ]);
+    let arguments = ["--attempt", "3"];
+    let (code, answer) = invoke(&rig, "chaos", &event("a", "the id", commands), &arguments);
+    assert_eq!((code, &answer["outcome"]), (Some(0), &json!("success")));
+    assert_eq!(answer["logs"], json!([{ "level": "warn", "message": "hello" }]));
+    assert_eq!(answer["state"], json!([{ "key": "k", "value": "1" }]));
+    let seen = &answer["emits"][0];
+    assert_eq!((&seen["type"], &seen["data"]["id"]), (&json!("seen"), &json!("the id")));
+    assert_eq!(seen["data"]["attempt"], 3);
+    assert!(answer["duration_ms"].as_f64().is_some_and(|took| took > 0.0));
+    assert!(answer["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 65_536));
+    assert_eq!(answer["failure"], Value::Null);
+    assert!(!rig.database().exists());
+}
+
+#[test]
+fn invoke_of_a_failing_handler_exits_with_1_and_tells_the_failure() {
+    let rig = Rig::new(&tally());
+    let failure = |commands: Value, more: &[&str]| {
+        let (code, answer) = invoke(&rig, "chaos", &event("a", 1, commands), more);
+        assert_eq!((code, &answer["outcome"]), (Some(1), &json!("failure")), "{answer}");
+        answer["failure"].clone()
+    };
+    let retry = failure(json!({ "do": "retry", "text": "later", "after-ms": 1500 }), &[]);
+    assert_eq!(retry, json!({ "kind": "retry", "text": "later", "retry_after_ms": 1500 }));
+    assert_eq!(failure(json!({ "do": "trap" }), &[])["kind"], "trap");
+    let spin = failure(json!({ "do": "spin" }), &["--timeout", "300ms"]);
+    assert_eq!(spin["kind"], "timeout");
+    let memory = failure(json!({ "do": "allocate" }), &["--memory", "8MiB"]);
+    assert_eq!(memory["kind"], "memory-limit");
+    let granted = json!({ "do": "abort-if-env", "name": "A" });
+    assert_eq!(failure(granted.clone(), &["--env", "A=1"])["kind"], "trap");
+    assert_eq!(invoke(&rig, "chaos", &event("a", 1, granted), &[]).0, Some(0));
+}
+
+#[test]
+fn invoke_refuses_what_is_no_event_or_no_component() {
+    let rig = Rig::new(&tally());
+    let file = guest_file("noop");
+    let file = file.to_str().expect("a path that is text");
+    rig.write("bad.json", r#"{"specversion":"1.0","id":"1","source":"/t"}"#);
+    rig.write("good.json", event("a", 1, json!(null)).to_string());
+    let complaint = rig.host(["invoke", file, "--event", "bad.json"]).failed(1);
+    assert!(complaint.contains("bad.json") && complaint.contains("`type`"), "{complaint}");
+    let complaint = rig.host(["invoke", file, "--event", "none.json"]).failed(1);
+    assert!(complaint.contains("none.json"), "{complaint}");
+    let complaint = rig.host(["invoke", "none.wasm", "--event", "good.json"]).failed(1);
+    assert_eq!(complaint, "error: none.wasm: there is no such file\n");
+}
+
+#[test]
+fn migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it() {
+    let rig = Rig::new(&tally().top("migrate = false"));
+    let complaint = rig.host(["run", "--drain"]).failed(1);
+    assert!(complaint.contains("host migrate"), "{complaint}");
+    assert!(!rig.database().exists());
+    let said = rig.host(["migrate"]).ok();
+    assert!(said.contains("0001"), "{said}");
+    let again = rig.host(["migrate"]).ok();
+    assert!(!again.contains("0001"), "{again}");
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), 1);
+}
+
+#[test]
+fn a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was() {
+    let at = |name: &str, start: &str| {
+        Handler::new(name, "tally", &["a"]).set(&format!("start = {start}"))
+    };
+    let settings = Settings::of([
+        at("earliest", "\"earliest\""),
+        at("latest", "\"latest\""),
+        at("position", "3"),
+        at("time", "2026-01-04T00:00:00Z"),
+    ]);
+    let rig = Rig::new(&settings);
+    let dated = |day: i64| {
+        tests::with(event("a", day, json!(null)), "time", format!("2026-01-0{day}T00:00:00Z"))
+    };
+    rig.publish((1..=5).map(dated).collect::<Vec<_>>().iter());
+    rig.drain();
+    let counts = || ["earliest", "latest", "position", "time"].map(|name| rig.state(name, "count"));
+    assert_eq!(counts(), [5, 0, 2, 2]);
+    rig.publish(&[dated(6)]);
+    rig.drain();
+    assert_eq!(counts(), [6, 1, 3, 3]);
+}
+
+#[test]
+fn a_subscription_that_grew_reaches_later_events_and_no_earlier_ones() {
+    let rig = Rig::new(&tally());
+    rig.publish(&[event("a", 1, json!(null)), event("b", 2, json!(null))]);
+    rig.drain();
+    assert_eq!(rig.group("tally")["position"], 2, "what concerns others is passed");
+    rig.configure(&Settings::of([Handler::new("tally", "tally", &["a", "b*"])]));
+    rig.publish(&[event("bb", 3, json!(null))]);
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), 2);
+    assert_eq!(rig.group("tally")["subscribe"], json!(["a", "b*"]));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_trouble() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["a"])]));
+    let events: Vec<Value> = (0..3_000).map(|n| event("a", n, json!({ "do": "reject" }))).collect();
+    rig.publish(&events);
+    rig.drain();
+    let mut list = rig
+        .command(["dlq", "list", "--limit", "3000", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut first = String::new();
+    let stdout = list.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut first).expect("it writes");
+    let output = list.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_listing_is_cut_at_its_limit_and_says_how_to_go_on() {
+    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["a"])]));
+    let events: Vec<Value> = (0..5).map(|n| event("a", n, json!({ "do": "reject" }))).collect();
+    rig.publish(&events);
+    rig.drain();
+    let said = rig.host(["dlq", "list", "--limit", "2"]).ok();
+    assert!(said.contains("host dlq list --after 2"), "{said}");
+    let rest = rig.json(&["dlq", "list", "--after", "2", "--group", "chaos"]);
+    let ids: Vec<&Value> =
+        rest.as_array().expect("a list").iter().map(|letter| &letter["id"]).collect();
+    assert_eq!(ids, [3, 4, 5]);
+}
