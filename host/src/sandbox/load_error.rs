@@ -11,7 +11,6 @@ pub struct LoadError {
     /// The file's path, or the name that was given to bytes.
     pub origin: String,
     /// Why.
-    #[source]
     pub reason: LoadReason,
 }
 

@@ -1,34 +1,49 @@
 //! What SQLite promises beyond the suite, with real files and real processes.
 
+mod children;
+mod clients;
+mod crashes;
+mod floor;
+mod opening;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, SqliteConnection};
 
 use super::{OpenOptions, SqliteStore};
-use crate::store::Store;
+use crate::event::{Event, GroupName, Tenant};
 use crate::store::suite::TestDatabase;
+use crate::store::{GroupSettings, HostIdentity, Start, Store, Subscription};
 
 /// A database file in a folder of its own, which goes with this value.
-pub(super) struct SqliteDatabase {
+struct SqliteDatabase {
     folder: tempfile::TempDir,
 }
 
 impl SqliteDatabase {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    fn path(&self) -> PathBuf {
         self.folder.path().join("host.db")
     }
 
-    pub(super) async fn store(&self) -> SqliteStore {
+    async fn store(&self) -> SqliteStore {
         let path = self.path();
         let store =
             SqliteStore::open(path.to_str().unwrap(), OpenOptions::to_migrate()).await.unwrap();
         store.migrate().await.unwrap();
         store
+    }
+
+    /// A connection as any other program would open it.
+    async fn raw(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path());
+        options.busy_timeout(std::time::Duration::from_secs(60)).connect().await.unwrap()
     }
 }
 
@@ -40,3 +55,35 @@ impl TestDatabase for SqliteDatabase {
 }
 
 crate::store_suite!(SqliteDatabase::new());
+
+fn group(name: &str) -> GroupName {
+    name.parse().unwrap()
+}
+
+fn settings(name: &str) -> GroupSettings {
+    GroupSettings {
+        name: group(name),
+        tenant: Tenant::none(),
+        subscription: Subscription::all(),
+        start: Start::Earliest,
+    }
+}
+
+fn this_host() -> HostIdentity {
+    HostIdentity { id: "host".into(), hostname: "here".into(), pid: std::process::id() }
+}
+
+fn event(event_type: &str, id: &str) -> Event {
+    Event {
+        id: id.to_owned(),
+        source: "/tests".to_owned(),
+        event_type: event_type.to_owned(),
+        subject: None,
+        time: jiff::Timestamp::UNIX_EPOCH,
+        datacontenttype: None,
+        dataschema: None,
+        partitionkey: None,
+        extensions: [].into(),
+        data: Some(id.as_bytes().to_vec()),
+    }
+}

@@ -1,0 +1,298 @@
+//! Other programs on the same file: what they insert, and how they write.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sqlx::{Connection, Row, SqliteConnection};
+
+use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
+use crate::event::{ExtensionValue, LogEvent, Position, Tenant};
+use crate::store::{Fetch, Fetched, Settled, Settlement, Start, Store, StoreError, Subscription};
+
+async fn insert(connection: &mut SqliteConnection, sql: &'static str) {
+    sqlx::query(sql).execute(connection).await.unwrap();
+}
+
+async fn fetch(store: &SqliteStore, subscription: &Subscription, after: Position) -> Fetched {
+    let fetch = Fetch {
+        group: &group("g"),
+        tenant: &Tenant::none(),
+        subscription,
+        after,
+        up_to: store.safe_position().await.unwrap(),
+        max_events: 1_000,
+        max_bytes: usize::MAX,
+    };
+    store.fetch(fetch).await.unwrap()
+}
+
+async fn all(store: &SqliteStore) -> Vec<LogEvent> {
+    fetch(store, &Subscription::all(), Position::ZERO).await.events
+}
+
+#[tokio::test]
+async fn a_plain_insert_makes_a_whole_event() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let before = Timestamp::now();
+    let mut raw = database.raw().await;
+    insert(&mut raw, "INSERT INTO events (type, data) VALUES ('paid', '{\"id\": 7}')").await;
+    insert(&mut raw, "INSERT INTO events (type) VALUES ('paid')").await;
+    insert(&mut raw, "INSERT INTO events (type, data) VALUES ('paid', x'00ff')").await;
+
+    let events = all(&store).await;
+    let data: Vec<Option<&[u8]>> = events.iter().map(|event| event.event.data.as_deref()).collect();
+    assert_eq!(data, [Some(&b"{\"id\": 7}"[..]), None, Some(b"\x00\xff")]);
+    for LogEvent { event, deliver_to, .. } in &events {
+        let id: uuid::Uuid = event.id.parse().unwrap();
+        assert_eq!(id.get_version_num(), 4);
+        assert_eq!(id.get_variant(), uuid::Variant::RFC4122);
+        assert_eq!(event.id, id.to_string(), "in the usual form");
+        assert_eq!(event.source, "/sql");
+        let age = event.time.duration_since(before).abs();
+        assert!(age.as_secs() < 60, "{} is not now", event.time);
+        assert_eq!(*deliver_to, None);
+    }
+    assert_ne!(events[0].event.id, events[1].event.id);
+    store.ensure_group(&settings("g")).await.unwrap();
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!(status.lag_events, 3);
+    assert!((0.0..60.0).contains(&status.lag_seconds));
+}
+
+#[tokio::test]
+async fn what_another_client_inserts_can_always_be_read() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let mut raw = database.raw().await;
+    for sql in [
+        "INSERT INTO events (type, subject) VALUES (CAST(x'61ff62' AS TEXT), CAST(x'c0' AS TEXT))",
+        "INSERT INTO events (type, id, source) VALUES (7, 8, 9)",
+        "INSERT INTO events (type, time) VALUES ('t', '1769860800000000')",
+        r#"INSERT INTO events (type, extensions) VALUES ('e', '{"a": 1e3, "b": {"c": 1}, "d": 7}')"#,
+        r#"INSERT INTO events (type, extensions) VALUES ('e', '{"a": 1, "a": 2}')"#,
+        "INSERT INTO events (type, data) VALUES ('d', CAST(x'ff00' AS TEXT))",
+        "INSERT INTO events (type, deliver_to) VALUES ('only', 'g')",
+    ] {
+        insert(&mut raw, sql).await;
+    }
+    let events: Vec<LogEvent> = all(&store).await;
+    assert_eq!(events.len(), 7);
+    assert_eq!(events[0].event.event_type, "a\u{FFFD}b");
+    assert_eq!(events[0].event.subject.as_deref(), Some("\u{FFFD}"));
+    assert_eq!(events[1].event.event_type, "7");
+    assert_eq!((&*events[1].event.id, &*events[1].event.source), ("8", "9"));
+    assert_eq!(events[2].event.time, "2026-01-31T12:00:00Z".parse().unwrap());
+    let text = |text: &str| ExtensionValue::Text(text.to_owned());
+    assert_eq!(events[3].event.extensions["a"], text("1000.0"));
+    assert_eq!(events[3].event.extensions["b"], text("{\"c\":1}"));
+    assert_eq!(events[3].event.extensions["d"], ExtensionValue::Integer(7));
+    assert_eq!(events[5].event.data.as_deref(), Some(&b"\xff\x00"[..]));
+    assert_eq!(events[6].deliver_to, Some(group("g")));
+}
+
+#[tokio::test]
+async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let mut raw = database.raw().await;
+    for (sql, why) in [
+        ("INSERT INTO events (type) VALUES ('')", "type_is_text_and_not_empty"),
+        ("INSERT INTO events (type) VALUES (x'61')", "type_is_text_and_not_empty"),
+        ("INSERT INTO events (data) VALUES ('x')", "events.type"),
+        ("INSERT INTO events (type, id) VALUES ('a', '')", "id_is_text_and_not_empty"),
+        ("INSERT INTO events (type, id) VALUES ('a', NULL)", "events.id"),
+        ("INSERT INTO events (type, source) VALUES ('a', '')", "source_is_text_and_not_empty"),
+        (
+            "INSERT INTO events (type, time) VALUES ('a', '2026-01-31')",
+            "time_is_microseconds_since_1970",
+        ),
+        ("INSERT INTO events (type, time) VALUES ('a', 1.5)", "time_is_microseconds_since_1970"),
+        (
+            "INSERT INTO events (type, time) VALUES ('a', 9223372036854775807)",
+            "time_is_microseconds_since_1970",
+        ),
+        ("INSERT INTO events (type, subject) VALUES ('a', x'61')", "subject_is_text_or_null"),
+        ("INSERT INTO events (type, data) VALUES ('a', 42)", "data_is_blob_text_or_null"),
+        (
+            "INSERT INTO events (type, extensions) VALUES ('a', '[]')",
+            "extensions_are_a_json_object_or_null",
+        ),
+        (
+            "INSERT INTO events (type, extensions) VALUES ('a', '{')",
+            "extensions_are_a_json_object_or_null",
+        ),
+        ("INSERT INTO events (type, position) VALUES ('a', 0)", "position_is_above_zero"),
+        ("INSERT INTO events (type, position) VALUES ('a', -1)", "position_is_above_zero"),
+    ] {
+        let error = sqlx::query(sql).execute(&mut raw).await.expect_err(sql).to_string();
+        assert!(error.contains(why), "{sql}: {error}");
+    }
+    store.publish(&Tenant::none(), &[event("a", "1")]).await.unwrap();
+    let error = sqlx::query("UPDATE events SET type = 'b'").execute(&mut raw).await.unwrap_err();
+    assert!(error.to_string().contains("events are never changed"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_writers_never_make_a_settlement_fail() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let epoch = store.begin_leadership(&group("g"), &this_host()).await.unwrap().epoch;
+
+    let over = Arc::new(AtomicBool::new(false));
+    let mut writers = Vec::new();
+    for batch in [1, 1, 100] {
+        let mut raw = database.raw().await;
+        let over = Arc::clone(&over);
+        writers.push(tokio::spawn(async move {
+            let mut inserted = 0;
+            while !over.load(Ordering::Relaxed) {
+                let mut transaction = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
+                for _ in 0..batch {
+                    let insert = sqlx::query("INSERT INTO events (type) VALUES ('other')");
+                    insert.execute(&mut *transaction).await.unwrap();
+                }
+                transaction.commit().await.unwrap();
+                inserted += batch;
+            }
+            inserted
+        }));
+    }
+    for n in 1..=200 {
+        let emits = if n % 2 == 0 { vec![event("own", &n.to_string())] } else { vec![] };
+        let settlement = Settlement {
+            group: group("g"),
+            epoch,
+            from: Position(n - 1),
+            position: Position(n),
+            head: None,
+            dead_letters: vec![],
+            emits,
+            state: vec![],
+        };
+        assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    }
+    over.store(true, Ordering::Relaxed);
+    let mut inserted = 0;
+    for writer in writers {
+        inserted += writer.await.unwrap();
+    }
+    assert!(inserted > 0);
+    assert_eq!(store.status().await.unwrap().events, inserted + 100);
+}
+
+#[tokio::test]
+async fn a_write_lock_that_is_kept_is_told_of_and_stops_no_reader() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    store.publish(&Tenant::none(), &[event("a", "1")]).await.unwrap();
+    let mut raw = database.raw().await;
+    let kept = raw.begin_with("BEGIN IMMEDIATE").await.unwrap();
+
+    let (tenant, events) = (Tenant::none(), [event("a", "2")]);
+    let publishing = store.publish(&tenant, &events);
+    let reading = async {
+        assert_eq!(all(&store).await.len(), 1);
+        assert_eq!(store.status().await.unwrap().events, 1);
+    };
+    let (published, ()) = tokio::join!(publishing, reading);
+    let error = published.unwrap_err();
+    let told = matches!(
+        &error,
+        StoreError::Unavailable(text)
+            if text.contains("another program") && text.contains("host.db")
+    );
+    assert!(told, "{error}");
+
+    kept.rollback().await.unwrap();
+    store.publish(&Tenant::none(), &[event("a", "3")]).await.unwrap();
+    assert_eq!(all(&store).await.len(), 2);
+}
+
+#[tokio::test]
+async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    store.publish(&Tenant::none(), &[event("a", "1")]).await.unwrap();
+    let mut raw = database.raw().await;
+    let far = 1_i64 << 62;
+    sqlx::query("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'")
+        .bind(far)
+        .execute(&mut raw)
+        .await
+        .unwrap();
+    let events: Vec<_> = (0..100).map(|n| event("a", &n.to_string())).collect();
+    let positions = store.publish(&Tenant::none(), &events).await.unwrap();
+    let expected: Vec<Position> = (1..=100).map(|n| Position(far + n)).collect();
+    assert_eq!(positions, expected);
+
+    let first = fetch(&store, &Subscription::all(), Position::ZERO).await;
+    assert_eq!((first.events.len(), first.scanned_to), (1, Position(far)));
+    let second = fetch(&store, &Subscription::all(), first.scanned_to).await;
+    assert_eq!((second.events.len(), second.scanned_to), (100, Position(far + 100)));
+
+    store.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(store.seek(&group("g"), Start::Latest).await.unwrap(), Position(far + 100));
+    let epoch = store.begin_leadership(&group("g"), &this_host()).await.unwrap().epoch;
+    let settlement = Settlement {
+        group: group("g"),
+        epoch,
+        from: Position(far),
+        position: Position(far + 100),
+        head: None,
+        dead_letters: vec![],
+        emits: vec![event("b", "1")],
+        state: vec![],
+    };
+    store.settle(&settlement).await.unwrap();
+    let status = store.status().await.unwrap();
+    assert_eq!(status.last_position, Position(far + 101));
+    assert_eq!((status.events, status.groups[0].lag_events), (102, 1));
+    let json = serde_json::to_string(&status).unwrap();
+    assert!(json.contains("\"last_position\":4611686018427388005"), "{json}");
+}
+
+#[tokio::test]
+async fn a_long_stretch_of_other_events_is_passed_in_bounded_steps() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let mut raw = database.raw().await;
+    sqlx::query(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 120000)
+         INSERT INTO events (type) SELECT 'other' FROM n",
+    )
+    .execute(&mut raw)
+    .await
+    .unwrap();
+    insert(&mut raw, "INSERT INTO events (type) VALUES ('wanted')").await;
+    let rows: i64 =
+        sqlx::query("SELECT count(*) FROM events").fetch_one(&mut raw).await.unwrap().get(0);
+    assert_eq!(rows, 120_001);
+
+    let wanted = Subscription::new(["wanted"]).unwrap();
+    let mut after = Position::ZERO;
+    let mut steps = Vec::new();
+    let found = loop {
+        let fetched = fetch(&store, &wanted, after).await;
+        assert!(fetched.scanned_to > after);
+        after = fetched.scanned_to;
+        steps.push(after);
+        if !fetched.events.is_empty() {
+            break fetched;
+        }
+    };
+    assert_eq!(found.events[0].position, Position(120_001));
+    assert_eq!(steps, [Position(50_000), Position(100_000), Position(120_001)]);
+}
+
+#[tokio::test]
+async fn an_operation_that_is_given_no_answer_says_so_in_time() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let stuck = store.connections.within("try", Duration::from_millis(10), std::future::pending());
+    let error: StoreError = stuck.await.map(|(): ()| ()).unwrap_err();
+    assert!(matches!(&error, StoreError::Unavailable(text) if text.contains("host.db")), "{error}");
+}
