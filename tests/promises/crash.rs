@@ -136,6 +136,28 @@ fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_s
 
 // Promise 8.
 #[test]
+fn once_an_event_is_suspected_each_death_counts_as_an_attempt() {
+    let rig = Rig::new(&Settings::of([Handler::new("poisoned", "chaos", &["command"])
+        .attempts(5)
+        .set("limits.timeout = \"1h\"")]));
+    let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
+    rig.publish(&[event("command", 1, deadly)]);
+    let mut deaths = 0;
+    loop {
+        let host = rig.spawn_run();
+        if wait_until_deadly(&host)["message"] == "dead letter" {
+            host.stop();
+            break;
+        }
+        host.kill9();
+        deaths += 1;
+        assert!(deaths <= 2 + 5, "it was not given up after {deaths} deaths, with 5 attempts");
+    }
+    assert_eq!(rig.dead_letters()[0]["attempts"], 5);
+}
+
+// Promise 8.
+#[test]
 fn a_group_that_is_careful_after_crashes_says_so_in_status() {
     let rig = Rig::new(&Settings::of([
         Handler::new("poisoned", "chaos", &["command"]).set("limits.timeout = \"1h\"")
