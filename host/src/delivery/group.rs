@@ -37,7 +37,8 @@ use crate::store::{
 /// at a time, and a crash counts as an attempt.
 pub const FRUITLESS_LEADERSHIPS: u32 = 2;
 
-/// The data of a batch, in bytes, after which no further event is fetched.
+/// The data of a batch, in bytes, after which no further event is fetched; and
+/// the data that it emitted, after which no further event is begun.
 const BATCH_BYTES: usize = 16 << 20;
 
 /// How often a cursor that only passed events of others is committed, usually.
@@ -121,7 +122,7 @@ pub struct GroupLoop {
     pub clock: Arc<dyn Clock>,
     /// One permit, shared by all groups of the process: only one of those that
     /// may be killing the process handles an event at any time, so that a crash
-    /// is never counted against a bystander.
+    /// is not counted against all that were under way.
     pub suspects: Arc<Semaphore>,
     /// Told when a settlement published events.
     pub published: Arc<Notify>,
@@ -155,6 +156,8 @@ struct Worked {
     recorded: usize,
     /// Those of them that are handled or dead letters.
     done: usize,
+    /// The data of everything emitted, in bytes.
+    emitted_bytes: usize,
     /// The handler could not be run.
     not_run: Option<String>,
     _suspect: Option<OwnedSemaphorePermit>,
@@ -181,6 +184,11 @@ impl GroupLoop {
                 leaderships = leadership.fruitless,
                 "no progress over several leaderships: one event at a time, and a crash counts as an attempt"
             );
+        }
+        if led.head.as_ref().is_some_and(|head| head.in_flight) {
+            // The process died in a marked attempt: what comes next is marked too,
+            // or the next death of the same event would not be counted.
+            led.cautious = self.settings.batch.max_events;
         }
         match self.run(&mut led, &mut signals).await {
             Ok(never) => match never {},
@@ -306,6 +314,7 @@ impl GroupLoop {
             state: BatchState::new(""),
             recorded: 0,
             done: 0,
+            emitted_bytes: 0,
             not_run: None,
             _suspect: None,
         };
@@ -319,7 +328,8 @@ impl GroupLoop {
         for event in &fetched.events {
             if worked.recorded > 0
                 && (signals.wants_another_turn(led.epoch)
-                    || started.elapsed() >= self.settings.batch.max_time)
+                    || started.elapsed() >= self.settings.batch.max_time
+                    || worked.emitted_bytes >= BATCH_BYTES)
             {
                 all = false;
                 break;
@@ -367,6 +377,8 @@ impl GroupLoop {
             };
             if report.outcome == Outcome::Success {
                 worked.state.accept(&state);
+                let emitted = report.emits.iter().filter_map(|event| event.data.as_ref());
+                worked.emitted_bytes += emitted.map(Vec::len).sum::<usize>();
             }
             let circumstances = Circumstances {
                 retry: &self.settings.retry,
@@ -457,7 +469,7 @@ impl GroupLoop {
         signals: &mut Signals,
     ) -> Result<(), End> {
         led.worker.end_batch();
-        let Worked { open, state, recorded, done, not_run, _suspect: suspect } = worked;
+        let Worked { open, state, recorded, done, not_run, _suspect: suspect, .. } = worked;
         if open.only_passes(recorded) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
         } else if !open.is_empty() {

@@ -27,7 +27,6 @@ pub struct LineError {
     /// The line's number in the file, from 1.
     pub number: u64,
     /// What is wrong with it.
-    #[source]
     pub problem: LineProblem,
 }
 
