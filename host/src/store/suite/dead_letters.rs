@@ -28,8 +28,9 @@ pub async fn a_dead_letter_keeps_everything(database: &dyn TestDatabase) {
     let no_data = Event { data: None, ..event("a", "2") };
     let empty = Event { data: Some(Vec::new()), ..event("a", "3") };
     for (n, event) in [rich_event("1"), no_data, empty].into_iter().enumerate() {
-        let position =
-            Position(store.publish(&tenant("acme"), &[event.clone()]).await.unwrap()[0].0);
+        let position = Position(
+            store.publish(&tenant("acme"), std::slice::from_ref(&event)).await.unwrap()[0].0,
+        );
         let given_up = dead(LogEvent { position, deliver_to: (n == 1).then(|| group("g")), event });
         let settlement = Settlement {
             dead_letters: vec![given_up.clone()],
