@@ -160,7 +160,8 @@ struct Worked {
     emitted_bytes: usize,
     /// The handler could not be run.
     not_run: Option<String>,
-    _suspect: Option<OwnedSemaphorePermit>,
+    /// Held until what the suspect did is settled.
+    suspect: Option<OwnedSemaphorePermit>,
 }
 
 impl GroupLoop {
@@ -316,7 +317,7 @@ impl GroupLoop {
             done: 0,
             emitted_bytes: 0,
             not_run: None,
-            _suspect: None,
+            suspect: None,
         };
         let committed: Arc<dyn CommittedState> = Arc::new(GroupCommittedState {
             store: Arc::clone(&self.store),
@@ -345,7 +346,7 @@ impl GroupLoop {
                         all = false;
                         break;
                     };
-                    worked._suspect = Some(permit);
+                    worked.suspect = Some(permit);
                 }
                 let span = tracing::error_span!(
                     "attempt",
@@ -469,7 +470,7 @@ impl GroupLoop {
         signals: &mut Signals,
     ) -> Result<(), End> {
         led.worker.end_batch();
-        let Worked { open, state, recorded, done, not_run, _suspect: suspect, .. } = worked;
+        let Worked { open, state, recorded, done, not_run, suspect, .. } = worked;
         if open.only_passes(recorded) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
         } else if !open.is_empty() {

@@ -4,15 +4,17 @@
 //! of its own here, and SQL appears nowhere else. A store decides nothing: it
 //! records settlements that delivery computed, and guards them by the epoch.
 //!
-//! Whatever the store, these hold, and [`suite`] tests them:
+//! Whatever the store, these hold, and the module `suite` tests them:
 //! - a settlement commits whole or not at all, and only under the group's
 //!   current epoch;
 //! - nothing at or below the safe position can appear in the log any more;
 //! - a dead letter is replayed or discarded once, whoever asks at once.
 
+#[cfg(test)]
 pub mod memory;
 mod refusals;
 pub mod sqlite;
+#[cfg(test)]
 pub mod suite;
 
 use std::fmt;
