@@ -230,6 +230,7 @@ pub(super) async fn begin_work(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
+/// One statement, as in [`begin_work`].
 pub(super) async fn begin_attempt(
     connection: &mut SqliteConnection,
     group: &GroupName,
