@@ -3,15 +3,12 @@
 //! A store joins it with one line in a test module:
 //!
 //! ```ignore
-//! event_host::store_suite!(SqliteDatabase::new());
+//! crate::store_suite!(SqliteDatabase::new());
 //! ```
 //!
 //! The expression makes an empty database, anew for each test; whatever keeps
-//! it alive lives in the value. The crate of black-box tests uses the suite
-//! too, so it is part of the library; nothing else should use it.
-#![doc(hidden)]
-// This is test code, although it is not compiled as such.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! it alive lives in the value.
+#![allow(missing_docs, reason = "a promise is its own documentation")]
 
 pub mod dead_letters;
 pub mod fetching;
