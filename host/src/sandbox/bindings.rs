@@ -19,3 +19,16 @@ wasmtime::component::bindgen!({
     },
     exports: { default: async },
 });
+
+use self::event_host::handler::types::{Event, Failure};
+use wasmtime::component::TypedFunc;
+
+/// The function that handles an event, as one that takes the event by
+/// reference: by value, each of the futures that a call is made of would hold a
+/// copy of the record, and they are allocated for every event.
+pub fn handle<'a>(handler: &EventHandler) -> TypedFunc<(&'a Event<'a>,), (Result<(), Failure>,)> {
+    let handle = handler.event_host_handler_handler().func_handle();
+    // SAFETY: the types of `handle` were checked when the instance was made,
+    // and a reference lowers as what it refers to.
+    unsafe { TypedFunc::new_unchecked(*handle.func()) }
+}

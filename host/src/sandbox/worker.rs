@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Write as _};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use wasmtime::{Store, UpdateDeadline};
 
-use super::bindings::EventHandler;
 use super::bindings::event_host::handler::types::{
     Event as GuestEvent, ExtensionValueParam, Failure as GuestFailure,
 };
+use super::bindings::{self, EventHandler};
 use super::component::{Inspection, Program};
 use super::ending::{self, Ending, Phase, timeout_text};
 use super::imports::{GuestLog, LogSink, Profile, Side};
@@ -94,16 +94,9 @@ struct SandboxWorker {
     reuse: Reuse,
     /// The instance between two attempts. Empty during one, so that an attempt
     /// whose future is dropped leaves none behind.
-    kept: Option<Live>,
+    kept: Option<Instance>,
     /// Holds the text of an event's time; kept for its allocation.
     time: String,
-}
-
-/// An instance, and how many events it has handled.
-struct Live {
-    store: Store<Side>,
-    handler: EventHandler,
-    handled: u32,
 }
 
 #[async_trait]
@@ -112,21 +105,28 @@ impl Worker for SandboxWorker {
         let started = Instant::now();
         let deadline = started + self.profile.limits.timeout.min(LONGEST);
 
-        let mut attempt = match self.kept.take() {
-            Some(live) => Attempt::with(live),
-            None => Attempt::fresh(&self.program, &self.profile, &self.log),
+        let mut instance = match self.kept.take() {
+            Some(instance) => instance,
+            None => {
+                // What an attempt that was dropped had written.
+                self.log.discard();
+                Instance::new(&self.program, &self.profile, &self.log)
+            }
         };
-        let fresh = attempt.handler.is_none();
-        attempt.store.data_mut().begin(&call, deadline);
+        let fresh = instance.handler.is_none();
+        instance.store.data_mut().begin(&call, deadline);
 
         self.time.clear();
         // Writing to a string cannot fail.
         let _ = write!(self.time, "{}", call.event.event.time);
-        let answer = within(deadline, attempt.run(&self.program, &call, &self.time)).await;
+        let answer = {
+            let running = pin!(instance.run(&self.program, &call, &self.time));
+            within(deadline, running).await
+        };
 
         let log_lines = self.log.end();
-        let memory_bytes = attempt.store.data().limiter.memory_bytes();
-        let (outcome, emits) = self.settle(answer, attempt, &call);
+        let memory_bytes = instance.store.data().limiter.memory_bytes();
+        let (outcome, emits) = self.settle(answer, instance, &call);
         let usage = Usage { duration: started.elapsed(), memory_bytes, fresh, log_lines };
         Report { outcome, emits, usage }
     }
@@ -146,13 +146,13 @@ impl SandboxWorker {
     fn settle(
         &mut self,
         answer: Answer,
-        mut attempt: Attempt,
+        mut instance: Instance,
         call: &Call<'_>,
     ) -> (Outcome, Vec<Event>) {
-        let under_way = attempt.store.data_mut().end();
+        let under_way = instance.store.data_mut().end();
         let outcome = match answer {
             Some(Ok(Ok(()))) => {
-                self.keep(attempt);
+                self.keep(instance);
                 let mut emits = under_way.map(|u| u.emits).unwrap_or_default();
                 inherit_key(&mut emits, call.event.event.partitionkey.as_deref());
                 return (Outcome::Success, emits);
@@ -174,33 +174,30 @@ impl SandboxWorker {
         (outcome, Vec::new())
     }
 
-    fn keep(&mut self, attempt: Attempt) {
-        let Attempt { store, handler: Some(handler), handled } = attempt else { return };
-        let handled = handled.saturating_add(1);
+    fn keep(&mut self, mut instance: Instance) {
+        instance.handled = instance.handled.saturating_add(1);
         let lives_on = match self.reuse {
             Reuse::Batch => true,
             Reuse::Event => false,
-            Reuse::Events(most) => handled < most,
+            Reuse::Events(most) => instance.handled < most,
         };
         if lives_on {
-            self.kept = Some(Live { store, handler, handled });
+            self.kept = Some(instance);
         }
     }
 }
 
-/// An instance during an attempt; without a handler until it is made.
-struct Attempt {
+/// An instance, and how many events it has handled.
+struct Instance {
     store: Store<Side>,
+    /// `None` until its first attempt has made it: start functions run within
+    /// an attempt's limits too.
     handler: Option<EventHandler>,
     handled: u32,
 }
 
-impl Attempt {
-    fn with(live: Live) -> Self {
-        Self { store: live.store, handler: Some(live.handler), handled: live.handled }
-    }
-
-    fn fresh(program: &Program, profile: &Arc<Profile>, log: &Arc<GuestLog>) -> Self {
+impl Instance {
+    fn new(program: &Program, profile: &Arc<Profile>, log: &Arc<GuestLog>) -> Self {
         let side = Side::new(Arc::clone(profile), Arc::clone(log));
         let mut store = Store::new(program.pre.engine(), side);
         store.limiter(|side| &mut side.limiter);
@@ -240,11 +237,12 @@ impl Attempt {
         };
         let extensions: Vec<(&str, ExtensionValueParam<'_>)> =
             call.event.event.extensions.iter().map(extension).collect();
-        handler
-            .event_host_handler_handler()
-            .call_handle(&mut self.store, guest_event(call, time, &extensions))
+        let event = guest_event(call, time, &extensions);
+        let (answer,) = bindings::handle(handler)
+            .call_async(&mut self.store, (&event,))
             .await
-            .map_err(|error| (error, Phase::Call))
+            .map_err(|error| (error, Phase::Call))?;
+        Ok(answer)
     }
 }
 
@@ -303,8 +301,10 @@ fn guest_failure(failure: GuestFailure) -> Failure {
 /// Waits for the future until the deadline. The timer is only made for a future
 /// that is not ready at once, because most are, and it would be a good part of
 /// their cost.
-async fn within<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+///
+/// The future is pinned by the caller: handed over, it would stand twice in the
+/// caller's own, which is allocated for every event.
+async fn within<F: Future>(deadline: Instant, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut timer = None;
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {

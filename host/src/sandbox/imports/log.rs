@@ -89,6 +89,11 @@ impl GuestLog {
         lines
     }
 
+    /// Forgets an attempt that never came to its end.
+    pub(in crate::sandbox) fn discard(&self) {
+        *self.written() = Written::default();
+    }
+
     /// Takes a message of the import `log`.
     fn message(&self, level: Level, message: &str) -> wasmtime::Result<()> {
         self.count(message.len(), newlines(message.as_bytes()) + 1)?;

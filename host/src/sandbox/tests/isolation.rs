@@ -58,14 +58,17 @@ impl CommittedState for Slow {
     }
 }
 
-/// Counts its events in a global, reads state, and rejects with the count.
-fn counting_reader() -> Vec<u8> {
+/// Logs a line, reads state, and succeeds.
+fn reader() -> Vec<u8> {
     Guest {
-        imports: &import("state", "get", "(param i32 i32 i32)"),
-        items: "(global $seen (mut i32) (i32.const 64))",
+        imports: &[
+            import("state", "get", "(param i32 i32 i32)"),
+            import("log", "log", "(param i32 i32 i32)"),
+        ]
+        .concat(),
+        items: r#"(data (i32.const 2048) "k")"#,
         handle: r"
-            (global.set $seen (i32.add (global.get $seen) (i32.const 1)))
-            (i32.store8 (i32.const 2048) (global.get $seen))
+            (call $log_log (i32.const 2) (i32.const 2048) (i32.const 1))
             (call $state_get (i32.const 2048) (i32.const 1) (i32.const 640))
             (call $ok)",
         ..Guest::default()
@@ -75,7 +78,7 @@ fn counting_reader() -> Vec<u8> {
 
 #[tokio::test]
 async fn an_attempt_that_is_dropped_never_happened_and_takes_its_instance_along() {
-    let handler = load(counting_reader()).await;
+    let handler = load(reader()).await;
     let mut worker = handler.worker();
     let caller = Caller::default();
     assert!(caller.attempt(&mut worker).await.usage.fresh);
@@ -94,12 +97,13 @@ async fn an_attempt_that_is_dropped_never_happened_and_takes_its_instance_along(
     let report = caller.attempt(&mut worker).await;
     assert_eq!(report.outcome, Outcome::Success);
     assert!(report.usage.fresh);
+    assert_eq!(report.usage.log_lines, 1, "not those of the attempt that was dropped");
 }
 
 #[tokio::test]
 async fn a_store_that_hangs_is_not_the_handlers_fault() {
     let limits = Limits { timeout: Duration::from_millis(200), ..Limits::default() };
-    let handler = load_with(counting_reader(), limits, Reuse::Batch).await.unwrap();
+    let handler = load_with(reader(), limits, Reuse::Batch).await.unwrap();
     let (_never, told) = oneshot::channel();
     let hung = Caller {
         state: BatchState::new("").attempt(Arc::new(Slow(Mutex::new(Some(told))))),
@@ -139,7 +143,7 @@ impl CommittedState for Gone {
 
 #[tokio::test]
 async fn a_store_that_is_gone_costs_no_attempt() {
-    let handler = load(counting_reader()).await;
+    let handler = load(reader()).await;
     let mut worker = handler.worker();
     let gone = Caller { state: BatchState::new("").attempt(Arc::new(Gone)), ..Caller::default() };
     let report = gone.attempt(&mut worker).await;
