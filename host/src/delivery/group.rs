@@ -11,15 +11,21 @@
 //! Who leads is decided elsewhere ([`crate::leadership`]); what a batch commits
 //! is decided in [`super::settlement`].
 
-use std::pin::Pin;
+mod signals;
+#[cfg(test)]
+mod tests;
+mod trouble;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tracing::{Instrument, debug, error, info, warn};
+use tracing::{Instrument, debug, error, warn};
+
+use signals::{Interrupt, Interrupts};
+use trouble::{Doing, Trouble};
 
 use super::backoff::RetryPolicy;
 use super::clock::Clock;
@@ -32,6 +38,8 @@ use crate::store::{
     Fetch, Fetched, GroupState, Head, Leadership, NewDeadLetter, Settled, Settlement, Store,
     StoreError, Subscription,
 };
+
+pub use signals::{Control, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
@@ -72,30 +80,6 @@ pub struct GroupSettings {
     pub retry: RetryPolicy,
     /// How large a batch gets.
     pub batch: BatchSettings,
-}
-
-/// What a leader watches while it works.
-#[derive(Debug, Clone)]
-pub struct Signals {
-    /// Stop after the event that is handled now, settle, and return.
-    pub stop: CancellationToken,
-    /// Drop the event that is handled now, settle the others, and return.
-    pub interrupt: CancellationToken,
-    /// The leadership is lost: drop everything, commit nothing, and return.
-    pub lost: CancellationToken,
-    /// The safe position.
-    pub safe: watch::Receiver<Position>,
-    /// The group's row.
-    pub control: watch::Receiver<Control>,
-}
-
-/// The little of a group's row that a leader obeys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Control {
-    /// Above the leader's own epoch, somebody else moved the cursor.
-    pub epoch: Epoch,
-    /// Whether the group is to be run.
-    pub state: GroupState,
 }
 
 /// How a leadership ended.
@@ -143,6 +127,8 @@ struct Led {
     cautious: usize,
     /// The leadership counts as fruitless until its first settlement.
     begun: bool,
+    /// The head may be recorded as in flight.
+    marked: bool,
     last_commit: Instant,
     worker: Box<dyn Worker>,
     trouble: Trouble,
@@ -152,9 +138,7 @@ struct Led {
 struct Worked {
     open: OpenBatch,
     state: BatchState,
-    /// Events whose outcome was recorded.
-    recorded: usize,
-    /// Those of them that are handled or dead letters.
+    /// Events that are handled or dead letters.
     done: usize,
     /// The data of everything emitted, in bytes.
     emitted_bytes: usize,
@@ -174,6 +158,7 @@ impl GroupLoop {
             head: leadership.head,
             cautious: 0,
             begun: false,
+            marked: false,
             last_commit: Instant::now(),
             worker: self.handler.worker(),
             trouble: Trouble::default(),
@@ -234,15 +219,15 @@ impl GroupLoop {
             let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
             match self.fetch(led.cursor, safe, max_events).await {
                 Ok(fetched) => {
+                    led.trouble.over(&self.settings.name, Doing::Read);
                     if !fetched.events.is_empty() && !self.begin(led, signals).await? {
                         continue;
                     }
-                    led.trouble.over(&self.settings.name);
                     let worked = self.work(led, &fetched, signals).await?;
                     self.finish(led, worked, signals).await?;
                 }
                 Err(error) => {
-                    let delay = led.trouble.met(&self.settings.name, "read the log", &error);
+                    let delay = led.trouble.met(&self.settings.name, Doing::Read, &error);
                     signals.changed(Some(delay)).await;
                 }
             }
@@ -291,12 +276,13 @@ impl GroupLoop {
         }
         match self.store.begin_work(&self.settings.name, led.epoch).await {
             Ok(Settled::Committed) => {
+                led.trouble.over(&self.settings.name, Doing::BeginWork);
                 led.begun = true;
                 Ok(true)
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = led.trouble.met(&self.settings.name, "begin work", &error);
+                let delay = led.trouble.met(&self.settings.name, Doing::BeginWork, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }
@@ -313,7 +299,6 @@ impl GroupLoop {
         let mut worked = Worked {
             open: self.open_batch(led),
             state: BatchState::new(""),
-            recorded: 0,
             done: 0,
             emitted_bytes: 0,
             not_run: None,
@@ -327,7 +312,7 @@ impl GroupLoop {
         let started = Instant::now();
         let mut all = true;
         for event in &fetched.events {
-            if worked.recorded > 0
+            if worked.done > 0
                 && (signals.wants_another_turn(led.epoch)
                     || started.elapsed() >= self.settings.batch.max_time
                     || worked.emitted_bytes >= BATCH_BYTES)
@@ -388,10 +373,7 @@ impl GroupLoop {
                 random: fastrand::f64(),
             };
             match worked.open.record(event, attempt, report, circumstances) {
-                Next::Continue(_) => {
-                    worked.recorded += 1;
-                    worked.done += 1;
-                }
+                Next::Continue => worked.done += 1,
                 Next::Wait(delay) => {
                     debug!(
                         group = %self.settings.name,
@@ -400,7 +382,6 @@ impl GroupLoop {
                         ?delay,
                         "failed, waits for its next attempt"
                     );
-                    worked.recorded += 1;
                     all = false;
                     break;
                 }
@@ -443,14 +424,15 @@ impl GroupLoop {
             failure: led.head.as_ref().and_then(|head| head.failure.clone()),
             in_flight: true,
         };
+        led.marked = true;
         match self.store.begin_attempt(&self.settings.name, led.epoch, &head).await {
             Ok(Settled::Committed) => {
-                led.trouble.over(&self.settings.name);
+                led.trouble.over(&self.settings.name, Doing::Mark);
                 Ok(Some(permit))
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = led.trouble.met(&self.settings.name, "record an attempt", &error);
+                let delay = led.trouble.met(&self.settings.name, Doing::Mark, &error);
                 tokio::select! {
                     () = tokio::time::sleep(delay) => Ok(None),
                     interrupt = interrupts.next() => match interrupt {
@@ -470,10 +452,11 @@ impl GroupLoop {
         signals: &mut Signals,
     ) -> Result<(), End> {
         led.worker.end_batch();
-        let Worked { open, state, recorded, done, not_run, suspect, .. } = worked;
-        if open.only_passes(recorded) && led.last_commit.elapsed() < self.pass_interval {
+        let Worked { open, state, done, not_run, suspect, .. } = worked;
+        // A mark must not outlive its attempt: the next crash would count it.
+        if !led.marked && open.only_passes(done) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
-        } else if !open.is_empty() {
+        } else if led.marked || !open.is_empty() {
             let settlement = open.into_settlement(state.into_writes());
             self.settle(led, settlement, signals).await?;
         }
@@ -481,10 +464,10 @@ impl GroupLoop {
         // One that waits for its next attempt may still kill the process.
         led.cautious = led.cautious.saturating_sub(done);
         if let Some(why) = not_run {
-            let delay = led.trouble.met(&self.settings.name, "run the handler", &why);
+            let delay = led.trouble.met(&self.settings.name, Doing::Run, &why);
             signals.changed(Some(delay)).await;
-        } else if recorded > 0 {
-            led.trouble.over(&self.settings.name);
+        } else if done > 0 || led.head.is_some() {
+            led.trouble.over(&self.settings.name, Doing::Run);
         }
         Ok(())
     }
@@ -499,7 +482,7 @@ impl GroupLoop {
     }
 
     /// Commits a cursor that passed events of others.
-    async fn commit_passed(&self, led: &mut Led, signals: &mut Signals) -> Result<(), End> {
+    async fn commit_passed(&self, led: &mut Led, signals: &Signals) -> Result<(), End> {
         if led.cursor == led.committed {
             return Ok(());
         }
@@ -513,7 +496,7 @@ impl GroupLoop {
         &self,
         led: &mut Led,
         settlement: Settlement,
-        signals: &mut Signals,
+        signals: &Signals,
     ) -> Result<(), End> {
         let mut interrupts = Interrupts::new(signals);
         let mut unknown = false;
@@ -531,7 +514,7 @@ impl GroupLoop {
                 Ok(Settled::NotLeader) => return Err(End::Superseded),
                 Err(error) => {
                     unknown = true;
-                    let delay = led.trouble.met(&self.settings.name, "settle", &error);
+                    let delay = led.trouble.met(&self.settings.name, Doing::Settle, &error);
                     tokio::select! {
                         () = tokio::time::sleep(delay) => {}
                         interrupt = interrupts.next() => {
@@ -549,7 +532,8 @@ impl GroupLoop {
                 }
             }
         }
-        led.trouble.over(&self.settings.name);
+        led.trouble.over(&self.settings.name, Doing::Settle);
+        led.marked = false;
         led.cursor = settlement.position;
         led.committed = settlement.position;
         led.head = settlement.head;
@@ -611,99 +595,6 @@ fn crash_report() -> Report {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Interrupt {
-    /// Stop working; what is done may be settled.
-    Now,
-    /// Stop working; nothing may be settled.
-    Lost,
-}
-
-/// The two tokens that end an attempt, waited for without registering anew for
-/// each event.
-struct Interrupts {
-    lost: Pin<Box<WaitForCancellationFutureOwned>>,
-    interrupt: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-impl Interrupts {
-    fn new(signals: &Signals) -> Self {
-        Self {
-            lost: Box::pin(signals.lost.clone().cancelled_owned()),
-            interrupt: Box::pin(signals.interrupt.clone().cancelled_owned()),
-        }
-    }
-
-    async fn next(&mut self) -> Interrupt {
-        tokio::select! {
-            biased;
-            () = &mut self.lost => Interrupt::Lost,
-            () = &mut self.interrupt => Interrupt::Now,
-        }
-    }
-}
-
-impl Signals {
-    /// Waits until something may have changed, at most so long.
-    async fn changed(&mut self, at_most: Option<Duration>) {
-        let limit = async {
-            match at_most {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
-        // A closed channel means that the host is going down; the stop token says
-        // so too.
-        tokio::select! {
-            () = self.lost.cancelled() => {}
-            () = self.stop.cancelled() => {}
-            Ok(()) = self.control.changed() => {}
-            Ok(()) = self.safe.changed() => {}
-            () = limit => {}
-        }
-    }
-
-    /// Whether the batch should end early, so that the loop looks at its signals.
-    fn wants_another_turn(&self, epoch: Epoch) -> bool {
-        if self.stop.is_cancelled() || self.lost.is_cancelled() {
-            return true;
-        }
-        let control = self.control.borrow();
-        control.epoch > epoch || control.state != GroupState::Running
-    }
-}
-
-/// Says a trouble once, and how long to wait before trying again.
-#[derive(Debug, Default)]
-struct Trouble {
-    times: u32,
-}
-
-impl Trouble {
-    fn met(&mut self, group: &GroupName, doing: &str, why: &dyn std::fmt::Display) -> Duration {
-        if self.times == 0 {
-            error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
-        } else {
-            debug!(%group, "still cannot {doing}: {why}");
-        }
-        self.times = self.times.saturating_add(1);
-        let policy = RetryPolicy {
-            max_attempts: u32::MAX,
-            initial: Duration::from_millis(50),
-            max: Duration::from_secs(5),
-            ..RetryPolicy::default()
-        };
-        policy.delay(Attempt(self.times), None, fastrand::f64())
-    }
-
-    fn over(&mut self, group: &GroupName) {
-        if self.times > 0 {
-            info!(%group, "going on");
-            self.times = 0;
-        }
-    }
-}
-
 struct GroupCommittedState {
     store: Arc<dyn Store>,
     group: GroupName,
@@ -724,6 +615,3 @@ impl CommittedState for GroupCommittedState {
         self.store.state_keys(&self.group, scope, prefix, limit).await
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -18,21 +18,12 @@ use crate::store::{FailureRecord, Head, NewDeadLetter, Settlement, StateWrite};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// The event is done: handled, or a dead letter.
-    Continue(Done),
+    Continue,
     /// The event waits at the head for its next attempt: settle, and wait so
     /// long.
     Wait(Duration),
     /// The handler could not be run; the event is as if it had not been tried.
     NotRun(String),
-}
-
-/// How an event was done with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
-    /// Its handler succeeded.
-    Handled,
-    /// It is a dead letter.
-    DeadLettered,
 }
 
 /// When an outcome was seen, and by whom it was caused.
@@ -97,7 +88,7 @@ impl OpenBatch {
             Outcome::Success => {
                 self.settlement.emits.extend(report.emits);
                 self.done(event.position);
-                Next::Continue(Done::Handled)
+                Next::Continue
             }
             Outcome::NotRun(why) => Next::NotRun(why),
             Outcome::Failure(failure) => self.failed(event, attempt, failure, circumstances),
@@ -122,7 +113,7 @@ impl OpenBatch {
                 dead_at: circumstances.now,
             });
             self.done(event.position);
-            return Next::Continue(Done::DeadLettered);
+            return Next::Continue;
         }
         let delay = retry.delay(attempt, failure.retry_after, circumstances.random);
         self.settlement.head = Some(Head {
@@ -233,7 +224,7 @@ mod tests {
         let mut batch = batch(4, None);
         let next =
             batch.record(&event(9), Attempt(1), report(Outcome::Success, 2), circumstances(&retry));
-        assert_eq!(next, Next::Continue(Done::Handled));
+        assert_eq!(next, Next::Continue);
         let settlement = batch.into_settlement(vec![]);
         assert_eq!((settlement.from, settlement.position), (Position(4), Position(9)));
         assert_eq!(settlement.emits.len(), 2);
@@ -273,7 +264,7 @@ mod tests {
                 report(failure(kind), 1),
                 circumstances(&retry),
             );
-            assert_eq!(next, Next::Continue(Done::DeadLettered));
+            assert_eq!(next, Next::Continue);
         }
         let settlement = batch.into_settlement(vec![]);
         assert_eq!(settlement.position, Position(2));
@@ -352,11 +343,13 @@ mod tests {
                     Scripted::Fail(kind) => (failure(*kind), 3),
                     Scripted::NotRun => (Outcome::NotRun("x".into()), 3),
                 };
+                let succeeded = outcome == Outcome::Success;
                 let next = open.record(
                     &event(position), attempt, report(outcome, emits), circumstances(&retry));
                 match next {
-                    Next::Continue(Done::Handled) => { handled.push(position); emitted += emits; }
-                    Next::Continue(Done::DeadLettered) => {}
+                    Next::Continue => {
+                        if succeeded { handled.push(position); emitted += emits; }
+                    }
                     Next::Wait(_) | Next::NotRun(_) => { stopped = true; break; }
                 }
             }

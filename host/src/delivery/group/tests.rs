@@ -3,15 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::event::Event;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
+
+/// A deadline. Time is paused: a day passes at once when nothing else happens.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// The time of day, moving with tokio's paused clock.
 struct PausedClock {
@@ -45,7 +51,7 @@ type Script = dyn Fn(Position, Attempt) -> Act + Send + Sync;
 /// itself in state and emits one event.
 struct Scripted {
     script: Box<Script>,
-    calls: Arc<Mutex<Vec<(i64, u32)>>>,
+    calls: watch::Sender<Vec<(i64, u32)>>,
 }
 
 #[derive(Clone)]
@@ -67,7 +73,7 @@ struct ScriptedWorker(Arc<Scripted>);
 impl Worker for ScriptedWorker {
     async fn attempt(&mut self, call: Call<'_>) -> Report {
         let position = call.event.position;
-        self.0.calls.lock().unwrap().push((position.0, call.attempt.0));
+        self.0.calls.send_modify(|calls| calls.push((position.0, call.attempt.0)));
         let mut act = (self.0.script)(position, call.attempt);
         while let Act::Take(time, then) = act {
             tokio::time::sleep(time).await;
@@ -143,7 +149,10 @@ impl Rig {
         let store = MemoryStore::new();
         let rig = Self {
             store,
-            handler: Shared(Arc::new(Scripted { script: Box::new(script), calls: Arc::default() })),
+            handler: Shared(Arc::new(Scripted {
+                script: Box::new(script),
+                calls: watch::Sender::default(),
+            })),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
             began: Instant::now(),
         };
@@ -227,7 +236,14 @@ impl Rig {
     }
 
     fn calls(&self) -> Vec<(i64, u32)> {
-        self.handler.0.calls.lock().unwrap().clone()
+        self.handler.0.calls.borrow().clone()
+    }
+
+    /// Waits until the handler has been called so often.
+    async fn called(&self, times: usize) {
+        let mut calls = self.handler.0.calls.subscribe();
+        let called = calls.wait_for(|calls| calls.len() >= times);
+        tokio::time::timeout(DAY, called).await.expect("never called").unwrap();
     }
 
     /// Waits until the cursor is committed at or beyond a position.
@@ -246,8 +262,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        // Paused time: a day passes at once when nothing else happens.
-        tokio::time::timeout(Duration::from_secs(86_400), waited).await.expect("never settled");
+        tokio::time::timeout(DAY, waited).await.expect("never settled");
     }
 
     async fn count(&self) -> usize {
@@ -357,6 +372,31 @@ async fn what_is_not_the_handlers_fault_counts_no_attempt() {
     assert!(rig.calls().iter().all(|(_, attempt)| *attempt == 1));
     assert_eq!(rig.seen().await, [1, 2]);
     assert!(rig.dead().await.is_empty());
+    // 28 delays, which double from 50 ms to 5 s.
+    assert!(rig.began.elapsed() >= Duration::from_secs(60), "{:?}", rig.began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marked_attempt_that_could_not_be_run_is_not_counted_by_a_later_crash() {
+    let away = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&away);
+    let rig =
+        Rig::new(1, move |_, _| if gone.load(SeqCst) { Act::NotRun } else { Act::Hang }).await;
+    // Two crashes make the group suspect; the third leader marks its attempt.
+    for calls in 1..=2 {
+        let running = rig.start().await;
+        rig.called(calls).await;
+        drop(running);
+    }
+    away.store(true, SeqCst);
+    let third = rig.start().await;
+    rig.called(3).await;
+    rig.until(|_, _, head| head.is_none_or(|head| !head.in_flight)).await;
+    drop(third);
+    let calls = rig.calls().len();
+    let _fourth = rig.start().await;
+    rig.called(calls + 1).await;
+    assert!(rig.calls().iter().all(|(_, attempt)| *attempt == 1), "{:?}", rig.calls());
 }
 
 #[tokio::test(start_paused = true)]
@@ -365,9 +405,7 @@ async fn an_interrupted_attempt_counts_for_nothing_and_what_was_done_is_settled(
         Rig::new(3, |position, _| if position == Position(2) { Act::Hang } else { Act::Succeed })
             .await;
     let mut running = rig.start().await;
-    while rig.calls().len() < 2 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(2).await;
     running.stop.cancel();
     running.interrupt.cancel();
     assert_eq!((&mut running.task).await.unwrap(), End::Stopped);
@@ -380,9 +418,7 @@ async fn a_stop_lets_the_event_under_way_finish_and_begins_no_other() {
     let rig =
         Rig::new(3, |_, _| Act::Take(Duration::from_millis(100), Box::new(Act::Succeed))).await;
     let mut running = rig.start().await;
-    while rig.calls().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(1).await;
     running.stop.cancel();
     assert_eq!((&mut running.task).await.unwrap(), End::Stopped);
     assert_eq!(rig.calls(), [(1, 1)]);
@@ -395,9 +431,7 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
         Rig::new(3, |position, _| if position == Position(2) { Act::Hang } else { Act::Succeed })
             .await;
     let mut running = rig.start().await;
-    while rig.calls().len() < 2 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(2).await;
     running.lost.cancel();
     assert_eq!((&mut running.task).await.unwrap(), End::Lost);
     assert!(rig.seen().await.is_empty());
@@ -408,9 +442,7 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
 async fn a_former_leader_commits_nothing_and_ends() {
     let rig = Rig::new(1, |_, _| Act::Take(Duration::from_secs(1), Box::new(Act::Succeed))).await;
     let mut first = rig.start().await;
-    while rig.calls().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(1).await;
     let taken = rig.leadership(&rig.store.another_host()).await;
     assert!(taken.epoch > first.epoch);
     assert_eq!((&mut first.task).await.unwrap(), End::Superseded);
@@ -422,9 +454,7 @@ async fn a_pause_takes_effect_between_two_events_and_a_resume_goes_on() {
     let rig =
         Rig::new(3, |_, _| Act::Take(Duration::from_millis(50), Box::new(Act::Succeed))).await;
     let _running = rig.start().await;
-    while rig.calls().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(1).await;
     rig.store.pause(&name(), "test").await.unwrap();
     rig.settled(1).await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -478,7 +508,7 @@ async fn an_event_that_kills_the_process_becomes_a_dead_letter_and_the_others_ar
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(86_400), stuck).await.unwrap();
+        tokio::time::timeout(DAY, stuck).await.unwrap();
         drop(running);
         if !rig.dead().await.is_empty() {
             break;
@@ -502,9 +532,7 @@ async fn a_seek_refuses_the_open_batch_and_the_cursor_is_read_anew() {
     })
     .await;
     let mut running = rig.start().await;
-    while rig.calls().len() < 3 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    rig.called(3).await;
     rig.store.seek(&name(), Start::Position(Position(1))).await.unwrap();
     assert_eq!((&mut running.task).await.unwrap(), End::Superseded);
     assert!(rig.seen().await.is_empty());

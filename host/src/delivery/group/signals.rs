@@ -1,0 +1,96 @@
+//! What a leader watches while it works, and what ends an attempt.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::event::{Epoch, Position};
+use crate::store::GroupState;
+
+/// What a leader watches while it works.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    /// Stop after the event that is handled now, settle, and return.
+    pub stop: CancellationToken,
+    /// Drop the event that is handled now, settle the others, and return.
+    pub interrupt: CancellationToken,
+    /// The leadership is lost: drop everything, commit nothing, and return.
+    pub lost: CancellationToken,
+    /// The safe position.
+    pub safe: watch::Receiver<Position>,
+    /// The group's row.
+    pub control: watch::Receiver<Control>,
+}
+
+/// The little of a group's row that a leader obeys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// Above the leader's own epoch, somebody else moved the cursor.
+    pub epoch: Epoch,
+    /// Whether the group is to be run.
+    pub state: GroupState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    /// Stop working; what is done may be settled.
+    Now,
+    /// Stop working; nothing may be settled.
+    Lost,
+}
+
+/// The two tokens that end an attempt, waited for without registering anew for
+/// each event.
+pub(super) struct Interrupts {
+    lost: Pin<Box<WaitForCancellationFutureOwned>>,
+    interrupt: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Interrupts {
+    pub(super) fn new(signals: &Signals) -> Self {
+        Self {
+            lost: Box::pin(signals.lost.clone().cancelled_owned()),
+            interrupt: Box::pin(signals.interrupt.clone().cancelled_owned()),
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Interrupt {
+        tokio::select! {
+            biased;
+            () = &mut self.lost => Interrupt::Lost,
+            () = &mut self.interrupt => Interrupt::Now,
+        }
+    }
+}
+
+impl Signals {
+    /// Waits until something may have changed, at most so long.
+    pub(super) async fn changed(&mut self, at_most: Option<Duration>) {
+        let limit = async {
+            match at_most {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A closed channel means that the host is going down; the stop token says
+        // so too.
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = self.stop.cancelled() => {}
+            Ok(()) = self.control.changed() => {}
+            Ok(()) = self.safe.changed() => {}
+            () = limit => {}
+        }
+    }
+
+    /// Whether the batch should end early, so that the loop looks at its signals.
+    pub(super) fn wants_another_turn(&self, epoch: Epoch) -> bool {
+        if self.stop.is_cancelled() || self.lost.is_cancelled() {
+            return true;
+        }
+        let control = self.control.borrow();
+        control.epoch > epoch || control.state != GroupState::Running
+    }
+}
