@@ -54,9 +54,10 @@ pub(super) struct Show {
     json: bool,
 }
 
+/// Which dead letters: some by number, or all of a group.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
-pub(super) struct Replay {
+#[command(group(ArgGroup::new("these").required(true).args(["ids", "all"])))]
+struct Which {
     /// Their numbers
     #[arg(value_name = "ID")]
     ids: Vec<i64>,
@@ -66,6 +67,12 @@ pub(super) struct Replay {
     /// The group, with --all
     #[arg(long, requires = "all", conflicts_with = "ids")]
     group: Option<GroupName>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    #[command(flatten)]
+    which: Which,
     /// Only say what would be replayed
     #[arg(long)]
     dry_run: bool,
@@ -84,17 +91,9 @@ pub(super) struct Replay {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
 pub(super) struct Discard {
-    /// Their numbers
-    #[arg(value_name = "ID")]
-    ids: Vec<i64>,
-    /// Every dead letter of a group that is there now
-    #[arg(long, requires = "group")]
-    all: bool,
-    /// The group, with --all
-    #[arg(long, requires = "all", conflicts_with = "ids")]
-    group: Option<GroupName>,
+    #[command(flatten)]
+    which: Which,
 }
 
 impl Dlq {
@@ -119,10 +118,6 @@ impl Dlq {
 
 impl List {
     async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
-        if let Some(group) = &self.group {
-            // So that a name that was mistyped is not an empty list.
-            store.group(group).await?;
-        }
         let filter = DeadLetterFilter {
             group: self.group,
             after: self.after.map(DeadLetterId),
@@ -173,20 +168,21 @@ impl List {
 
 impl Replay {
     async fn run(self, store: Arc<dyn Store>) -> anyhow::Result<()> {
-        if self.all {
-            return self.all(&*store).await;
+        // Which goes with --all, and only with it.
+        if let Some(group) = &self.which.group {
+            return self.all(&*store, group).await;
         }
         let data = self.data()?;
-        if data.is_some() && self.ids.len() != 1 {
+        if data.is_some() && self.which.ids.len() != 1 {
             return Err(UsageError("another payload goes with one ID".to_owned()).into());
         }
         if self.dry_run {
-            let ids: Vec<_> = self.ids.into_iter().map(DeadLetterId).collect();
+            let ids: Vec<_> = self.which.ids.into_iter().map(DeadLetterId).collect();
             return dry_run(&*store, &ids, self.json).await;
         }
         let mut failed = false;
         let mut done = Vec::new();
-        for id in self.ids {
+        for id in self.which.ids {
             match store.replay(DeadLetterId(id), data.as_deref()).await {
                 Ok(replayed) if self.json => done.push(replayed),
                 Ok(replayed) => output::line(said(&replayed))?,
@@ -212,12 +208,9 @@ impl Replay {
         }
     }
 
-    async fn all(self, store: &dyn Store) -> anyhow::Result<()> {
-        let Some(group) = &self.group else {
-            return Err(UsageError("--all needs --group".to_owned()).into());
-        };
+    async fn all(&self, store: &dyn Store, group: &GroupName) -> anyhow::Result<()> {
         let rate = self.rate.map(valid_rate).transpose()?;
-        let ids = ids_of(store, group).await?;
+        let ids = store.dead_letter_ids(group).await?;
         let Some(&last) = ids.last() else {
             if self.json {
                 output::json(&Vec::<Replayed>::new())?;
@@ -264,9 +257,9 @@ impl Replay {
 
 impl Discard {
     async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
-        let ids = match &self.group {
-            Some(group) if self.all => ids_of(store, group).await?,
-            _ => self.ids.iter().copied().map(DeadLetterId).collect(),
+        let ids = match &self.which.group {
+            Some(group) => store.dead_letter_ids(group).await?,
+            None => self.which.ids.into_iter().map(DeadLetterId).collect(),
         };
         let mut failed = false;
         for id in ids {
@@ -287,24 +280,6 @@ fn valid_rate(rate: f64) -> Result<f64, UsageError> {
         Ok(rate)
     } else {
         Err(UsageError("--rate is a number of dead letters a second, 0.001 to 1000000".to_owned()))
-    }
-}
-
-/// The numbers of every dead letter that a group has now.
-async fn ids_of(store: &dyn Store, group: &GroupName) -> anyhow::Result<Vec<DeadLetterId>> {
-    store.group(group).await?;
-    let mut ids = Vec::new();
-    loop {
-        let filter = DeadLetterFilter {
-            group: Some(group.clone()),
-            after: ids.last().copied(),
-            limit: Some(1_000),
-        };
-        let page = store.dead_letters(&filter).await?;
-        if page.is_empty() {
-            return Ok(ids);
-        }
-        ids.extend(page.iter().map(|letter| letter.id));
     }
 }
 

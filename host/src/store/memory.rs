@@ -50,6 +50,7 @@ pub enum Operation {
     Seek,
     RemoveGroup,
     DeadLetters,
+    DeadLetterIds,
     DeadLetter,
     Replay,
     ReplaySome,
@@ -72,6 +73,7 @@ impl Operation {
                 | Self::Status
                 | Self::Group
                 | Self::DeadLetters
+                | Self::DeadLetterIds
                 | Self::DeadLetter
         )
     }
@@ -709,6 +711,15 @@ impl Store for MemoryStore {
                     && filter.after.is_none_or(|after| letter.id > after)
             });
             Ok(letters.take(filter.limit.unwrap_or(usize::MAX)).cloned().collect())
+        })
+        .await
+    }
+
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
+        self.call(Operation::DeadLetterIds, |log| {
+            log.group(group)?;
+            let letters = log.dead_letters.values().filter(|letter| letter.group == *group);
+            Ok(letters.map(|letter| letter.id).collect())
         })
         .await
     }

@@ -606,7 +606,14 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
 
     /// Dead letters, the lowest id first.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when the filter names a group that does not
+    /// exist.
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// The numbers of all dead letters of a group, the lowest first.
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError>;
 
     /// One dead letter.
     async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError>;

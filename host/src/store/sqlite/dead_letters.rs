@@ -67,6 +67,19 @@ pub(super) async fn list(
     rows.iter().map(read).collect()
 }
 
+pub(super) async fn ids(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Vec<DeadLetterId>, Broken> {
+    must_exist(connection, group).await?;
+    let ids: Vec<i64> =
+        sqlx::query_scalar("SELECT id FROM dead_letters WHERE group_name = ? ORDER BY id")
+            .bind(group.as_str())
+            .fetch_all(connection)
+            .await?;
+    Ok(ids.into_iter().map(DeadLetterId).collect())
+}
+
 async fn must_exist(connection: &mut SqliteConnection, group: &GroupName) -> Result<(), Broken> {
     let exists: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM consumer_groups WHERE name = ?)")

@@ -227,6 +227,10 @@ impl Store for SqliteStore {
         on_reader!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))
     }
 
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
+        on_reader!(self.connections, "list dead letters", |c| dead_letters::ids(c, group))
+    }
+
     async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
         on_reader!(self.connections, "read a dead letter", |c| dead_letters::one(c, id))
     }

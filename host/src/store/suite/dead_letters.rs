@@ -244,9 +244,15 @@ pub async fn dead_letters_are_listed_page_by_page(database: &dyn TestDatabase) {
             paged.extend(page.into_iter().map(|letter| letter.id));
         }
         assert_eq!(paged, all.iter().map(|letter| letter.id).collect::<Vec<_>>());
+        if let Some(only) = &only {
+            assert_eq!(store.dead_letter_ids(only).await.unwrap(), paged);
+        }
     }
     let none = DeadLetterFilter { limit: Some(0), ..DeadLetterFilter::default() };
     assert!(store.dead_letters(&none).await.unwrap().is_empty());
+    let nobody = DeadLetterFilter { group: Some(group("nobody")), ..DeadLetterFilter::default() };
+    assert!(matches!(store.dead_letters(&nobody).await, Err(StoreError::NotFound(_))));
+    assert!(matches!(store.dead_letter_ids(&group("nobody")).await, Err(StoreError::NotFound(_))));
 }
 
 pub async fn a_dead_letter_is_discarded_once(database: &dyn TestDatabase) {
