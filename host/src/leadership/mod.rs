@@ -230,3 +230,6 @@ async fn within<T>(
         Err(_) => Err(StoreError::Unavailable(format!("no answer within {limit:?}"))),
     }
 }
+
+#[cfg(test)]
+mod tests;
