@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use super::backoff::RetryPolicy;
 use super::{Outcome, Report};
+use crate::event::json::to_microseconds;
 use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position};
 use crate::failure::{Failure, FailureKind};
 use crate::store::{FailureRecord, Head, NewDeadLetter, Settlement, StateWrite};
@@ -119,7 +120,9 @@ impl OpenBatch {
         self.settlement.head = Some(Head {
             position: event.position,
             attempt: attempt.next(),
-            due_at: after(circumstances.now, delay),
+            // What stores keep, or a head that is read back would not be equal to
+            // the one that was committed.
+            due_at: to_microseconds(after(circumstances.now, delay)),
             failure: Some(record),
             in_flight: false,
         });

@@ -23,12 +23,10 @@ use super::ending::{self, Ending, Phase, timeout_text};
 use super::imports::{GuestLog, LogSink, Profile, Side};
 use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
+use crate::delivery::backoff::LONGEST;
 use crate::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Event, ExtensionValue};
 use crate::failure::{Failure, FailureKind};
-
-/// The longest an attempt can be given: keeps deadlines representable.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A handler that is loaded: its component, compiled and linked, and its
 /// settings.
@@ -103,6 +101,7 @@ struct SandboxWorker {
 impl Worker for SandboxWorker {
     async fn attempt(&mut self, call: Call<'_>) -> Report {
         let started = Instant::now();
+        // Kept representable, whatever the settings.
         let deadline = started + self.profile.limits.timeout.min(LONGEST);
 
         let mut instance = match self.kept.take() {

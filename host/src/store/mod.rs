@@ -255,7 +255,7 @@ pub struct Head {
     pub position: Position,
     /// The attempt that comes next, or that was under way when `in_flight`.
     pub attempt: Attempt,
-    /// When it may begin.
+    /// When it may begin: whole microseconds, as stores keep them.
     pub due_at: Timestamp,
     /// Why the attempt before failed; `None` while there was none.
     pub failure: Option<FailureRecord>,

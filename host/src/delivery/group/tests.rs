@@ -27,7 +27,7 @@ struct PausedClock {
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
         super::super::settlement::after(
-            "2026-01-01T00:00:00Z".parse().unwrap(),
+            "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
             self.began.elapsed(),
         )
     }
@@ -108,7 +108,7 @@ fn event(event_type: &str) -> Event {
         source: "/test".into(),
         event_type: event_type.into(),
         subject: None,
-        time: "2026-01-01T00:00:00Z".parse().unwrap(),
+        time: "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
@@ -476,6 +476,23 @@ async fn a_commit_whose_outcome_is_unknown_is_read_back_and_not_repeated() {
         assert_eq!(rig.seen().await, [1, 2, 3], "{fault:?}");
         assert_eq!(rig.count().await, 3, "{fault:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_ends_in_a_pending_retry_is_known_again_when_it_is_read_back() {
+    let rig = Rig::new(2, |position, attempt| {
+        if position == Position(2) && attempt == Attempt(1) {
+            Act::Fail(FailureKind::Retry)
+        } else {
+            Act::Succeed
+        }
+    })
+    .await;
+    rig.store.fail(Operation::Settle, Fault::After, 1);
+    let _running = rig.start().await;
+    rig.settled(2).await;
+    assert_eq!(rig.calls(), [(1, 1), (2, 1), (2, 2)]);
+    assert_eq!(rig.seen().await, [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
