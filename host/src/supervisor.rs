@@ -6,6 +6,7 @@
 //! Nothing here decides what is delivered.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,9 @@ impl Supervisor {
     /// if it drains; then settles, releases the locks and returns.
     ///
     /// # Errors
-    /// When a group cannot be registered in the database at the start.
+    /// When a group cannot be registered in the database at the start, and when
+    /// the watcher breaks: the groups are then stopped in order, because they
+    /// would wait for events that nobody tells them of.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
         for group in &self.groups {
             self.store.ensure_group(&registration(group)).await?;
@@ -110,7 +113,7 @@ impl Supervisor {
             });
             tasks.spawn(task.supervised());
         }
-        let watcher = tokio::spawn(
+        let mut watcher = tokio::spawn(
             Watcher { store: Arc::clone(&self.store), safe, controls, published }.run(),
         );
         let drain = async {
@@ -121,10 +124,12 @@ impl Supervisor {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = drain => stop.cancel(),
-        }
+        let broken = tokio::select! {
+            () = stop.cancelled() => None,
+            () = drain => None,
+            ended = &mut watcher => Some(ended),
+        };
+        stop.cancel();
         let all = async { while tasks.join_next().await.is_some() {} };
         tokio::pin!(all);
         if tokio::time::timeout(self.grace, &mut all).await.is_err() {
@@ -133,7 +138,13 @@ impl Supervisor {
             all.await;
         }
         watcher.abort();
-        Ok(())
+        match broken {
+            Some(Ok(never)) => match never {},
+            Some(Err(why)) => {
+                Err(StoreError::Unusable(format!("the watcher of the log broke: {why}")))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -269,7 +280,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(self) {
+    async fn run(self) -> Infallible {
         let mut last_event = Instant::now();
         let mut next_control = Instant::now();
         let mut failures = 0_u32;

@@ -16,6 +16,7 @@ mod signals;
 mod tests;
 mod trouble;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,7 +183,7 @@ impl GroupLoop {
         }
     }
 
-    async fn run(&self, led: &mut Led, signals: &mut Signals) -> Result<Never, End> {
+    async fn run(&self, led: &mut Led, signals: &mut Signals) -> Result<Infallible, End> {
         loop {
             if signals.lost.is_cancelled() {
                 return Err(End::Lost);
@@ -576,9 +577,6 @@ impl GroupLoop {
         );
     }
 }
-
-/// Has no value.
-enum Never {}
 
 fn died_in_flight(head: Option<&Head>, event: &LogEvent) -> bool {
     head.is_some_and(|head| head.in_flight && head.position == event.position)

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, info};
 
 use crate::delivery::backoff::RetryPolicy;
@@ -104,7 +104,9 @@ struct Owner {
     store: Arc<dyn Store>,
     host: HostIdentity,
     session: Option<Box<dyn LockSession>>,
-    held: HashMap<GroupName, CancellationToken>,
+    /// Each tells its lease that the lock is lost when it is dropped, and so also
+    /// if this task breaks.
+    held: HashMap<GroupName, DropGuard>,
 }
 
 impl Owner {
@@ -158,9 +160,8 @@ impl Owner {
     }
 
     fn step_down(&mut self) {
-        for (group, lost) in self.held.drain() {
+        for group in std::mem::take(&mut self.held).keys() {
             error!(%group, "leadership lost: the lock session did not answer");
-            lost.cancel();
         }
         self.session = None;
     }
@@ -192,7 +193,7 @@ impl Owner {
         match within(STEP_DOWN_AFTER, session.try_lock(group)).await {
             Ok(true) => {
                 let lost = CancellationToken::new();
-                self.held.insert(group.clone(), lost.clone());
+                self.held.insert(group.clone(), lost.clone().drop_guard());
                 Some(lost)
             }
             Ok(false) => None,
