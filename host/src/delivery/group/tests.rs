@@ -500,11 +500,14 @@ async fn a_dead_letter_that_cannot_be_written_does_not_let_the_cursor_move() {
     let rig = Rig::new(1, |_, _| Act::Fail(FailureKind::Reject)).await;
     rig.store.fail(Operation::Settle, Fault::Before, 20);
     let _running = rig.start().await;
-    while rig.store.faults_left(Operation::Settle) > 5 {
-        assert!(rig.dead().await.is_empty());
-        rig.until(|_, cursor, _| cursor == Position::ZERO).await;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let tries = async {
+        while rig.store.faults_left(Operation::Settle) > 5 {
+            assert!(rig.dead().await.is_empty());
+            rig.until(|_, cursor, _| cursor == Position::ZERO).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DAY, tries).await.expect("it stopped trying");
     rig.settled(1).await;
     assert_eq!(rig.dead().await, [(1, 1, "reject".to_owned())]);
 }
