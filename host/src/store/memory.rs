@@ -16,9 +16,9 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl, GroupSettings,
-    GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession, LogStatus,
-    Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
+    Adopted, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
+    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession,
+    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
 };
 use crate::event::{Epoch, Event, GroupName, LogEvent, Position, Tenant};
 
@@ -421,6 +421,14 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn adopt(&self) -> Result<Adopted, StoreError> {
+        Err(StoreError::Refused("there is nothing to adopt in memory".to_owned()))
+    }
+
     async fn publish(
         &self,
         tenant: &Tenant,
@@ -632,7 +640,9 @@ impl Store for MemoryStore {
                 last_position: log.last_position(),
                 safe_position: log.last_position(),
                 events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
+                held_up_by: Vec::new(),
                 groups: groups.collect(),
+                hosts: Vec::new(),
             })
         })
         .await

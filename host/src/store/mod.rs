@@ -10,8 +10,10 @@
 //! - nothing at or below the safe position can appear in the log any more;
 //! - a dead letter is replayed or discarded once, whoever asks at once.
 
+pub mod lock_key;
 #[cfg(test)]
 pub mod memory;
+mod prefix;
 mod refusals;
 pub mod sqlite;
 #[cfg(test)]
@@ -429,10 +431,79 @@ pub struct LogStatus {
     pub last_position: Position,
     /// The safe position.
     pub safe_position: Position,
-    /// How many events the log holds.
+    /// How many events the log holds; of a log of more than a million positions
+    /// a shared store gives the database's estimate.
     pub events: i64,
+    /// Who holds the log up, and has for more than a second.
+    pub held_up_by: Vec<LogHolder>,
     /// The groups, by name.
     pub groups: Vec<GroupStatus>,
+    /// The hosts that are connected, by machine and process. An embedded store
+    /// has no such list.
+    pub hosts: Vec<HostStatus>,
+}
+
+/// A transaction that may have drawn positions and is still open: nothing above
+/// them is delivered until it ends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LogHolder {
+    /// The server's process; none for a prepared transaction.
+    pub pid: Option<i64>,
+    /// The name of a prepared transaction, which only `COMMIT PREPARED` or
+    /// `ROLLBACK PREPARED` ends.
+    pub prepared: Option<String>,
+    /// What the client calls itself; empty where this role may not see it.
+    pub application: String,
+    /// The role; empty where this role may not see it.
+    pub user: String,
+    /// For how many seconds the transaction has been open, where this role may
+    /// see it.
+    pub age_seconds: Option<f64>,
+}
+
+impl fmt::Display for LogHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.prepared, self.pid) {
+            (Some(name), _) => write!(f, "the prepared transaction `{name}`")?,
+            (None, Some(pid)) => write!(f, "the transaction of server process {pid}")?,
+            (None, None) => f.write_str("a prepared transaction")?,
+        }
+        if !self.application.is_empty() {
+            write!(f, " ({})", self.application)?;
+        }
+        if !self.user.is_empty() {
+            write!(f, " of role {}", self.user)?;
+        }
+        if let Some(age) = self.age_seconds {
+            write!(f, ", open for {age:.0} s")?;
+        }
+        Ok(())
+    }
+}
+
+/// A host that is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostStatus {
+    /// The process.
+    #[serde(flatten)]
+    pub host: HostIdentity,
+    /// Its last heartbeat.
+    pub seen_at: Timestamp,
+    /// The groups that it would lead if their leaders were gone.
+    pub standing_by: Vec<GroupName>,
+}
+
+/// What an adoption did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Adopted {
+    /// The cluster that the log came from, by its system identifier; none if it
+    /// was at home already.
+    pub from: Option<i64>,
+    /// The cluster that it is in.
+    pub here: i64,
+    /// The groups whose epochs were raised, with their cursors: where each goes
+    /// on.
+    pub groups: Vec<(GroupName, Position)>,
 }
 
 /// A dead letter.
@@ -502,12 +573,39 @@ pub trait Store: Send + Sync + 'static {
     /// names of the migrations that were applied.
     async fn migrate(&self) -> Result<Vec<String>, StoreError>;
 
+    /// Refuses a database from which nothing must be delivered, because events
+    /// would be lost or repeated in silence.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] or [`StoreError::Refused`] with what is wrong and
+    /// what puts it right.
+    async fn check(&self) -> Result<(), StoreError>;
+
+    /// Makes the place where the log is found its home, after it was restored
+    /// there from elsewhere.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] by a store that has no such notion.
+    async fn adopt(&self) -> Result<Adopted, StoreError>;
+
     /// Appends events to the log, all or none, and gives their positions.
     async fn publish(&self, tenant: &Tenant, events: &[Event])
     -> Result<Vec<Position>, StoreError>;
 
     /// The highest position at or below which no event can still appear.
     async fn safe_position(&self) -> Result<Position, StoreError>;
+
+    /// Who holds the log up, and has for more than a second. Cheap while nobody
+    /// does.
+    async fn log_holders(&self) -> Result<Vec<LogHolder>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Returns when the database hints that something was published. Only saves
+    /// time: hints may be missing, late, or for nothing.
+    async fn hint(&self) {
+        std::future::pending().await
+    }
 
     /// Reads a part of the log.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;

@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use super::columns::{EVENT_COLUMNS, Statement, bind_event, event_columns, read_log_event};
 use super::error::Broken;
 use crate::event::{Event, GroupName, Position, Tenant};
+use crate::store::prefix::after_prefix;
 use crate::store::{Fetch, Fetched, Start, Subscription, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
@@ -137,24 +138,6 @@ fn any_of(terms: &[String], sql: &mut String) {
     sql.push(')');
 }
 
-/// The least text above every text that begins with `prefix`; none if there is
-/// no such text. SQLite compares UTF-8 byte by byte, which is the order of the
-/// characters' numbers.
-pub(super) fn after_prefix(prefix: &str) -> Option<String> {
-    let mut head = prefix.chars();
-    while let Some(last) = head.next_back() {
-        let next = match u32::from(last) + 1 {
-            // No character has these numbers.
-            0xD800 => Some('\u{E000}'),
-            number => char::from_u32(number),
-        };
-        if let Some(next) = next {
-            return Some(format!("{}{next}", head.as_str()));
-        }
-    }
-    None
-}
-
 pub(super) async fn fetch(
     connection: &mut SqliteConnection,
     fetch: &Fetch<'_>,
@@ -237,17 +220,6 @@ pub(super) async fn place(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_end_of_a_prefix_is_above_all_that_begin_with_it_and_nothing_else() {
-        assert_eq!(after_prefix("a"), Some("b".to_owned()));
-        assert_eq!(after_prefix("order."), Some("order/".to_owned()));
-        assert_eq!(after_prefix("a\u{10FFFF}"), Some("b".to_owned()));
-        assert_eq!(after_prefix("\u{D7FF}"), Some("\u{E000}".to_owned()));
-        assert_eq!(after_prefix("\u{7F}"), Some("\u{80}".to_owned()));
-        assert_eq!(after_prefix(""), None);
-        assert_eq!(after_prefix("\u{10FFFF}"), None);
-    }
 
     #[test]
     fn any_number_of_terms_makes_a_shallow_tree() {

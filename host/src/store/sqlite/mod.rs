@@ -29,9 +29,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl, GroupSettings,
-    GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus, Replayed,
-    Settled, Settlement, Start, Store, StoreError, refusals,
+    Adopted, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
+    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus,
+    Replayed, Settled, Settlement, Start, Store, StoreError, refusals,
 };
 use crate::event::{Epoch, Event, GroupName, Position, Tenant};
 use connection::{Connections, DEADLINE, LONG_DEADLINE, on_reader, on_writer};
@@ -86,6 +86,20 @@ impl Store for SqliteStore {
             c,
             self.path()
         ))
+    }
+
+    /// The log is one file, which is wherever it is, and its locks and positions
+    /// are the system's and SQLite's own. A cursor beyond it is refused with its
+    /// group.
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn adopt(&self) -> Result<Adopted, StoreError> {
+        Err(StoreError::Refused(format!(
+            "{} is a file of SQLite's, which is at home wherever it lies: there is nothing to adopt",
+            self.path().display()
+        )))
     }
 
     async fn publish(

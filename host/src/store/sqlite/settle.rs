@@ -8,8 +8,9 @@ use sqlx::{Connection, SqliteConnection};
 use super::columns::{bind_event, text};
 use super::error::Broken;
 use super::groups::{bind_head, read_tenant};
-use super::log::{self, after_prefix};
+use super::log;
 use crate::event::{GroupName, Tenant};
+use crate::store::prefix::after_prefix;
 use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
 
 /// The cursor's row, under the epoch. Written first in every settlement: from

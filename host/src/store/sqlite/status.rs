@@ -41,7 +41,14 @@ pub(super) async fn log_and_groups(
         groups.push(read(&mut snapshot, database, row).await?);
     }
     snapshot.rollback().await?;
-    Ok(LogStatus { last_position: last, safe_position: last, events, groups })
+    Ok(LogStatus {
+        last_position: last,
+        safe_position: last,
+        events,
+        held_up_by: Vec::new(),
+        groups,
+        hosts: Vec::new(),
+    })
 }
 
 pub(super) async fn group(
