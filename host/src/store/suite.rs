@@ -31,6 +31,12 @@ pub trait TestDatabase: Send + Sync {
     /// A handle that is as independent of all others as another process's
     /// would be, with the schema up to date.
     async fn handle(&self) -> Arc<dyn Store>;
+
+    /// A text as this database keeps it: one that cannot hold a NUL keeps U+FFFD
+    /// instead. Nothing that the host lets in has one.
+    fn kept(&self, text: &str) -> String {
+        text.to_owned()
+    }
 }
 
 /// Makes one test of each promise; see [the module](crate::store::suite).

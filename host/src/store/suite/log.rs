@@ -17,7 +17,7 @@ pub async fn an_event_comes_back_as_it_was_published(database: &dyn TestDatabase
         Event { time: "9999-12-30T00:00:00Z".parse().unwrap(), ..least.clone() },
         Event { subject: Some(String::new()), ..least.clone() },
         Event { data: Some(vec![7; 3 << 20]), ..least },
-        rich_event("rich"),
+        rich_event(database, "rich"),
     ];
     publish(&store, &events).await;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::TestDatabase;
 use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::{
@@ -43,13 +44,13 @@ pub(super) fn event(event_type: &str, id: &str) -> Event {
 }
 
 /// Every attribute, with what is likely to get lost.
-pub(super) fn rich_event(id: &str) -> Event {
-    let text = |text: &str| ExtensionValue::Text(text.to_owned());
+pub(super) fn rich_event(database: &dyn TestDatabase, id: &str) -> Event {
+    let text = |text: &str| ExtensionValue::Text(database.kept(text));
     Event {
         subject: Some("sub/ject with spaces, 'quotes' and \u{1F980}".to_owned()),
         datacontenttype: Some("application/octet-stream".to_owned()),
         dataschema: Some("https://example.com/schema?v=1".to_owned()),
-        partitionkey: Some("key \0 with a NUL".to_owned()),
+        partitionkey: Some(database.kept("key \0 with a NUL")),
         extensions: [
             ("yes".to_owned(), ExtensionValue::Boolean(true)),
             ("no".to_owned(), ExtensionValue::Boolean(false)),
