@@ -22,7 +22,7 @@ use crate::delivery::clock::Clock;
 use crate::delivery::group::{Control, End, GroupLoop, GroupSettings, PASS_INTERVAL, Signals};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
-use crate::store::{self, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::store::{self, GroupState, HostIdentity, LogHolder, Start, Store, StoreError};
 
 /// How often a standby asks for the lock.
 const LOCK_POLL: Duration = Duration::from_millis(200);
@@ -35,6 +35,9 @@ const BUSY_POLL: Duration = Duration::from_millis(1);
 
 /// How often it is read after [`QUIET_AFTER`] without a new event.
 const QUIET_POLL: Duration = Duration::from_millis(20);
+
+/// How often is asked who holds the log up.
+const HOLDERS_POLL: Duration = Duration::from_secs(1);
 
 /// Without a new event for so long, the log is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
@@ -74,6 +77,7 @@ impl Supervisor {
     /// the watcher breaks: the groups are then stopped in order, because they
     /// would wait for events that nobody tells them of.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
+        self.store.check().await?;
         for group in &self.groups {
             self.store.ensure_group(&registration(group)).await?;
         }
@@ -283,9 +287,14 @@ impl Watcher {
     async fn run(self) -> Infallible {
         let mut last_event = Instant::now();
         let mut next_control = Instant::now();
+        let mut holders = Holders::default();
         let mut failures = 0_u32;
         loop {
-            match self.look(&mut next_control).await {
+            let looked = match self.look(&mut next_control).await {
+                Ok(news) => holders.look(&*self.store).await.map(|()| news),
+                Err(why) => Err(why),
+            };
+            match looked {
                 Ok(news) => {
                     if failures > 0 {
                         info!("the database answers again");
@@ -307,6 +316,7 @@ impl Watcher {
             let poll = if last_event.elapsed() < QUIET_AFTER { BUSY_POLL } else { QUIET_POLL };
             tokio::select! {
                 () = self.published.notified() => {}
+                () = self.store.hint() => {}
                 () = tokio::time::sleep(poll) => {}
             }
         }
@@ -337,6 +347,35 @@ impl Watcher {
             }
             modified
         }))
+    }
+}
+
+/// Says who holds the log up, once for each.
+#[derive(Default)]
+struct Holders {
+    asked: Option<Instant>,
+    said: Vec<String>,
+}
+
+impl Holders {
+    async fn look(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        if self.asked.is_some_and(|asked| asked.elapsed() < HOLDERS_POLL) {
+            return Ok(());
+        }
+        self.asked = Some(Instant::now());
+        let holders = store.log_holders().await?;
+        for holder in &holders {
+            if !self.said.contains(&holder.name()) {
+                warn!(
+                    "the log is held up by {holder}: nothing that was published since it began to publish is delivered until it ends"
+                );
+            }
+        }
+        if holders.is_empty() && !self.said.is_empty() {
+            info!("the log is no longer held up");
+        }
+        self.said = holders.iter().map(LogHolder::name).collect();
+        Ok(())
     }
 }
 

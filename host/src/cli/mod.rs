@@ -3,6 +3,7 @@
 //! Results go to stdout, logs and errors to stderr. Exit codes: 0 done, 1
 //! failed, 2 used wrongly.
 
+mod adopt;
 mod check;
 mod database;
 mod dlq;
@@ -77,6 +78,8 @@ enum Command {
     Dlq(dlq::Dlq),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
+    /// Accept a database that was restored from another server
+    Adopt(adopt::Adopt),
 }
 
 /// Something that cannot be done, because the command was used wrongly.
@@ -145,6 +148,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Groups(groups) => groups.run(&global).await,
         Command::Dlq(dlq) => dlq.run(&global).await,
         Command::Migrate(migrate) => migrate.run(&global).await,
+        Command::Adopt(adopt) => adopt.run(&global).await,
     }
 }
 

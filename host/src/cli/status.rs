@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
-use crate::store::{GroupState, GroupStatus, LogStatus};
+use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, LogStatus};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
@@ -29,19 +29,48 @@ impl Status {
 
 fn print(status: &LogStatus) -> std::io::Result<()> {
     output::line(format!("log: {} events, last position {}", status.events, status.last_position))?;
+    for holder in &status.held_up_by {
+        output::line(format!("the log is held up by {holder}"))?;
+    }
     if status.groups.is_empty() {
         return output::line("no group yet: `host run` creates one for each handler");
     }
     output::line("")?;
     print_groups(&status.groups)?;
-    let held: Vec<String> = status.groups.iter().filter_map(held_up).collect();
-    if !held.is_empty() {
+    let held = status.groups.iter().filter_map(held_up);
+    let waiting = status.hosts.iter().filter_map(|host| standing_by(host, &status.groups));
+    let lines: Vec<String> = held.chain(waiting).collect();
+    if !lines.is_empty() {
         output::line("")?;
-        for line in held {
+        for line in lines {
             output::line(line)?;
         }
     }
     Ok(())
+}
+
+/// Whom a host waits for, if it waits for anybody.
+fn standing_by(host: &HostStatus, groups: &[GroupStatus]) -> Option<String> {
+    /// More are only counted.
+    const NAMED: usize = 5;
+    let waits: Vec<String> = host
+        .standing_by
+        .iter()
+        .take(NAMED)
+        .map(|name| match groups.iter().find(|group| group.name == *name) {
+            Some(group) if group.leader.is_some() => format!("{name} (led by {})", leader(group)),
+            _ => name.to_string(),
+        })
+        .collect();
+    if waits.is_empty() {
+        return None;
+    }
+    let more = match host.standing_by.len() - waits.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let HostIdentity { hostname, pid, .. } = &host.host;
+    Some(format!("{hostname} (pid {pid}) stands by for {}{more}", waits.join(", ")))
 }
 
 /// The table of `status` and `groups list`.

@@ -461,13 +461,21 @@ pub struct LogHolder {
     pub age_seconds: Option<f64>,
 }
 
+impl LogHolder {
+    /// Which transaction, in a few words.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match (&self.prepared, self.pid) {
+            (Some(name), _) => format!("the prepared transaction `{name}`"),
+            (None, Some(pid)) => format!("the transaction of server process {pid}"),
+            (None, None) => "a prepared transaction".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for LogHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.prepared, self.pid) {
-            (Some(name), _) => write!(f, "the prepared transaction `{name}`")?,
-            (None, Some(pid)) => write!(f, "the transaction of server process {pid}")?,
-            (None, None) => f.write_str("a prepared transaction")?,
-        }
+        f.write_str(&self.name())?;
         if !self.application.is_empty() {
             write!(f, " ({})", self.application)?;
         }
