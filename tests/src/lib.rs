@@ -8,8 +8,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod database;
+#[cfg(test)]
+mod echo;
 mod handlers;
 mod process;
+mod proxy;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -17,6 +20,7 @@ use std::time::{Duration, Instant};
 pub use database::Client;
 pub use handlers::{Handler, Settings, guest_file};
 pub use process::{Finished, Running};
+pub use proxy::{Connection, Proxy, Traffic};
 pub use rig::{Rig, event, with};
 
 /// How long a test waits for something that should take far less.
