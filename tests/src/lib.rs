@@ -11,6 +11,7 @@ mod database;
 #[cfg(test)]
 mod echo;
 mod handlers;
+mod namespace;
 mod process;
 mod proxy;
 mod rig;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use database::Client;
 pub use handlers::{Handler, Settings, guest_file};
+pub use namespace::Namespace;
 pub use process::{Finished, Running};
 pub use proxy::{Connection, Proxy, Traffic};
 pub use rig::{Rig, event, with};
