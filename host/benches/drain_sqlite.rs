@@ -95,8 +95,8 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
     let began = Instant::now();
     let running = tokio::spawn(supervisor.run(stop.clone()));
     loop {
-        if let Ok((_, position, _)) = store.cursor(&group()).await
-            && position >= last
+        if let Ok(cursor) = store.cursor(&group()).await
+            && cursor.position >= last
         {
             break;
         }

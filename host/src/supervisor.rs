@@ -398,10 +398,11 @@ async fn is_drained(store: &dyn Store, groups: &[GroupName]) -> Result<bool, Sto
         if control.state != GroupState::Running || !groups.contains(&control.name) {
             continue;
         }
-        let (_, position, head) = store.cursor(&control.name).await?;
-        if head.is_some() {
+        let cursor = store.cursor(&control.name).await?;
+        if cursor.head.is_some() {
             return Ok(false);
         }
+        let position = cursor.position;
         lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
     }
     // Read after the cursors, so that what a group emitted meanwhile shows.

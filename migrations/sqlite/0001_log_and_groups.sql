@@ -83,6 +83,9 @@ CREATE TABLE consumer_groups (
                       CONSTRAINT position_is_not_negative CHECK (position >= 0),
     -- The fencing token: whoever leads, or moves the cursor, raises it.
     epoch             INTEGER NOT NULL DEFAULT 0,
+    -- The number of the last settlement: a leader's own settlement that is late
+    -- has one that is no longer the next.
+    settled           INTEGER NOT NULL DEFAULT 0,
     leader            TEXT REFERENCES hosts (id),
     leader_since      INTEGER,
     state             TEXT NOT NULL DEFAULT 'running'

@@ -118,6 +118,8 @@ pub struct GroupLoop {
 /// The progress of one leadership.
 struct Led {
     epoch: Epoch,
+    /// The number of the group's last settlement.
+    settled: i64,
     /// Everything at or below is done or concerns others.
     cursor: Position,
     /// The cursor as it is committed.
@@ -154,6 +156,7 @@ impl GroupLoop {
     pub async fn lead(&self, leadership: Leadership, mut signals: Signals) -> End {
         let mut led = Led {
             epoch: leadership.epoch,
+            settled: leadership.settled,
             cursor: leadership.position,
             committed: leadership.position,
             head: leadership.head,
@@ -275,7 +278,7 @@ impl GroupLoop {
         if led.begun {
             return Ok(true);
         }
-        match self.store.begin_work(&self.settings.name, led.epoch).await {
+        match self.store.begin_work(&self.settings.name, led.epoch, led.settled).await {
             Ok(Settled::Committed) => {
                 led.trouble.over(&self.settings.name, Doing::BeginWork);
                 led.begun = true;
@@ -426,7 +429,8 @@ impl GroupLoop {
             in_flight: true,
         };
         led.marked = true;
-        match self.store.begin_attempt(&self.settings.name, led.epoch, &head).await {
+        let (group, store) = (&self.settings.name, &self.store);
+        match store.begin_attempt(group, led.epoch, led.settled, &head).await {
             Ok(Settled::Committed) => {
                 led.trouble.over(&self.settings.name, Doing::Mark);
                 Ok(Some(permit))
@@ -474,8 +478,13 @@ impl GroupLoop {
     }
 
     fn open_batch(&self, led: &Led) -> OpenBatch {
-        let mut open =
-            OpenBatch::new(self.settings.name.clone(), led.epoch, led.committed, led.head.clone());
+        let mut open = OpenBatch::new(
+            self.settings.name.clone(),
+            led.epoch,
+            led.settled + 1,
+            led.committed,
+            led.head.clone(),
+        );
         if led.cursor > led.committed {
             open.pass(led.cursor);
         }
@@ -524,7 +533,7 @@ impl GroupLoop {
                             }
                             error!(
                                 group = %self.settings.name,
-                                position = settlement.from.0,
+                                position = led.committed.0,
                                 "stopping without the last settlement: its events come again"
                             );
                             return Err(End::Stopped);
@@ -535,6 +544,7 @@ impl GroupLoop {
         }
         led.trouble.over(&self.settings.name, Doing::Settle);
         led.marked = false;
+        led.settled = settlement.number;
         led.cursor = settlement.position;
         led.committed = settlement.position;
         led.head = settlement.head;
@@ -549,20 +559,40 @@ impl GroupLoop {
     }
 
     /// After a failed settlement: whether it was committed all the same, else
-    /// once more. Each settlement changes the cursor or the head, and nobody
-    /// else does under this epoch, so the two tell.
+    /// once more.
     async fn settle_unless_committed(
         &self,
         settlement: &Settlement,
     ) -> Result<Settled, StoreError> {
-        let (epoch, position, head) = self.store.cursor(&settlement.group).await?;
-        if epoch != settlement.epoch {
-            return Ok(Settled::NotLeader);
+        if let Some(known) = self.what_became_of(settlement).await? {
+            return Ok(known);
         }
-        if position == settlement.position && head == settlement.head {
-            return Ok(Settled::Committed);
+        match self.store.settle(settlement).await? {
+            Settled::Committed => Ok(Settled::Committed),
+            // Perhaps because its earlier try came in between, which was on its
+            // way all the time.
+            Settled::NotLeader => {
+                Ok(self.what_became_of(settlement).await?.unwrap_or(Settled::NotLeader))
+            }
         }
-        self.store.settle(settlement).await
+    }
+
+    /// What is known of a settlement, if anything: while the one before it is the
+    /// group's last, it may still be on its way. Nobody else settles under this
+    /// epoch, so the number tells.
+    async fn what_became_of(&self, settlement: &Settlement) -> Result<Option<Settled>, StoreError> {
+        let cursor = self.store.cursor(&settlement.group).await?;
+        Ok(if cursor.epoch != settlement.epoch {
+            Some(Settled::NotLeader)
+        } else if cursor.settled == settlement.number {
+            Some(Settled::Committed)
+        } else if cursor.settled == settlement.number - 1 {
+            None
+        } else {
+            // The database was put back, or its row was changed by hand: what the
+            // leader holds of it is of no use.
+            Some(Settled::NotLeader)
+        })
     }
 
     fn log_dead_letter(&self, dead: &NewDeadLetter) {

@@ -44,24 +44,33 @@ pub struct Circumstances<'a> {
 #[derive(Debug, Clone)]
 pub struct OpenBatch {
     settlement: Settlement,
+    cursor_before: Position,
     head_before: Option<Head>,
 }
 
 impl OpenBatch {
-    /// Nothing done yet, with the cursor and the head as they are committed.
+    /// Nothing done yet, with the cursor and the head as they are committed, and
+    /// the number that its settlement will have.
     #[must_use]
-    pub fn new(group: GroupName, epoch: Epoch, cursor: Position, head: Option<Head>) -> Self {
+    pub fn new(
+        group: GroupName,
+        epoch: Epoch,
+        number: i64,
+        cursor: Position,
+        head: Option<Head>,
+    ) -> Self {
         Self {
             settlement: Settlement {
                 group,
                 epoch,
-                from: cursor,
+                number,
                 position: cursor,
                 head: head.clone(),
                 dead_letters: Vec::new(),
                 emits: Vec::new(),
                 state: Vec::new(),
             },
+            cursor_before: cursor,
             head_before: head,
         }
     }
@@ -149,7 +158,7 @@ impl OpenBatch {
     /// Whether committing it would change anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.settlement.position == self.settlement.from && self.settlement.head == self.head_before
+        self.settlement.position == self.cursor_before && self.settlement.head == self.head_before
     }
 
     /// Whether it does no more than move the cursor over events of others.
@@ -214,7 +223,7 @@ mod tests {
     }
 
     fn batch(cursor: i64, head: Option<Head>) -> OpenBatch {
-        OpenBatch::new("g".parse().unwrap(), Epoch(7), Position(cursor), head)
+        OpenBatch::new("g".parse().unwrap(), Epoch(7), 3, Position(cursor), head)
     }
 
     fn circumstances(retry: &RetryPolicy) -> Circumstances<'_> {
@@ -229,7 +238,7 @@ mod tests {
             batch.record(&event(9), Attempt(1), report(Outcome::Success, 2), circumstances(&retry));
         assert_eq!(next, Next::Continue);
         let settlement = batch.into_settlement(vec![]);
-        assert_eq!((settlement.from, settlement.position), (Position(4), Position(9)));
+        assert_eq!((settlement.number, settlement.position), (3, Position(9)));
         assert_eq!(settlement.emits.len(), 2);
         assert_eq!(settlement.head, None);
     }
@@ -372,7 +381,7 @@ mod tests {
             }
             prop_assert_eq!(accounted, expected);
             prop_assert_eq!(settlement.emits.len(), emitted);
-            prop_assert!(settlement.position >= settlement.from);
+            prop_assert!(settlement.position >= Position(10));
             if let Some(head) = &settlement.head {
                 prop_assert!(head.position > settlement.position);
             }

@@ -3,7 +3,8 @@
 //! It keeps every promise of [`Store`] save the one that its name rules out:
 //! nothing outlives the process. Tests script its failures with
 //! [`MemoryStore::fail`], before or after the effect, so that a commit whose
-//! outcome is unknown is as easy to stage as one that never happened.
+//! outcome is unknown is as easy to stage as one that never happened; what a
+//! leader writes can also be late, and happen when its writer has given it up.
 //!
 //! A clone is the same handle. [`MemoryStore::another_host`] is a second
 //! handle on the same log, with faults of its own: two hosts that compete.
@@ -16,7 +17,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    Adopted, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
     GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession,
     LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
 };
@@ -86,7 +87,17 @@ pub enum Fault {
     Before,
     /// All of it happens, and the caller is not told.
     After,
+    /// It is on its way when the caller gives up on it, and happens when
+    /// [`MemoryStore::let_arrive`] or [`Fault::Overtaken`] says. Only for what a
+    /// leader writes under its epoch.
+    Late,
+    /// What is late happens just before it; then it happens, and its caller is
+    /// told what came of it.
+    Overtaken,
 }
+
+/// A statement that is on its way to the database.
+type Statement = Box<dyn FnOnce(&mut Log) -> Result<Settled, StoreError> + Send>;
 
 /// A store in memory. See the module's documentation.
 #[derive(Clone)]
@@ -106,6 +117,7 @@ struct Shared {
 struct Handle {
     faults: Mutex<HashMap<Operation, VecDeque<Fault>>>,
     calls: Mutex<HashMap<Operation, u64>>,
+    late: Mutex<Vec<Statement>>,
     sessions: Mutex<Vec<u64>>,
 }
 
@@ -132,6 +144,7 @@ struct Group {
     subscription: Subscription,
     position: Position,
     epoch: Epoch,
+    settled: i64,
     leader: Option<Leader>,
     state: GroupState,
     reason: Option<String>,
@@ -181,6 +194,18 @@ impl MemoryStore {
         locked(&self.handle.faults).clear();
     }
 
+    /// What is late reaches the database: all of it, in the order of the calls.
+    pub fn let_arrive(&self) {
+        let late = std::mem::take(&mut *locked(&self.handle.late));
+        let mut log = locked(&self.shared.log);
+        for statement in late {
+            // Whoever would be told of it has given up.
+            let _ = statement(&mut log);
+        }
+        drop(log);
+        self.changed();
+    }
+
     /// How many scripted faults of an operation have not happened yet.
     #[must_use]
     pub fn faults_left(&self, operation: Operation) -> usize {
@@ -225,12 +250,43 @@ impl MemoryStore {
         operation: Operation,
         effect: impl FnOnce(&mut Log) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let fault = self.called(operation).await;
+        self.run(operation, fault, effect)
+    }
+
+    /// Runs what a leader writes under its epoch: it may also be late.
+    async fn write(
+        &self,
+        operation: Operation,
+        effect: impl FnOnce(&mut Log) -> Result<Settled, StoreError> + Send + 'static,
+    ) -> Result<Settled, StoreError> {
+        let fault = self.called(operation).await;
+        if fault == Some(Fault::Late) {
+            locked(&self.handle.late).push(Box::new(effect));
+            return Err(scripted(operation));
+        }
+        self.run(operation, fault, effect)
+    }
+
+    /// Counts a call, and gives the fault that is scripted for it.
+    async fn called(&self, operation: Operation) -> Option<Fault> {
         // A real store lets others run here, and so must this one.
         tokio::task::yield_now().await;
         *locked(&self.handle.calls).entry(operation).or_default() += 1;
-        let fault = locked(&self.handle.faults).get_mut(&operation).and_then(VecDeque::pop_front);
-        if fault == Some(Fault::Before) {
-            return Err(scripted(operation));
+        locked(&self.handle.faults).get_mut(&operation).and_then(VecDeque::pop_front)
+    }
+
+    fn run<T>(
+        &self,
+        operation: Operation,
+        fault: Option<Fault>,
+        effect: impl FnOnce(&mut Log) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match fault {
+            Some(Fault::Before) => return Err(scripted(operation)),
+            Some(Fault::Late) => panic!("{operation:?} is not what a leader writes"),
+            Some(Fault::Overtaken) => self.let_arrive(),
+            Some(Fault::After) | None => {}
         }
         let result = effect(&mut locked(&self.shared.log));
         if operation.writes() {
@@ -293,6 +349,11 @@ impl Log {
 
     fn led(&mut self, name: &GroupName, epoch: Epoch) -> Option<&mut Group> {
         self.groups.get_mut(name).filter(|group| group.epoch == epoch)
+    }
+
+    /// The group, if `settled` is the number of its last settlement too.
+    fn led_after(&mut self, name: &GroupName, epoch: Epoch, settled: i64) -> Option<&mut Group> {
+        self.led(name, epoch).filter(|group| group.settled == settled)
     }
 
     fn place(&self, start: Start) -> Result<Position, StoreError> {
@@ -364,10 +425,12 @@ impl Log {
     }
 
     fn settle(&mut self, settlement: &Settlement) -> Result<Settled, StoreError> {
-        let Some(group) = self.led(&settlement.group, settlement.epoch) else {
+        let Settlement { group, epoch, number, .. } = settlement;
+        let Some(group) = self.led_after(group, *epoch, number - 1) else {
             return Ok(Settled::NotLeader);
         };
         well_formed(&settlement.emits)?;
+        group.settled = *number;
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
         group.fruitless = 0;
@@ -503,6 +566,7 @@ impl Store for MemoryStore {
                 subscription: settings.subscription.clone(),
                 position: log.place(settings.start)?,
                 epoch: Epoch(0),
+                settled: 0,
                 leader: None,
                 state: GroupState::Running,
                 reason: None,
@@ -528,6 +592,7 @@ impl Store for MemoryStore {
             group.leader = Some(Leader { host: host.clone(), since: Timestamp::now() });
             Ok(Leadership {
                 epoch: group.epoch,
+                settled: group.settled,
                 position: group.position,
                 head: group.head.clone(),
                 state: group.state,
@@ -551,9 +616,17 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError> {
-        self.call(Operation::BeginWork, |log| {
-            let Some(group) = log.led(group, epoch) else { return Ok(Settled::NotLeader) };
+    async fn begin_work(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        settled: i64,
+    ) -> Result<Settled, StoreError> {
+        let group = group.clone();
+        self.write(Operation::BeginWork, move |log| {
+            let Some(group) = log.led_after(&group, epoch, settled) else {
+                return Ok(Settled::NotLeader);
+            };
             group.fruitless = group.fruitless.saturating_add(1);
             Ok(Settled::Committed)
         })
@@ -564,27 +637,35 @@ impl Store for MemoryStore {
         &self,
         group: &GroupName,
         epoch: Epoch,
+        settled: i64,
         head: &Head,
     ) -> Result<Settled, StoreError> {
-        self.call(Operation::BeginAttempt, |log| {
-            let Some(group) = log.led(group, epoch) else { return Ok(Settled::NotLeader) };
-            group.head = Some(Head { in_flight: true, ..stored_head(head) });
+        let group = group.clone();
+        let head = Head { in_flight: true, ..stored_head(head) };
+        self.write(Operation::BeginAttempt, move |log| {
+            let Some(group) = log.led_after(&group, epoch, settled) else {
+                return Ok(Settled::NotLeader);
+            };
+            group.head = Some(head);
             Ok(Settled::Committed)
         })
         .await
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
-        self.call(Operation::Settle, |log| log.settle(settlement)).await
+        let settlement = settlement.clone();
+        self.write(Operation::Settle, move |log| log.settle(&settlement)).await
     }
 
-    async fn cursor(
-        &self,
-        group: &GroupName,
-    ) -> Result<(Epoch, Position, Option<Head>), StoreError> {
+    async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError> {
         self.call(Operation::Cursor, |log| {
             let group = log.group(group)?;
-            Ok((group.epoch, group.position, group.head.clone()))
+            Ok(Cursor {
+                epoch: group.epoch,
+                settled: group.settled,
+                position: group.position,
+                head: group.head.clone(),
+            })
         })
         .await
     }

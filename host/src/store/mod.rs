@@ -2,11 +2,12 @@
 //!
 //! [`Store`] is what delivery needs of a database. Each database has a folder
 //! of its own here, and SQL appears nowhere else. A store decides nothing: it
-//! records settlements that delivery computed, and guards them by the epoch.
+//! records settlements that delivery computed, and guards them by the epoch
+//! and by their numbers.
 //!
 //! Whatever the store, these hold, and the module `suite` tests them:
-//! - a settlement commits whole or not at all, and only under the group's
-//!   current epoch;
+//! - a settlement commits whole or not at all, only under the group's current
+//!   epoch, and only as the one after the group's last;
 //! - nothing at or below the safe position can appear in the log any more;
 //! - a dead letter is replayed or discarded once, whoever asks at once.
 
@@ -272,6 +273,9 @@ pub struct Head {
 pub struct Leadership {
     /// The fencing token of this leadership.
     pub epoch: Epoch,
+    /// The number of the group's last settlement, under whichever epoch; 0
+    /// before the first.
+    pub settled: i64,
     /// The cursor.
     pub position: Position,
     /// The retry that was pending.
@@ -345,9 +349,12 @@ pub struct Settlement {
     pub group: GroupName,
     /// Under which leadership.
     pub epoch: Epoch,
-    /// The cursor before. A store need not check it.
-    pub from: Position,
-    /// The cursor after; never below `from`.
+    /// Which settlement of the group it is: one more than the group's last. The
+    /// epoch fences other leaders; this fences the leader's own settlements that
+    /// are late, because a database carries out what it has received even when
+    /// the leader has given it up and gone on.
+    pub number: i64,
+    /// The cursor after; never below the cursor before.
     pub position: Position,
     /// The retry that is pending after it.
     pub head: Option<Head>,
@@ -364,8 +371,22 @@ pub struct Settlement {
 pub enum Settled {
     /// It is committed.
     Committed,
-    /// The epoch is no longer the group's: nothing was recorded.
+    /// The epoch is no longer the group's, or the group has settled something
+    /// else since: nothing was recorded.
     NotLeader,
+}
+
+/// How far a group is, as it is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    /// The fencing token.
+    pub epoch: Epoch,
+    /// The number of the last settlement; 0 before the first.
+    pub settled: i64,
+    /// The cursor.
+    pub position: Position,
+    /// The retry that is pending.
+    pub head: Option<Head>,
 }
 
 /// The little of a group that a running host watches.
@@ -639,30 +660,44 @@ pub trait Store: Send + Sync + 'static {
     /// Counts the leadership as fruitless until something is settled. Called
     /// once, before the first attempt of a leadership, so that a leader that had
     /// nothing to do is not counted.
-    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError>;
+    ///
+    /// Only while `settled` is the number of the group's last settlement: one
+    /// that is late must not take back what a settlement has proved. One that is
+    /// tried again after an unknown outcome may count twice, which makes a group
+    /// careful a crash too early and costs nothing else.
+    async fn begin_work(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        settled: i64,
+    ) -> Result<Settled, StoreError>;
 
     /// Records, before it begins, the attempt that a crash would leave behind.
     /// Not progress: it does not end a run of fruitless leaderships.
+    ///
+    /// Only while `settled` is the number of the group's last settlement: one
+    /// that is late would mark an attempt that is long over.
     async fn begin_attempt(
         &self,
         group: &GroupName,
         epoch: Epoch,
+        settled: i64,
         head: &Head,
     ) -> Result<Settled, StoreError>;
 
     /// Records a settlement: cursor, head, dead letters, emits and state in one
-    /// transaction, or none of them; the leadership is fruitful from now on.
+    /// transaction, or none of them; the leadership is fruitful from now on. The
+    /// group's last settlement has the settlement's number from then on, and had
+    /// the number before it until then.
     ///
     /// # Errors
-    /// After [`StoreError::Unavailable`] the outcome may be unknown: compare
-    /// [`Store::cursor`].
+    /// After [`StoreError::Unavailable`] the outcome may be unknown, and may even
+    /// be open: [`Store::cursor`] tells whether it is committed, and the number
+    /// sees to it that, tried again, it is committed once.
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;
 
-    /// The epoch, the cursor and the head as they are committed.
-    async fn cursor(
-        &self,
-        group: &GroupName,
-    ) -> Result<(Epoch, Position, Option<Head>), StoreError>;
+    /// How far a group is, as it is committed.
+    async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;
 
     /// Epoch and state of every group, in one cheap query.
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError>;
@@ -697,7 +732,8 @@ pub trait Store: Send + Sync + 'static {
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Moves the cursor and raises the epoch, in one statement, so that an open
-    /// batch is refused. Forgets the pending retry. Gives the new cursor.
+    /// batch is refused. Forgets the pending retry; no settlement, so the number
+    /// of the last one stays. Gives the new cursor.
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
 
     /// Removes a group with its cursor and state.

@@ -65,6 +65,7 @@ macro_rules! store_suite {
                 leaderships_that_settle_nothing_are_counted
                 a_crash_leaves_behind_what_was_in_flight
                 a_clean_end_leaves_nothing_in_flight
+                a_late_mark_is_refused
                 a_lock_has_one_holder
                 a_session_that_is_dropped_releases_its_locks
                 unlocking_what_was_never_held_does_nothing
@@ -75,6 +76,9 @@ macro_rules! store_suite {
             settling {
                 a_settlement_commits_everything_it_holds
                 a_settlement_that_breaks_off_leaves_nothing
+                a_late_copy_of_a_settlement_is_refused
+                of_two_copies_of_a_settlement_at_once_one_commits
+                the_numbers_of_settlements_go_on_whoever_leads
                 a_settlement_without_a_head_forgets_the_retry
                 a_head_comes_back_as_it_was_settled
                 odd_text_never_breaks_a_settlement

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::event::Event;
 use crate::store::memory::{Fault, MemoryStore, Operation};
-use crate::store::{DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
+use crate::store::{Cursor, DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -255,14 +255,18 @@ impl Rig {
         let watched = self.store.another_host();
         let waited = async {
             loop {
-                let (epoch, cursor, head) = watched.cursor(&name()).await.unwrap();
-                if fits(epoch, cursor, head) {
+                let cursor = watched.cursor(&name()).await.unwrap();
+                if fits(cursor.epoch, cursor.position, cursor.head) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(DAY, waited).await.expect("never settled");
+    }
+
+    async fn cursor(&self) -> Cursor {
+        self.store.another_host().cursor(&name()).await.unwrap()
     }
 
     async fn count(&self) -> usize {
@@ -496,6 +500,66 @@ async fn a_commit_that_ends_in_a_pending_retry_is_known_again_when_it_is_read_ba
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_settlement_that_arrives_after_the_leader_went_on_changes_nothing() {
+    let rig = Rig::new(3, |position, _| {
+        if position == Position(2) { Act::Fail(FailureKind::Reject) } else { Act::Succeed }
+    })
+    .await;
+    rig.store.fail(Operation::Settle, Fault::Late, 1);
+    let _running = rig.start().await;
+    rig.settled(3).await;
+    rig.publish(1).await;
+    rig.until(|_, cursor, _| cursor > Position(3)).await;
+    let (cursor, seen, dead) = (rig.cursor().await, rig.seen().await, rig.dead().await);
+    rig.store.let_arrive();
+    assert_eq!(rig.cursor().await, cursor, "moved back");
+    assert_eq!((rig.seen().await, rig.dead().await), (seen, dead), "recorded a second time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_that_arrives_just_before_its_repetition_is_committed_once() {
+    let rig = Rig::new(3, |_, _| Act::Succeed).await;
+    rig.store.fail(Operation::Settle, Fault::Late, 1);
+    rig.store.fail(Operation::Settle, Fault::Overtaken, 1);
+    let mut running = rig.start().await;
+    rig.settled(3).await;
+    rig.publish(1).await;
+    tokio::select! {
+        end = &mut running.task => panic!("took its own settlement for another's: {end:?}"),
+        () = rig.until(|_, cursor, _| cursor > Position(6)) => {}
+    }
+    assert_eq!(rig.seen().await, [1, 2, 3, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_arrives_after_its_attempt_was_settled_leaves_nothing_in_flight() {
+    let rig = Rig::new(1, |_, _| Act::Take(Duration::from_secs(1), Box::new(Act::Succeed))).await;
+    // Two crashes make the group suspect; the third leader marks its attempt.
+    for calls in 1..=2 {
+        let running = rig.start().await;
+        rig.called(calls).await;
+        drop(running);
+    }
+    rig.store.fail(Operation::BeginAttempt, Fault::Late, 1);
+    let _third = rig.start().await;
+    rig.settled(1).await;
+    assert_eq!(rig.store.faults_left(Operation::BeginAttempt), 0, "nothing was marked");
+    rig.store.let_arrive();
+    assert_eq!(rig.cursor().await.head, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_begin_of_work_that_arrives_after_a_settlement_does_not_count_as_fruitless() {
+    let rig = Rig::new(1, |_, _| Act::Succeed).await;
+    rig.store.fail(Operation::BeginWork, Fault::Late, 1);
+    let running = rig.start().await;
+    rig.settled(1).await;
+    drop(running);
+    rig.store.let_arrive();
+    assert_eq!(rig.leadership(&rig.store).await.fruitless, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_cannot_be_written_does_not_let_the_cursor_move() {
     let rig = Rig::new(1, |_, _| Act::Fail(FailureKind::Reject)).await;
     rig.store.fail(Operation::Settle, Fault::Before, 20);
@@ -523,7 +587,7 @@ async fn an_event_that_kills_the_process_becomes_a_dead_letter_and_the_others_ar
         let before = rig.calls().len();
         let stuck = async {
             while !rig.calls()[before..].iter().any(|call| call.0 == 3)
-                && rig.store.another_host().cursor(&name()).await.unwrap().1 < Position(5)
+                && rig.cursor().await.position < Position(5)
             {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -577,6 +641,8 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
 #[derive(Debug, Clone)]
 enum Incident {
     Fault(Operation, Fault, usize),
+    /// What is late reaches the database after so many milliseconds.
+    Arrive(u64),
     Crash(u64),
     Stop(u64),
     Seize(u64),
@@ -592,8 +658,16 @@ fn incident() -> impl Strategy<Value = Incident> {
         1 => Just(Operation::StateGet),
     ];
     let fault = prop_oneof![Just(Fault::Before), Just(Fault::After)];
+    let written = prop_oneof![
+        3 => Just(Operation::Settle),
+        1 => Just(Operation::BeginWork),
+        1 => Just(Operation::BeginAttempt),
+    ];
+    let late = prop_oneof![2 => Just(Fault::Late), 1 => Just(Fault::Overtaken)];
     prop_oneof![
         (operation, fault, 1..4_usize).prop_map(|(o, f, n)| Incident::Fault(o, f, n)),
+        (written, late, 1..3_usize).prop_map(|(o, f, n)| Incident::Fault(o, f, n)),
+        (0..4_000_u64).prop_map(Incident::Arrive),
         (0..4_000_u64).prop_map(Incident::Crash),
         (0..4_000_u64).prop_map(Incident::Stop),
         (0..4_000_u64).prop_map(Incident::Seize),
@@ -632,6 +706,10 @@ async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
     for incident in incidents {
         match incident {
             Incident::Fault(operation, fault, times) => rig.store.fail(operation, fault, times),
+            Incident::Arrive(after) => {
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                rig.store.let_arrive();
+            }
             Incident::Crash(after) => {
                 tokio::time::sleep(Duration::from_millis(after)).await;
                 drop(running);
@@ -659,6 +737,7 @@ async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
         running = rig.start().await;
     }
     rig.settled(last).await;
+    rig.store.let_arrive();
     drop(running);
 
     let (seen, dead) = (rig.seen().await, rig.dead().await);

@@ -15,8 +15,8 @@ use super::error::Broken;
 use super::{locks, log};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
-    FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader, Leadership,
-    Settled, Start, StoreError, Subscription, refusals,
+    Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
+    Leadership, Settled, Start, StoreError, Subscription, refusals,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -162,7 +162,7 @@ pub(super) async fn begin_leadership(
         "UPDATE consumer_groups
          SET epoch = epoch + 1, leader = ?, leader_since = ?
          WHERE name = ?
-         RETURNING epoch, position, state, fruitless, ",
+         RETURNING epoch, position, state, fruitless, settled, ",
         head_columns!()
     ))
     .bind(&host.id)
@@ -178,7 +178,8 @@ pub(super) async fn begin_leadership(
         position: Position(row.try_get_unchecked(1)?),
         state: read_state(&text(&row, 2)?)?,
         fruitless: count(&row, 3)?,
-        head: read_head(&row, 4)?,
+        settled: row.try_get_unchecked(4)?,
+        head: read_head(&row, 5)?,
     })
 }
 
@@ -219,12 +220,15 @@ pub(super) async fn begin_work(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
+    settled: i64,
 ) -> Result<Settled, Broken> {
     let done = sqlx::query(
-        "UPDATE consumer_groups SET fruitless = fruitless + 1 WHERE name = ? AND epoch = ?",
+        "UPDATE consumer_groups SET fruitless = fruitless + 1
+         WHERE name = ? AND epoch = ? AND settled = ?",
     )
     .bind(group.as_str())
     .bind(epoch.0)
+    .bind(settled)
     .execute(connection)
     .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
@@ -235,6 +239,7 @@ pub(super) async fn begin_attempt(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
+    settled: i64,
     head: &Head,
 ) -> Result<Settled, Broken> {
     let head = Head { in_flight: true, ..head.clone() };
@@ -242,11 +247,12 @@ pub(super) async fn begin_attempt(
         "UPDATE consumer_groups
          SET head_position = ?, head_attempt = ?, head_due_at = ?,
              head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?
-         WHERE name = ? AND epoch = ?",
+         WHERE name = ? AND epoch = ? AND settled = ?",
     );
     let done = bind_head(statement, Some(&head))
         .bind(group.as_str())
         .bind(epoch.0)
+        .bind(settled)
         .execute(connection)
         .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
@@ -255,9 +261,9 @@ pub(super) async fn begin_attempt(
 pub(super) async fn cursor(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<(Epoch, Position, Option<Head>), Broken> {
+) -> Result<Cursor, Broken> {
     let row = sqlx::query(concat!(
-        "SELECT epoch, position, ",
+        "SELECT epoch, settled, position, ",
         head_columns!(),
         " FROM consumer_groups WHERE name = ?"
     ))
@@ -265,8 +271,12 @@ pub(super) async fn cursor(
     .fetch_optional(connection)
     .await?
     .ok_or_else(|| refusals::no_group(group))?;
-    let epoch = Epoch(row.try_get_unchecked(0)?);
-    Ok((epoch, Position(row.try_get_unchecked(1)?), read_head(&row, 2)?))
+    Ok(Cursor {
+        epoch: Epoch(row.try_get_unchecked(0)?),
+        settled: row.try_get_unchecked(1)?,
+        position: Position(row.try_get_unchecked(2)?),
+        head: read_head(&row, 3)?,
+    })
 }
 
 pub(super) async fn controls(

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Adopted, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
     GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus,
     Replayed, Settled, Settlement, Start, Store, StoreError, refusals,
 };
@@ -140,9 +140,14 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn begin_work(&self, group: &GroupName, epoch: Epoch) -> Result<Settled, StoreError> {
+    async fn begin_work(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        settled: i64,
+    ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record the begin of work", |c| {
-            groups::begin_work(c, group, epoch)
+            groups::begin_work(c, group, epoch, settled)
         })
     }
 
@@ -150,10 +155,11 @@ impl Store for SqliteStore {
         &self,
         group: &GroupName,
         epoch: Epoch,
+        settled: i64,
         head: &Head,
     ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record the begin of an attempt", |c| {
-            groups::begin_attempt(c, group, epoch, head)
+            groups::begin_attempt(c, group, epoch, settled, head)
         })
     }
 
@@ -163,10 +169,7 @@ impl Store for SqliteStore {
 
     /// Read on the connection that writes: a settlement whose outcome is unknown
     /// is over by then, one way or the other.
-    async fn cursor(
-        &self,
-        group: &GroupName,
-    ) -> Result<(Epoch, Position, Option<Head>), StoreError> {
+    async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError> {
         on_writer!(self.connections, "read a cursor", |c| groups::cursor(c, group))
     }
 

@@ -13,13 +13,14 @@ use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
 
-/// The cursor's row, under the epoch. Written first in every settlement: from
-/// then on nobody else can move the cursor or raise the epoch until it ends.
+/// The cursor's row, under the epoch, and only as the settlement after the last.
+/// Written first in every settlement: from then on nobody else can move the
+/// cursor, settle, or raise the epoch until it ends.
 const MOVE_CURSOR: &str = "UPDATE consumer_groups
      SET head_position = ?, head_attempt = ?, head_due_at = ?,
          head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?,
-         position = ?, settled_at = ?, fruitless = 0
-     WHERE name = ? AND epoch = ?";
+         position = ?, settled_at = ?, settled = settled + 1, fruitless = 0
+     WHERE name = ? AND epoch = ? AND settled + 1 = ?";
 
 pub(super) async fn settle(
     connection: &mut SqliteConnection,
@@ -55,6 +56,7 @@ async fn move_cursor(
         .bind(Timestamp::now().as_microsecond())
         .bind(settlement.group.as_str())
         .bind(settlement.epoch.0)
+        .bind(settlement.number)
         .execute(connection)
         .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })

@@ -34,7 +34,7 @@ pub async fn a_dead_letter_keeps_everything(database: &dyn TestDatabase) {
         let given_up = dead(LogEvent { position, deliver_to: (n == 1).then(|| group("g")), event });
         let settlement = Settlement {
             dead_letters: vec![given_up.clone()],
-            ..settlement("g", epoch, position.0)
+            ..settlement(&store, "g", epoch, position.0).await
         };
         store.settle(&settlement).await.unwrap();
 
@@ -74,7 +74,7 @@ pub async fn a_replay_reaches_only_its_group_and_keeps_the_event(database: &dyn 
     // One that fails again is a dead letter again, and can be replayed again.
     let again = Settlement {
         dead_letters: vec![dead(again[0].clone())],
-        ..settlement("g", epoch, replayed.position.0)
+        ..settlement(&store, "g", epoch, replayed.position.0).await
     };
     assert_eq!(store.settle(&again).await.unwrap(), Settled::Committed);
     let letter = letters(&store, "g").await.pop().unwrap();
@@ -108,7 +108,7 @@ pub async fn a_replay_never_moves_a_cursor(database: &dyn TestDatabase) {
     store.replay(letters[0].id, None).await.unwrap();
     store.replay_some(&group("g"), DeadLetterId(0), letters[2].id, 9).await.unwrap();
     assert_eq!(store.cursor(&group("g")).await.unwrap(), before);
-    let open = settlement("g", epoch, before.1.0);
+    let open = settlement(&store, "g", epoch, before.position.0).await;
     assert_eq!(store.settle(&open).await.unwrap(), Settled::Committed, "nor the epoch");
 }
 
@@ -281,7 +281,8 @@ pub async fn the_number_of_a_dead_letter_is_never_used_again(database: &dyn Test
             deliver_to: None,
             event: Event { time: time("2026-01-01T00:00:00Z"), ..event("a", "1") },
         });
-        let settlement = Settlement { dead_letters: vec![given_up], ..settlement("g", epoch, 1) };
+        let settlement =
+            Settlement { dead_letters: vec![given_up], ..settlement(&store, "g", epoch, 1).await };
         store.settle(&settlement).await.unwrap();
         let letter = letters(&store, "g").await.pop().unwrap();
         assert!(letter.id > highest);

@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Event, Position};
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Settled, Settlement, Start,
-    Store, StoreError, Subscription,
+    Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Settled,
+    Settlement, Start, Store, StoreError, Subscription,
 };
 
 /// Publishes an event at noon of each of the first days of a month, and one that
@@ -50,7 +50,7 @@ pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase
     {
         let name = format!("empty{n}");
         store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
-        let position = store.cursor(&group(&name)).await.unwrap().1;
+        let position = store.cursor(&group(&name)).await.unwrap().position;
         assert_eq!(position, Position::ZERO, "{start:?}");
     }
 
@@ -58,7 +58,7 @@ pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase
     for (n, (start, position)) in places(&at).into_iter().enumerate() {
         let name = format!("g{n}");
         store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
-        assert_eq!(store.cursor(&group(&name)).await.unwrap().1, position, "{start:?}");
+        assert_eq!(store.cursor(&group(&name)).await.unwrap().position, position, "{start:?}");
     }
 }
 
@@ -68,7 +68,8 @@ pub async fn an_existing_group_keeps_its_cursor_and_takes_over_the_subscription(
     let store = database.handle().await;
     let events = publish_some(&store, 3).await;
     let epoch = led(&store, "g").await;
-    let waiting = Settlement { head: Some(head(3, 2)), ..settlement("g", epoch, events[1].0) };
+    let waiting =
+        Settlement { head: Some(head(3, 2)), ..settlement(&store, "g", epoch, events[1].0).await };
     store.settle(&waiting).await.unwrap();
     let before = store.cursor(&group("g")).await.unwrap();
     assert_eq!(store.group(&group("g")).await.unwrap().subscribe, ["*"]);
@@ -113,13 +114,13 @@ pub async fn a_place_beyond_the_log_is_refused(database: &dyn TestDatabase) {
         refused(store.seek(&group("g"), start).await.map(|_| ()));
         refused(store.ensure_group(&GroupSettings { start, ..settings("new") }).await);
     }
-    let (epoch, position, _) = store.cursor(&group("g")).await.unwrap();
+    let Cursor { epoch, position, .. } = store.cursor(&group("g")).await.unwrap();
     assert_eq!(position, Position::ZERO);
     assert_eq!(store.controls().await.unwrap().len(), 1);
 
     // As after the log was put back to an older state: said at the start, and
     // a seek puts it right.
-    let beyond = settlement("g", epoch, last.0 + 10);
+    let beyond = settlement(&store, "g", epoch, last.0 + 10).await;
     assert_eq!(store.settle(&beyond).await.unwrap(), Settled::Committed);
     refused(store.ensure_group(&settings("g")).await);
     store.seek(&group("g"), Start::Latest).await.unwrap();
@@ -130,8 +131,10 @@ pub async fn a_seek_raises_the_epoch_and_refuses_the_open_batch(database: &dyn T
     let (leading, seeking) = (database.handle().await, database.handle().await);
     let events = publish_some(&leading, 3).await;
     let epoch = led(&leading, "g").await;
-    let waiting =
-        Settlement { head: Some(head(events[1].0, 4)), ..settlement("g", epoch, events[0].0) };
+    let waiting = Settlement {
+        head: Some(head(events[1].0, 4)),
+        ..settlement(&leading, "g", epoch, events[0].0).await
+    };
     leading.settle(&waiting).await.unwrap();
 
     let cursor = seeking.seek(&group("g"), Start::Earliest).await.unwrap();
@@ -139,13 +142,14 @@ pub async fn a_seek_raises_the_epoch_and_refuses_the_open_batch(database: &dyn T
     let open = Settlement {
         emits: vec![event("late", "1")],
         state: vec![write("a", Some(b"1"))],
-        ..settlement("g", epoch, events[2].0)
+        ..settlement(&leading, "g", epoch, events[2].0).await
     };
     assert_eq!(leading.settle(&open).await.unwrap(), Settled::NotLeader);
 
-    let (raised, position, head) = leading.cursor(&group("g")).await.unwrap();
+    let cursor = leading.cursor(&group("g")).await.unwrap();
+    let raised = cursor.epoch;
     assert!(raised > epoch);
-    assert_eq!((position, head), (Position::ZERO, None), "the retry is forgotten");
+    assert_eq!((cursor.position, cursor.head), (Position::ZERO, None), "the retry is forgotten");
     let control = leading.controls().await.unwrap().remove(0);
     assert_eq!((control.name, control.epoch), (group("g"), raised));
     assert_eq!(leading.safe_position().await.unwrap(), events[2]);
@@ -159,7 +163,7 @@ pub async fn a_seek_goes_where_it_is_told(database: &dyn TestDatabase) {
     let at = publish_days(&store).await;
     for (to, position) in places(&at) {
         assert_eq!(store.seek(&group("g"), to).await.unwrap(), position, "{to:?}");
-        assert_eq!(store.cursor(&group("g")).await.unwrap().1, position, "{to:?}");
+        assert_eq!(store.cursor(&group("g")).await.unwrap().position, position, "{to:?}");
     }
 }
 
@@ -180,7 +184,10 @@ pub async fn a_pause_shows_its_reason_until_the_group_is_resumed(database: &dyn 
         assert_eq!(state_and_reason().await, (GroupState::Paused, Some(reason.to_owned())));
     }
     // What was open when the pause came is not lost.
-    assert_eq!(store.settle(&settlement("g", epoch, 0)).await.unwrap(), Settled::Committed);
+    assert_eq!(
+        store.settle(&settlement(&store, "g", epoch, 0).await).await.unwrap(),
+        Settled::Committed
+    );
     for _ in 0..2 {
         store.resume(&group("g")).await.unwrap();
         assert_eq!(state_and_reason().await, (GroupState::Running, None));
@@ -216,7 +223,10 @@ pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) 
         let epoch = led(&store, name).await;
         bury_all(&store, name, epoch).await;
         let state = vec![write("a", Some(b"1"))];
-        store.settle(&Settlement { state, ..settlement(name, epoch, 2) }).await.unwrap();
+        store
+            .settle(&Settlement { state, ..settlement(&store, name, epoch, 2).await })
+            .await
+            .unwrap();
     }
     store.remove_group(&group("g"), true).await.unwrap();
 
@@ -228,7 +238,7 @@ pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) 
     assert_eq!(store.safe_position().await.unwrap(), events[1], "the log is as it was");
 
     store.ensure_group(&settings("g")).await.unwrap();
-    assert_eq!(store.cursor(&group("g")).await.unwrap().1, Position::ZERO);
+    assert_eq!(store.cursor(&group("g")).await.unwrap().position, Position::ZERO);
     assert_eq!(fetch_all(&store, "g", 0).await.len(), 2);
     let status = store.group(&group("g")).await.unwrap();
     assert_eq!((status.dead_letters, status.settled_at), (0, None));
@@ -295,7 +305,10 @@ pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatab
     let epoch = led(&store, "everything").await;
     let letter = bury_all(&store, "everything", epoch).await.remove(0);
     let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
-    let progress = Settlement { head: Some(head(at[2].0, 2)), ..settlement("g", epoch, at[1].0) };
+    let progress = Settlement {
+        head: Some(head(at[2].0, 2)),
+        ..settlement(&store, "g", epoch, at[1].0).await
+    };
     store.settle(&progress).await.unwrap();
     let own = store.group(&group("g")).await.unwrap();
     assert_eq!((own.lag_events, own.retries_pending), (2, 1));

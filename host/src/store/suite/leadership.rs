@@ -10,7 +10,7 @@ use super::samples::{
     write,
 };
 use crate::event::{Epoch, Position};
-use crate::store::{GroupState, Head, Settled, Settlement, Start};
+use crate::store::{GroupState, Head, Leadership, Settled, Settlement, Start};
 
 pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
     let (one, two) = (database.handle().await, database.handle().await);
@@ -21,7 +21,7 @@ pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
     assert_eq!(third.position, Position::ZERO);
     assert_eq!(third.state, GroupState::Running);
     assert_eq!(third.head, None);
-    assert_eq!(two.cursor(&group("g")).await.unwrap().0, third.epoch);
+    assert_eq!(two.cursor(&group("g")).await.unwrap().epoch, third.epoch);
 
     one.pause(&group("g"), "because").await.unwrap();
     let paused = two.begin_leadership(&group("g"), &host("two")).await.unwrap();
@@ -37,7 +37,7 @@ pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase)
     let progress = Settlement {
         head: Some(head(events[1].0, 2)),
         state: vec![write("key", Some(b"new"))],
-        ..settlement("g", new, events[0].0)
+        ..settlement(&current, "g", new, events[0].0).await
     };
     assert_eq!(current.settle(&progress).await.unwrap(), Settled::Committed);
     let before = current.cursor(&group("g")).await.unwrap();
@@ -48,12 +48,15 @@ pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase)
             dead_letters: vec![dead(fetched[0].clone())],
             emits: vec![event("late", "1")],
             state: vec![write("key", Some(b"old")), write("other", Some(b"old"))],
-            ..settlement("g", epoch, events[2].0)
+            ..settlement(&current, "g", epoch, events[2].0).await
         };
         assert_eq!(former.settle(&late).await.unwrap(), Settled::NotLeader);
-        let only_cursor = settlement("g", epoch, events[2].0);
+        let only_cursor = settlement(&current, "g", epoch, events[2].0).await;
         assert_eq!(former.settle(&only_cursor).await.unwrap(), Settled::NotLeader);
-        let begun = former.begin_attempt(&group("g"), epoch, &head(events[2].0, 9)).await.unwrap();
+        let late = head(events[2].0, 9);
+        let begun = former.begin_attempt(&group("g"), epoch, before.settled, &late).await.unwrap();
+        assert_eq!(begun, Settled::NotLeader);
+        let begun = former.begin_work(&group("g"), epoch, before.settled).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
         former.end_leadership(&group("g"), epoch).await.unwrap();
 
@@ -64,9 +67,9 @@ pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase)
         assert_eq!(key.as_deref(), Some(&b"new"[..]));
         assert_eq!(current.state_get(&group("g"), "", "other").await.unwrap(), None);
     }
-    let onward = settlement("g", new, events[1].0);
+    let onward = settlement(&current, "g", new, events[1].0).await;
     assert_eq!(current.settle(&onward).await.unwrap(), Settled::Committed);
-    let nobody = settlement("nobody", new, 1);
+    let nobody = settlement(&current, "nobody", new, 1).await;
     assert_eq!(current.settle(&nobody).await.unwrap(), Settled::NotLeader);
 }
 
@@ -76,7 +79,7 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
     store.ensure_group(&settings("g")).await.unwrap();
     let begin = || async {
         let leadership = store.begin_leadership(&name, &host("one")).await.unwrap();
-        let begun = store.begin_work(&name, leadership.epoch).await.unwrap();
+        let begun = store.begin_work(&name, leadership.epoch, leadership.settled).await.unwrap();
         assert_eq!(begun, Settled::Committed);
         leadership
     };
@@ -84,18 +87,20 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
         let idle = store.begin_leadership(&name, &host("one")).await.unwrap();
         assert_eq!(idle.fruitless, 0, "a leader that had nothing to do does not count");
         let stale = Epoch(idle.epoch.0 - 1);
-        assert_eq!(store.begin_work(&name, stale).await.unwrap(), Settled::NotLeader);
+        let begun = store.begin_work(&name, stale, idle.settled).await.unwrap();
+        assert_eq!(begun, Settled::NotLeader);
     }
     for before in 0..3 {
         let leadership = begin().await;
         assert_eq!(leadership.fruitless, before);
         // To begin an attempt is no progress.
-        let begun = store.begin_attempt(&name, leadership.epoch, &head(1, 1)).await.unwrap();
+        let Leadership { epoch, settled, .. } = leadership;
+        let begun = store.begin_attempt(&name, epoch, settled, &head(1, 1)).await.unwrap();
         assert_eq!(begun, Settled::Committed);
     }
     let fourth = begin().await;
     assert_eq!(fourth.fruitless, 3);
-    store.settle(&settlement("g", fourth.epoch, 0)).await.unwrap();
+    store.settle(&settlement(&store, "g", fourth.epoch, 0).await).await.unwrap();
     let fifth = begin().await;
     assert_eq!(fifth.fruitless, 0, "the one before settled something");
 
@@ -117,7 +122,7 @@ pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabas
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     for begun in [Head { failure: None, ..head(7, 1) }, head(7, 3)] {
-        let told = store.begin_attempt(&group("g"), epoch, &begun).await.unwrap();
+        let told = store.begin_attempt(&group("g"), epoch, 0, &begun).await.unwrap();
         assert_eq!(told, Settled::Committed);
     }
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
@@ -127,10 +132,31 @@ pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabas
 pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
-    store.begin_attempt(&group("g"), epoch, &head(7, 3)).await.unwrap();
+    store.begin_attempt(&group("g"), epoch, 0, &head(7, 3)).await.unwrap();
     store.end_leadership(&group("g"), epoch).await.unwrap();
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
     assert_eq!(next.head, Some(head(7, 3)));
+}
+
+pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
+    let (store, late) = (database.handle().await, database.handle().await);
+    let name = group("g");
+    let epoch = led(&store, "g").await;
+    assert_eq!(store.begin_work(&name, epoch, 0).await.unwrap(), Settled::Committed);
+    let marked = store.begin_attempt(&name, epoch, 0, &head(1, 1)).await.unwrap();
+    assert_eq!(marked, Settled::Committed);
+    store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
+    let before = store.cursor(&name).await.unwrap();
+    assert_eq!((before.settled, &before.head), (1, &None));
+    for not_the_last in [0, 2, i64::MIN, i64::MAX] {
+        let marked = late.begin_attempt(&name, epoch, not_the_last, &head(1, 1)).await.unwrap();
+        assert_eq!(marked, Settled::NotLeader);
+        let begun = late.begin_work(&name, epoch, not_the_last).await.unwrap();
+        assert_eq!(begun, Settled::NotLeader);
+        assert_eq!(store.cursor(&name).await.unwrap(), before);
+    }
+    let next = store.begin_leadership(&name, &host("one")).await.unwrap();
+    assert_eq!((next.fruitless, next.head), (0, None));
 }
 
 pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {

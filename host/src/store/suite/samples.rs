@@ -86,11 +86,19 @@ pub(super) fn head(position: i64, attempt: u32) -> Head {
     }
 }
 
-pub(super) fn settlement(name: &str, epoch: Epoch, position: i64) -> Settlement {
+/// The group's next settlement, which moves its cursor and does nothing else. A
+/// group that does not exist has settled nothing.
+pub(super) async fn settlement(
+    store: &Arc<dyn Store>,
+    name: &str,
+    epoch: Epoch,
+    position: i64,
+) -> Settlement {
+    let settled = store.cursor(&group(name)).await.map_or(0, |cursor| cursor.settled);
     Settlement {
         group: group(name),
         epoch,
-        from: Position::ZERO,
+        number: settled + 1,
         position: Position(position),
         head: None,
         dead_letters: Vec::new(),
@@ -163,7 +171,7 @@ pub(super) async fn bury_all(store: &Arc<dyn Store>, name: &str, epoch: Epoch) -
     let last = store.safe_position().await.unwrap();
     let settlement = Settlement {
         dead_letters: fetch_all(store, name, 0).await.into_iter().map(dead).collect(),
-        ..settlement(name, epoch, last.0)
+        ..settlement(store, name, epoch, last.0).await
     };
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
     letters(store, name).await

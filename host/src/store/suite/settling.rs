@@ -11,7 +11,8 @@ use super::samples::{
 };
 use crate::event::{Attempt, Position, Tenant};
 use crate::store::{
-    FailureRecord, GroupSettings, Head, NewDeadLetter, Settled, Settlement, Subscription,
+    Cursor, FailureRecord, GroupSettings, Head, NewDeadLetter, Settled, Settlement, Start,
+    Subscription,
 };
 
 pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabase) {
@@ -24,12 +25,13 @@ pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabas
         dead_letters: vec![dead(fetched[0].clone()), dead(fetched[1].clone())],
         emits: vec![event("emitted", "e1"), event("emitted", "e2")],
         state: vec![write("a", Some(b"1")), write("b", Some(b""))],
-        ..settlement("g", epoch, events[1].0)
+        ..settlement(&store, "g", epoch, events[1].0).await
     };
     assert_eq!(store.settle(&whole).await.unwrap(), Settled::Committed);
 
     let committed = other.cursor(&group("g")).await.unwrap();
-    assert_eq!(committed, (epoch, events[1], Some(head(events[2].0, 2))));
+    let head = Some(head(events[2].0, 2));
+    assert_eq!(committed, Cursor { epoch, settled: 1, position: events[1], head });
     let buried: Vec<Position> =
         letters(&other, "g").await.iter().map(|letter| letter.event.position).collect();
     assert_eq!(buried, events[..2]);
@@ -49,12 +51,13 @@ pub async fn a_settlement_that_breaks_off_leaves_nothing(database: &dyn TestData
         dead_letters: vec![dead(fetched[0].clone())],
         emits: vec![event("emitted", "e1"), event("emitted", "e2")],
         state: vec![write("a", Some(b"1"))],
-        ..settlement("g", epoch, events[0].0)
+        ..settlement(&store, "g", epoch, events[0].0).await
     };
     let broken =
         Settlement { emits: vec![event("emitted", "e1"), event("", "no type")], ..whole.clone() };
     store.settle(&broken).await.unwrap_err();
-    assert_eq!(store.cursor(&group("g")).await.unwrap(), (epoch, Position::ZERO, None));
+    let nothing = Cursor { epoch, settled: 0, position: Position::ZERO, head: None };
+    assert_eq!(store.cursor(&group("g")).await.unwrap(), nothing);
     assert!(letters(&store, "g").await.is_empty());
     assert_eq!(store.safe_position().await.unwrap(), events[1]);
     assert_eq!(store.state_get(&group("g"), "", "a").await.unwrap(), None);
@@ -63,19 +66,97 @@ pub async fn a_settlement_that_breaks_off_leaves_nothing(database: &dyn TestData
     assert_eq!(store.settle(&whole).await.unwrap(), Settled::Committed);
 }
 
+pub async fn a_late_copy_of_a_settlement_is_refused(database: &dyn TestDatabase) {
+    // The leader's own connection, and one that it has given up.
+    let (store, late) = (database.handle().await, database.handle().await);
+    let events = publish_some(&store, 3).await;
+    let epoch = led(&store, "g").await;
+    let fetched = fetch_all(&store, "g", 0).await;
+    let first = Settlement {
+        dead_letters: vec![dead(fetched[0].clone())],
+        emits: vec![event("emitted", "e1")],
+        state: vec![write("a", Some(b"1"))],
+        ..settlement(&store, "g", epoch, events[0].0).await
+    };
+    assert_eq!(store.settle(&first).await.unwrap(), Settled::Committed);
+    let second = Settlement {
+        head: Some(head(events[2].0, 2)),
+        state: vec![write("a", Some(b"2"))],
+        ..settlement(&store, "g", epoch, events[1].0).await
+    };
+    assert_eq!(store.settle(&second).await.unwrap(), Settled::Committed);
+    assert_eq!((first.number, second.number), (1, 2));
+
+    let before = store.cursor(&group("g")).await.unwrap();
+    let bare = Settlement { dead_letters: vec![], emits: vec![], state: vec![], ..first.clone() };
+    for copy in [&first, &bare, &second] {
+        for not_the_next in [1, 2, 4, 0, -1, i64::MAX] {
+            let copy = Settlement { number: not_the_next, ..copy.clone() };
+            assert_eq!(late.settle(&copy).await.unwrap(), Settled::NotLeader, "{not_the_next}");
+        }
+        assert_eq!(store.cursor(&group("g")).await.unwrap(), before);
+        assert_eq!(letters(&store, "g").await.len(), 1);
+        assert_eq!(ids(&fetch_all(&store, "g", events[2].0).await), ["e1"]);
+        let value = store.state_get(&group("g"), "", "a").await.unwrap();
+        assert_eq!(value.as_deref(), Some(&b"2"[..]));
+    }
+    let third = settlement(&store, "g", epoch, events[2].0).await;
+    assert_eq!(late.settle(&third).await.unwrap(), Settled::Committed);
+}
+
+pub async fn the_numbers_of_settlements_go_on_whoever_leads(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let name = group("g");
+    publish_some(&store, 3).await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    for settled in 0..3 {
+        let leadership = store.begin_leadership(&name, &host("one")).await.unwrap();
+        assert_eq!(leadership.settled, settled);
+        store.begin_work(&name, leadership.epoch, settled).await.unwrap();
+        store.begin_attempt(&name, leadership.epoch, settled, &head(1, 1)).await.unwrap();
+        store.end_leadership(&name, leadership.epoch).await.unwrap();
+        store.ensure_group(&settings("g")).await.unwrap();
+        assert_eq!(store.cursor(&name).await.unwrap().settled, settled, "settled nothing yet");
+        let next = settlement(&store, "g", leadership.epoch, 1).await;
+        assert_eq!(store.settle(&next).await.unwrap(), Settled::Committed);
+        store.seek(&name, Start::Earliest).await.unwrap();
+        assert_eq!(store.cursor(&name).await.unwrap().settled, settled + 1);
+    }
+}
+
+pub async fn of_two_copies_of_a_settlement_at_once_one_commits(database: &dyn TestDatabase) {
+    const ROUNDS: i64 = 50;
+    let (one, two) = (database.handle().await, database.handle().await);
+    let epoch = led(&one, "g").await;
+    for round in 1..=ROUNDS {
+        let copy = Settlement {
+            emits: vec![event("emitted", &round.to_string())],
+            ..settlement(&one, "g", epoch, round).await
+        };
+        let (first, second) = tokio::join!(one.settle(&copy), two.settle(&copy));
+        let committed = [first.unwrap(), second.unwrap()];
+        assert!(committed.contains(&Settled::Committed) && committed.contains(&Settled::NotLeader));
+        assert_eq!(one.cursor(&group("g")).await.unwrap().settled, round);
+        assert_eq!(one.status().await.unwrap().events, round);
+    }
+}
+
 pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
-    let waiting = Settlement { head: Some(head(1, 2)), ..settlement("g", epoch, 0) };
+    let waiting = Settlement { head: Some(head(1, 2)), ..settlement(&store, "g", epoch, 0).await };
     store.settle(&waiting).await.unwrap();
-    store.settle(&settlement("g", epoch, 1)).await.unwrap();
-    assert_eq!(store.cursor(&group("g")).await.unwrap(), (epoch, Position(1), None));
+    store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
+    let done = Cursor { epoch, settled: 2, position: Position(1), head: None };
+    assert_eq!(store.cursor(&group("g")).await.unwrap(), done);
 
-    store.settle(&waiting).await.unwrap();
-    let with_state =
-        Settlement { state: vec![write("a", Some(b"1"))], ..settlement("g", epoch, 1) };
+    store.settle(&Settlement { number: 3, ..waiting }).await.unwrap();
+    let with_state = Settlement {
+        state: vec![write("a", Some(b"1"))],
+        ..settlement(&store, "g", epoch, 1).await
+    };
     store.settle(&with_state).await.unwrap();
-    assert_eq!(store.cursor(&group("g")).await.unwrap(), (epoch, Position(1), None));
+    assert_eq!(store.cursor(&group("g")).await.unwrap(), Cursor { settled: 4, ..done });
 }
 
 pub async fn a_head_comes_back_as_it_was_settled(database: &dyn TestDatabase) {
@@ -88,9 +169,10 @@ pub async fn a_head_comes_back_as_it_was_settled(database: &dyn TestDatabase) {
         Head { in_flight: true, ..head(1, 1) },
         most,
     ] {
-        let waiting = Settlement { head: Some(head.clone()), ..settlement("g", epoch, 0) };
+        let waiting =
+            Settlement { head: Some(head.clone()), ..settlement(&store, "g", epoch, 0).await };
         store.settle(&waiting).await.unwrap();
-        assert_eq!(store.cursor(&group("g")).await.unwrap().2, Some(head.clone()));
+        assert_eq!(store.cursor(&group("g")).await.unwrap().head, Some(head.clone()));
         let status = store.group(&group("g")).await.unwrap();
         assert_eq!(status.retries_pending, i64::from(head.failure.is_some()));
         assert_eq!(status.head, Some(head.clone()));
@@ -116,12 +198,12 @@ pub async fn odd_text_never_breaks_a_settlement(database: &dyn TestDatabase) {
                 ..dead(fetched.clone())
             }],
             state: vec![write(&format!("key{text}"), Some(text.as_bytes()))],
-            ..settlement("g", epoch, events[0].0)
+            ..settlement(&store, "g", epoch, events[0].0).await
         };
         assert_eq!(store.settle(&odd).await.unwrap(), Settled::Committed, "{text:?}");
         let kept = FailureRecord { text: database.kept(text), ..failure };
         let head = Head { failure: Some(kept.clone()), ..head };
-        assert_eq!(store.cursor(&group("g")).await.unwrap().2, Some(head));
+        assert_eq!(store.cursor(&group("g")).await.unwrap().head, Some(head));
         let letter = letters(&store, "g").await.pop().unwrap();
         assert_eq!((letter.failure, letter.digest), (kept, database.kept(text)));
         let value = store.state_get(&group("g"), "", &format!("key{text}")).await.unwrap();
@@ -138,7 +220,7 @@ pub async fn emits_stand_in_their_order_and_reach_other_groups(database: &dyn Te
     store.ensure_group(&acme).await.unwrap();
     let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
     let emits: Vec<_> = (0..100).map(|n| event("emitted", &n.to_string())).collect();
-    let emitting = Settlement { emits: emits.clone(), ..settlement("g", epoch, 0) };
+    let emitting = Settlement { emits: emits.clone(), ..settlement(&store, "g", epoch, 0).await };
     assert_eq!(store.settle(&emitting).await.unwrap(), Settled::Committed);
 
     let all = Subscription::all();
@@ -160,13 +242,13 @@ pub async fn of_two_settlements_at_once_under_two_epochs_only_the_current_commit
     for round in 0..ROUNDS {
         let old = one.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
         let barrier = Arc::new(Barrier::new(2));
+        let late = Settlement {
+            emits: vec![event("late", &round.to_string())],
+            ..settlement(&one, "g", old, 2 * round + 1).await
+        };
         let late = {
             let (store, barrier) = (Arc::clone(&one), Arc::clone(&barrier));
             tokio::spawn(async move {
-                let late = Settlement {
-                    emits: vec![event("late", &round.to_string())],
-                    ..settlement("g", old, 2 * round + 1)
-                };
                 barrier.wait().await;
                 store.settle(&late).await.unwrap()
             })
@@ -184,7 +266,7 @@ pub async fn of_two_settlements_at_once_under_two_epochs_only_the_current_commit
         };
         assert_eq!(new.position, Position(before), "round {round}: {late:?}");
         assert_eq!(two.status().await.unwrap().events, emitted);
-        two.settle(&settlement("g", new.epoch, 2 * round + 2)).await.unwrap();
-        assert_eq!(one.cursor(&group("g")).await.unwrap().1, Position(2 * round + 2));
+        two.settle(&settlement(&two, "g", new.epoch, 2 * round + 2).await).await.unwrap();
+        assert_eq!(one.cursor(&group("g")).await.unwrap().position, Position(2 * round + 2));
     }
 }

@@ -21,7 +21,7 @@ pub async fn the_last_write_of_a_key_wins(database: &dyn TestDatabase) {
         (vec![None], None),
     ] {
         let state = writes.iter().map(|value| write("key", *value)).collect();
-        let settlement = Settlement { state, ..settlement("g", epoch, 0) };
+        let settlement = Settlement { state, ..settlement(&store, "g", epoch, 0).await };
         store.settle(&settlement).await.unwrap();
         let value = store.state_get(&name, "", "key").await.unwrap();
         assert!(value.as_deref() == expected, "after {:?}", writes.len());
@@ -36,7 +36,10 @@ pub async fn state_belongs_to_one_group_and_scope(database: &dyn TestDatabase) {
             .iter()
             .map(|scope| scoped_write(scope, "key", Some(format!("{name}{scope}").as_bytes())))
             .collect();
-        store.settle(&Settlement { state, ..settlement(name, epoch, 0) }).await.unwrap();
+        store
+            .settle(&Settlement { state, ..settlement(&store, name, epoch, 0).await })
+            .await
+            .unwrap();
     }
     for name in ["g", "h"] {
         for scope in ["", "s", "S"] {
@@ -78,7 +81,7 @@ pub async fn keys_are_listed_in_the_order_of_their_bytes(database: &dyn TestData
     ];
     let keys = keys.map(|key| database.kept(key));
     let state = keys.iter().map(|key| write(key, Some(b"1"))).collect();
-    store.settle(&Settlement { state, ..settlement("g", epoch, 0) }).await.unwrap();
+    store.settle(&Settlement { state, ..settlement(&store, "g", epoch, 0).await }).await.unwrap();
 
     let mut sorted: Vec<&str> = keys.iter().map(String::as_str).collect();
     sorted.sort_by_key(|key| key.as_bytes());

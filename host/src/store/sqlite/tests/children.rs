@@ -97,7 +97,7 @@ async fn settle(database: &str) {
     }
 }
 
-/// The settlement that brings everything to `n`.
+/// The settlement that brings everything to `n`, its number included.
 pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
     let dead = NewDeadLetter {
         event: LogEvent {
@@ -113,7 +113,7 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
     Settlement {
         group: group("g"),
         epoch,
-        from: Position(n - 1),
+        number: n,
         position: Position(n),
         head: None,
         dead_letters: vec![dead],

@@ -166,7 +166,7 @@ async fn other_writers_never_make_a_settlement_fail() {
         let settlement = Settlement {
             group: group("g"),
             epoch,
-            from: Position(n - 1),
+            number: n,
             position: Position(n),
             head: None,
             dead_letters: vec![],
@@ -240,7 +240,7 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
     let settlement = Settlement {
         group: group("g"),
         epoch,
-        from: Position(far),
+        number: 1,
         position: Position(far + 100),
         head: None,
         dead_letters: vec![],

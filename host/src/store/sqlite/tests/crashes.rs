@@ -26,7 +26,7 @@ async fn whole_log(store: &SqliteStore) -> Fetched {
 /// Checks that cursor, state, emits and dead letters tell the same number, and
 /// gives it.
 async fn settled_so_far(store: &SqliteStore) -> i64 {
-    let (_, cursor, _) = store.cursor(&group("g")).await.unwrap();
+    let cursor = store.cursor(&group("g")).await.unwrap().position;
     let count = store.state_get(&group("g"), "", "count").await.unwrap();
     let count = count.map_or(0, |count| String::from_utf8(count).unwrap().parse().unwrap());
     let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_process_killed_while_it_settles_leaves_all_or_nothing() {
         let mut settling = ready_child("settle", &database.path()).await;
         let some_more = before + 1 + fastrand::i64(0..5);
         let progress = async {
-            while store.cursor(&group("g")).await.unwrap().1.0 < some_more {
+            while store.cursor(&group("g")).await.unwrap().position.0 < some_more {
                 tokio::task::yield_now().await;
             }
         };
@@ -153,7 +153,7 @@ async fn a_caller_that_gives_up_leaves_all_or_nothing_and_the_cursor_tells_which
         }
         // Only the cursor is asked, at once; a settlement that would commit
         // after that would be settled twice.
-        settled = store.cursor(&group("g")).await.unwrap().1.0;
+        settled = store.cursor(&group("g")).await.unwrap().position.0;
     }
     assert_eq!(settled_so_far(&store).await, settled);
 }

@@ -61,10 +61,10 @@ async fn native(database: &SqliteDatabase, batch: usize) -> Duration {
 async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
     let (name, tenant, subscription) = (group("g"), Tenant::none(), Subscription::all());
     store.seek(&name, Start::Earliest).await.unwrap();
-    let epoch = store.begin_leadership(&name, &this_host()).await.unwrap().epoch;
+    let leadership = store.begin_leadership(&name, &this_host()).await.unwrap();
     let begun = Instant::now();
     let up_to = store.safe_position().await.unwrap();
-    let (mut cursor, mut seen) = (Position::ZERO, 0);
+    let (mut cursor, mut seen, mut settled) = (Position::ZERO, 0, leadership.settled);
     while cursor < up_to {
         let fetch = Fetch {
             group: &name,
@@ -79,8 +79,8 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
         seen += fetched.events.len();
         let settlement = Settlement {
             group: name.clone(),
-            epoch,
-            from: cursor,
+            epoch: leadership.epoch,
+            number: settled + 1,
             position: fetched.scanned_to,
             head: None,
             dead_letters: vec![],
@@ -89,6 +89,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         cursor = fetched.scanned_to;
+        settled += 1;
     }
     assert_eq!(seen, EVENTS);
     begun.elapsed()
