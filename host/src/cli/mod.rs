@@ -7,6 +7,7 @@ mod adopt;
 mod check;
 mod database;
 mod dlq;
+mod grants;
 mod groups;
 mod invoke;
 mod loading;
@@ -78,6 +79,8 @@ enum Command {
     Dlq(dlq::Dlq),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
+    /// Print the SQL that gives a PostgreSQL role what it needs
+    Grants(grants::Grants),
     /// Accept a database that was restored from another server
     Adopt(adopt::Adopt),
 }
@@ -148,6 +151,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Groups(groups) => groups.run(&global).await,
         Command::Dlq(dlq) => dlq.run(&global).await,
         Command::Migrate(migrate) => migrate.run(&global).await,
+        Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,
     }
 }

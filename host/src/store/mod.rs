@@ -14,6 +14,7 @@
 pub mod lock_key;
 #[cfg(test)]
 pub mod memory;
+pub mod postgres;
 mod prefix;
 mod refusals;
 pub mod sqlite;

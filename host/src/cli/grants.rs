@@ -1,0 +1,38 @@
+//! `host grants`: the SQL that gives a role what it needs.
+
+use clap::{Args, ValueEnum};
+
+use super::output;
+use crate::store::postgres::{Purpose, grants};
+
+#[derive(Debug, Args)]
+pub(super) struct Grants {
+    /// The role
+    #[arg(long)]
+    role: String,
+    /// What it is for
+    #[arg(long = "as")]
+    purpose: For,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum For {
+    /// Publishes events, and sees nothing
+    Publisher,
+    /// Looks at everything, moves cursors, replays dead letters
+    Operator,
+    /// Runs handlers; the schema's owner migrates
+    Host,
+}
+
+impl Grants {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let purpose = match self.purpose {
+            For::Publisher => Purpose::Publisher,
+            For::Operator => Purpose::Operator,
+            For::Host => Purpose::Host,
+        };
+        output::line(grants(&self.role, purpose).trim_end())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! An event as columns, and back.
+//!
+//! PostgreSQL's text holds no NUL. No attribute of an event, key of a state or
+//! text of a failure has one when it comes here through the host's own checks;
+//! one that does all the same is kept as U+FFFD, because what cannot be stored
+//! would hold up its group for ever.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{
+    PgArgumentBuffer, PgArguments, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef,
+};
+use sqlx::query::Query;
+use sqlx::{Decode, Encode, Postgres, Row, Type};
+
+use super::error::Broken;
+use crate::event::{Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
+use crate::store::StoreError;
+
+/// A statement that parameters are bound to.
+pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
+
+/// A `timestamptz`, which is a number of microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Time(pub(super) Timestamp);
+
+impl Time {
+    // Both from `pg_type.dat` of PostgreSQL's sources; they are part of its
+    // protocol and never change.
+    const OID: Oid = Oid(1_184);
+    const ARRAY_OID: Oid = Oid(1_185);
+
+    /// PostgreSQL counts from 2000-01-01 00:00 UTC.
+    const EPOCH: i64 = 946_684_800_000_000;
+}
+
+impl Type<Postgres> for Time {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Self::OID)
+    }
+}
+
+impl PgHasArrayType for Time {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Self::ARRAY_OID)
+    }
+}
+
+impl Encode<'_, Postgres> for Time {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        // Every time that this program knows is far from the ends of i64.
+        let microseconds = self.0.as_microsecond() - Self::EPOCH;
+        <i64 as Encode<'_, Postgres>>::encode_by_ref(&microseconds, buffer)
+    }
+}
+
+impl Decode<'_, Postgres> for Time {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        let microseconds = <i64 as Decode<'_, Postgres>>::decode(value)?;
+        let since_1970 = microseconds
+            .checked_add(Self::EPOCH)
+            .ok_or("a time beyond what can be counted, such as infinity")?;
+        Ok(Self(Timestamp::from_microsecond(since_1970)?))
+    }
+}
+
+/// A text as PostgreSQL can hold it.
+pub(super) fn kept(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// The columns of an event that [`Events`] gives values to, in its order.
+macro_rules! event_columns {
+    () => {
+        "type, time, id, source, subject, datacontenttype, dataschema, partitionkey, extensions, data"
+    };
+}
+pub(super) use event_columns;
+
+/// Events column by column, as `unnest` takes them.
+pub(super) struct Events<'a> {
+    types: Vec<Cow<'a, str>>,
+    times: Vec<Time>,
+    ids: Vec<Cow<'a, str>>,
+    sources: Vec<Cow<'a, str>>,
+    subjects: Vec<Option<Cow<'a, str>>>,
+    datacontenttypes: Vec<Option<Cow<'a, str>>>,
+    dataschemas: Vec<Option<Cow<'a, str>>>,
+    partitionkeys: Vec<Option<Cow<'a, str>>>,
+    extensions: Vec<Option<String>>,
+    data: Vec<Option<&'a [u8]>>,
+}
+
+/// The parameters that [`Events::bind`] binds, as a row source with the columns
+/// of [`event_columns`] and `ordinality`; `$1` is the first of them.
+macro_rules! unnest_events {
+    () => {
+        "unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[],
+                $6::text[], $7::text[], $8::text[], $9::text[], $10::bytea[])
+         WITH ORDINALITY AS e (type, time, id, source, subject,
+                datacontenttype, dataschema, partitionkey, extensions, data, ordinality)"
+    };
+}
+pub(super) use unnest_events;
+
+impl<'a> Events<'a> {
+    pub(super) fn new(events: impl ExactSizeIterator<Item = &'a Event>) -> Self {
+        let count = events.len();
+        let mut columns = Self {
+            types: Vec::with_capacity(count),
+            times: Vec::with_capacity(count),
+            ids: Vec::with_capacity(count),
+            sources: Vec::with_capacity(count),
+            subjects: Vec::with_capacity(count),
+            datacontenttypes: Vec::with_capacity(count),
+            dataschemas: Vec::with_capacity(count),
+            partitionkeys: Vec::with_capacity(count),
+            extensions: Vec::with_capacity(count),
+            data: Vec::with_capacity(count),
+        };
+        for event in events {
+            columns.types.push(kept(&event.event_type));
+            columns.times.push(Time(event.time));
+            columns.ids.push(kept(&event.id));
+            columns.sources.push(kept(&event.source));
+            columns.subjects.push(event.subject.as_deref().map(kept));
+            columns.datacontenttypes.push(event.datacontenttype.as_deref().map(kept));
+            columns.dataschemas.push(event.dataschema.as_deref().map(kept));
+            columns.partitionkeys.push(event.partitionkey.as_deref().map(kept));
+            columns.extensions.push(extensions_to_json(&event.extensions));
+            columns.data.push(event.data.as_deref());
+        }
+        columns
+    }
+
+    /// Binds the ten parameters of [`unnest_events`], which come first in the
+    /// statement.
+    pub(super) fn bind<'q>(self, statement: Statement<'q>) -> Statement<'q>
+    where
+        'a: 'q,
+    {
+        statement
+            .bind(self.types)
+            .bind(self.times)
+            .bind(self.ids)
+            .bind(self.sources)
+            .bind(self.subjects)
+            .bind(self.datacontenttypes)
+            .bind(self.dataschemas)
+            .bind(self.partitionkeys)
+            .bind(self.extensions)
+            .bind(self.data)
+    }
+}
+
+/// Reads the columns of [`event_columns`], with `extensions` as text; the first
+/// stands at `first`.
+pub(super) fn read_event(row: &PgRow, first: usize) -> Result<Event, Broken> {
+    Ok(Event {
+        event_type: row.try_get_unchecked(first)?,
+        time: time(row, first + 1)?,
+        id: row.try_get_unchecked(first + 2)?,
+        source: row.try_get_unchecked(first + 3)?,
+        subject: row.try_get_unchecked(first + 4)?,
+        datacontenttype: row.try_get_unchecked(first + 5)?,
+        dataschema: row.try_get_unchecked(first + 6)?,
+        partitionkey: row.try_get_unchecked(first + 7)?,
+        extensions: match row.try_get_unchecked::<Option<&str>, _>(first + 8)? {
+            Some(json) => extensions_from_json(json),
+            None => BTreeMap::new(),
+        },
+        data: row.try_get_unchecked(first + 9)?,
+    })
+}
+
+/// Reads position, addressee and event from three places.
+pub(super) fn read_log_event(
+    row: &PgRow,
+    position: usize,
+    deliver_to: usize,
+    event: usize,
+) -> Result<LogEvent, Broken> {
+    Ok(LogEvent {
+        position: Position(row.try_get_unchecked(position)?),
+        deliver_to: row
+            .try_get_unchecked::<Option<&str>, _>(deliver_to)?
+            .map(group_name)
+            .transpose()?,
+        event: read_event(row, event)?,
+    })
+}
+
+/// A stored group name. Only this program writes them.
+pub(super) fn group_name(name: &str) -> Result<GroupName, Broken> {
+    name.parse::<GroupName>().map_err(|error| StoreError::Unusable(error.to_string()).into())
+}
+
+pub(super) fn read_tenant(tenant: &str) -> Result<Tenant, Broken> {
+    tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()).into())
+}
+
+pub(super) fn time(row: &PgRow, index: usize) -> Result<Timestamp, Broken> {
+    Ok(row.try_get_unchecked::<Time, _>(index)?.0)
+}
+
+pub(super) fn optional_time(row: &PgRow, index: usize) -> Result<Option<Timestamp>, Broken> {
+    Ok(row.try_get_unchecked::<Option<Time>, _>(index)?.map(|time| time.0))
+}
+
+/// A count or an attempt: what does not fit is as good as the largest.
+pub(super) fn count(row: &PgRow, index: usize) -> Result<u32, Broken> {
+    let count: i64 = row.try_get_unchecked(index)?;
+    Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+}
+
+fn extensions_to_json(extensions: &BTreeMap<String, ExtensionValue>) -> Option<String> {
+    if extensions.is_empty() {
+        return None;
+    }
+    let object = extensions.iter().map(|(name, value)| {
+        let value = match value {
+            ExtensionValue::Boolean(value) => Value::Bool(*value),
+            ExtensionValue::Integer(value) => Value::from(*value),
+            ExtensionValue::Text(value) => Value::String(kept(value).into_owned()),
+        };
+        (name.clone(), value)
+    });
+    Some(Value::Object(object.collect()).to_string())
+}
+
+/// The table lets nothing in that this could not read, save JSON's null, which
+/// means that the attribute is not there.
+fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValue> {
+    let Ok(Value::Object(object)) = serde_json::from_str(json) else {
+        return BTreeMap::new();
+    };
+    let value = |value: Value| match value {
+        Value::Null => None,
+        Value::Bool(value) => Some(ExtensionValue::Boolean(value)),
+        Value::String(value) => Some(ExtensionValue::Text(value)),
+        Value::Number(number) => {
+            Some(match number.as_i64().and_then(|number| i32::try_from(number).ok()) {
+                Some(integer) => ExtensionValue::Integer(integer),
+                None => ExtensionValue::Text(number.to_string()),
+            })
+        }
+        nested @ (Value::Array(_) | Value::Object(_)) => {
+            Some(ExtensionValue::Text(nested.to_string()))
+        }
+    };
+    object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
+}

@@ -1,0 +1,230 @@
+//! The connections to one server: a few that all groups share, and those that
+//! have one owner. A deadline on everything.
+//!
+//! A connection is given back only after an answer that leaves nothing open.
+//! One whose work failed, or whose caller went away in the middle, is closed
+//! instead: nobody knows what is still under way on it, and the server undoes
+//! what it had open. A general pool would hand it out again.
+
+use std::sync::{Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Executor, PgConnection};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::error::Broken;
+use crate::store::StoreError;
+
+/// How long an operation may take in all.
+pub(super) const DEADLINE: Duration = Duration::from_secs(15);
+
+/// The same for one that reads the whole log.
+pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long it may take to connect.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How many connections all groups of a host share.
+pub const POOL_SIZE: usize = 8;
+
+/// What a session asks of the server, so that it lets go of a host that is gone:
+/// a statement ends, and with it every lock of its transaction, and a network
+/// that swallows everything is noticed. The server cannot do the last group on
+/// every system, and is asked for each by itself.
+const SESSION: &str = "
+    SET statement_timeout = '15s';
+    SET lock_timeout = '10s';
+    SET idle_in_transaction_session_timeout = '10s';
+    SET synchronous_commit = on;
+    DO $$
+    DECLARE
+        setting record;
+    BEGIN
+        FOR setting IN VALUES
+            ('client_connection_check_interval', '500ms'),
+            ('tcp_user_timeout', '5s'),
+            ('tcp_keepalives_idle', '2s'),
+            ('tcp_keepalives_interval', '1s'),
+            ('tcp_keepalives_count', '3')
+        LOOP
+            BEGIN
+                PERFORM set_config(setting.column1, setting.column2, false);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE DEBUG '% cannot be set here: %', setting.column1, SQLERRM;
+            END;
+        END LOOP;
+    END
+    $$";
+
+/// The connections to one server.
+pub(super) struct Connections {
+    /// For the connections that are shared.
+    shared: PgConnectOptions,
+    /// For those that must be a session of their own.
+    direct: PgConnectOptions,
+    /// The shared ones go through a pooler, which would keep what a session sets
+    /// for whoever comes next.
+    through_a_pooler: bool,
+    permits: Semaphore,
+    idle: StdMutex<Vec<PgConnection>>,
+}
+
+impl Connections {
+    /// Nothing is opened yet.
+    pub(super) fn new(shared: PgConnectOptions, direct: Option<PgConnectOptions>) -> Self {
+        let quiet = |options: PgConnectOptions| {
+            // Poolers refuse parameters of the start that they do not know.
+            let options = options.extra_float_digits(None).disable_statement_logging();
+            match options.get_application_name() {
+                Some(_) => options,
+                None => options.application_name("event-host"),
+            }
+        };
+        let through_a_pooler = direct.is_some();
+        let shared = quiet(shared);
+        let direct = direct.map_or_else(|| shared.clone(), quiet);
+        Self {
+            shared,
+            direct,
+            through_a_pooler,
+            permits: Semaphore::new(POOL_SIZE),
+            idle: StdMutex::default(),
+        }
+    }
+
+    /// Where the server is, for messages: never with a password.
+    pub(super) fn server(&self) -> String {
+        place(&self.shared)
+    }
+
+    /// A session of one's own.
+    pub(super) async fn connect_directly(&self) -> Result<PgConnection, Broken> {
+        self.connect(&self.direct, true).await
+    }
+
+    /// The way to a session of one's own, for those that connect by themselves.
+    pub(super) fn direct(&self) -> &PgConnectOptions {
+        &self.direct
+    }
+
+    /// A connection like those that are shared, for one owner that keeps it.
+    pub(super) async fn connect_as_shared(&self) -> Result<PgConnection, Broken> {
+        self.connect(&self.shared, !self.through_a_pooler).await
+    }
+
+    async fn connect(
+        &self,
+        options: &PgConnectOptions,
+        ours: bool,
+    ) -> Result<PgConnection, Broken> {
+        let connecting = async {
+            let mut connection = options.connect().await?;
+            if ours {
+                connection.execute(SESSION).await?;
+            }
+            Ok::<_, sqlx::Error>(connection)
+        };
+        match tokio::time::timeout(CONNECT_DEADLINE, connecting).await {
+            Ok(connected) => Ok(connected?),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "{} has let nobody in for {} s",
+                place(options),
+                CONNECT_DEADLINE.as_secs()
+            ))
+            .into()),
+        }
+    }
+
+    /// Waits for a shared connection.
+    pub(super) async fn shared(&self) -> Result<Shared<'_>, Broken> {
+        // Nobody closes the semaphore.
+        let permit = self
+            .permits
+            .acquire()
+            .await
+            .map_err(|_| StoreError::Unavailable("the connections are closed".to_owned()))?;
+        let idle = self.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect_as_shared().await?,
+        };
+        Ok(Shared { connections: self, connection, _permit: permit })
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+        // Each critical section is one push or pop, so a poisoned list is whole.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bounds an operation in time, and words its failure.
+    pub(super) async fn within<T>(
+        &self,
+        what: &str,
+        deadline: Duration,
+        work: impl Future<Output = Result<T, Broken>>,
+    ) -> Result<T, StoreError> {
+        match tokio::time::timeout(deadline, work).await {
+            Ok(result) => result.map_err(|broken| broken.told(what, &self.server())),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "cannot {what}: {} has not answered for {} s",
+                self.server(),
+                deadline.as_secs()
+            ))),
+        }
+    }
+}
+
+fn place(options: &PgConnectOptions) -> String {
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    match options.get_socket() {
+        Some(socket) => format!("database {database} at {}", socket.display()),
+        None => format!("database {database} at {}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+/// A shared connection, for one piece of work.
+pub(super) struct Shared<'a> {
+    connections: &'a Connections,
+    connection: PgConnection,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Shared<'_> {
+    /// The connection.
+    pub(super) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+
+    /// Gives the connection back if the work went well, and closes it if not.
+    pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
+        if result.is_ok() {
+            self.connections.idle().push(self.connection);
+        }
+        result
+    }
+}
+
+/// Does something on a shared connection.
+macro_rules! on_shared {
+    ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {
+        on_shared!(
+            $connections,
+            $what,
+            $crate::store::postgres::connection::DEADLINE,
+            |$connection| $work
+        )
+    };
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
+        let connections: &$crate::store::postgres::connection::Connections = &$connections;
+        let work = async {
+            let mut shared = connections.shared().await?;
+            let $connection = shared.connection();
+            let result = $work.await;
+            shared.give_back(result)
+        };
+        connections.within($what, $deadline, work).await
+    }};
+}
+
+pub(super) use on_shared;

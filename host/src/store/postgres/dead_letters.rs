@@ -1,0 +1,193 @@
+//! Dead letters, and the way back.
+//!
+//! A replay takes the dead letter away and appends its copy in one transaction.
+//! Row locks decide between two: who comes second waits, and finds it gone; who
+//! replays all skips what somebody else has in hand.
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection, PgConnection, Row};
+
+use super::columns::{count, event_columns, group_name, read_log_event, read_tenant, time};
+use super::error::Broken;
+use crate::event::{GroupName, Position};
+use crate::store::{
+    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, StoreError, refusals,
+};
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, group_name, tenant, attempts, failure_kind, failure_text,
+                    digest, dead_at, position, deliver_to,
+                    type, time, event_id, source, subject,
+                    datacontenttype, dataschema, partitionkey, extensions::text, data
+             FROM event_host.dead_letters ",
+            $rest
+        )
+    };
+}
+
+fn read(row: &PgRow) -> Result<DeadLetter, Broken> {
+    Ok(DeadLetter {
+        id: DeadLetterId(row.try_get_unchecked(0)?),
+        group: group_name(row.try_get_unchecked(1)?)?,
+        tenant: read_tenant(row.try_get_unchecked(2)?)?,
+        attempts: count(row, 3)?,
+        failure: FailureRecord { kind: row.try_get_unchecked(4)?, text: row.try_get_unchecked(5)? },
+        digest: row.try_get_unchecked(6)?,
+        dead_at: time(row, 7)?,
+        event: read_log_event(row, 8, 9, 10)?,
+    })
+}
+
+pub(super) async fn list(
+    connection: &mut PgConnection,
+    filter: &DeadLetterFilter,
+) -> Result<Vec<DeadLetter>, Broken> {
+    let after = filter.after.map_or(0, |after| after.0);
+    let limit = filter.limit.map_or(i64::MAX, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    let rows = match &filter.group {
+        Some(group) => {
+            must_exist(connection, group).await?;
+            sqlx::query(select!("WHERE group_name = $3 AND id > $1 ORDER BY id LIMIT $2"))
+                .bind(after)
+                .bind(limit)
+                .bind(group.as_str())
+                .fetch_all(connection)
+                .await?
+        }
+        None => {
+            sqlx::query(select!("WHERE id > $1 ORDER BY id LIMIT $2"))
+                .bind(after)
+                .bind(limit)
+                .fetch_all(connection)
+                .await?
+        }
+    };
+    rows.iter().map(read).collect()
+}
+
+pub(super) async fn ids(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Vec<DeadLetterId>, Broken> {
+    must_exist(connection, group).await?;
+    let ids: Vec<i64> = sqlx::query_scalar(
+        "SELECT id FROM event_host.dead_letters WHERE group_name = $1 ORDER BY id",
+    )
+    .bind(group.as_str())
+    .fetch_all(connection)
+    .await?;
+    Ok(ids.into_iter().map(DeadLetterId).collect())
+}
+
+async fn must_exist(connection: &mut PgConnection, group: &GroupName) -> Result<(), Broken> {
+    let exists: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM event_host.consumer_groups WHERE name = $1)",
+    )
+    .bind(group.as_str())
+    .fetch_one(connection)
+    .await?;
+    if exists { Ok(()) } else { Err(refusals::no_group(group).into()) }
+}
+
+pub(super) async fn one(
+    connection: &mut PgConnection,
+    id: DeadLetterId,
+) -> Result<DeadLetter, Broken> {
+    let row = sqlx::query(select!("WHERE id = $1"))
+        .bind(id.0)
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| refusals::no_dead_letter(id))?;
+    read(&row)
+}
+
+/// Takes the dead letters whose ids are in `$1` away and appends a copy of each
+/// in the order of the ids. Who else deletes one of them is waited for, and then
+/// it is gone.
+macro_rules! give_back {
+    ($data:literal, $returning:literal) => {
+        concat!(
+            "WITH dead AS (DELETE FROM event_host.dead_letters WHERE id = ANY ($1) RETURNING *)
+             INSERT INTO event_host.events (tenant, deliver_to, ",
+            event_columns!(),
+            ") SELECT tenant, group_name, type, time, event_id, source, subject,
+                      datacontenttype, dataschema, partitionkey, extensions, ",
+            $data,
+            " FROM dead ORDER BY id RETURNING ",
+            $returning
+        )
+    };
+}
+
+/// One statement, which commits by itself.
+pub(super) async fn replay(
+    connection: &mut PgConnection,
+    id: DeadLetterId,
+    data: Option<&[u8]>,
+) -> Result<Replayed, Broken> {
+    let row = sqlx::query(give_back!("CASE WHEN $2 THEN $3 ELSE data END", "position, deliver_to"))
+        .bind(vec![id.0])
+        .bind(data.is_some())
+        .bind(data)
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| refusals::no_dead_letter(id))?;
+    Ok(Replayed {
+        id,
+        position: Position(row.try_get_unchecked(0)?),
+        group: group_name(row.try_get_unchecked(1)?)?,
+    })
+}
+
+pub(super) async fn replay_some(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    after: DeadLetterId,
+    up_to: DeadLetterId,
+    limit: usize,
+) -> Result<Vec<Replayed>, Broken> {
+    must_exist(connection, group).await?;
+    let mut transaction = connection.begin().await?;
+    let mut ids: Vec<i64> = sqlx::query_scalar(
+        "SELECT id FROM event_host.dead_letters
+         WHERE group_name = $1 AND id > $2 AND id <= $3
+         ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED",
+    )
+    .bind(group.as_str())
+    .bind(after.0)
+    .bind(up_to.0)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(&mut *transaction)
+    .await?;
+    ids.sort_unstable();
+    let positions: Vec<i64> = sqlx::query_scalar(give_back!("data", "position"))
+        .bind(&ids)
+        .fetch_all(&mut *transaction)
+        .await?;
+    if positions.len() != ids.len() {
+        // They are locked, so nobody else can have taken one.
+        return Err(StoreError::Unusable(format!(
+            "{} dead letters were to be replayed, and {} were",
+            ids.len(),
+            positions.len()
+        ))
+        .into());
+    }
+    transaction.commit().await?;
+    let replayed = ids.into_iter().zip(positions).map(|(id, position)| Replayed {
+        id: DeadLetterId(id),
+        group: group.clone(),
+        position: Position(position),
+    });
+    Ok(replayed.collect())
+}
+
+pub(super) async fn discard(connection: &mut PgConnection, id: DeadLetterId) -> Result<(), Broken> {
+    let done = sqlx::query("DELETE FROM event_host.dead_letters WHERE id = $1")
+        .bind(id.0)
+        .execute(connection)
+        .await?;
+    if done.rows_affected() == 0 { Err(refusals::no_dead_letter(id).into()) } else { Ok(()) }
+}

@@ -1,0 +1,85 @@
+//! What PostgreSQL can answer, told so that somebody can act on it.
+
+use sqlx::error::DatabaseError;
+
+use crate::store::StoreError;
+
+/// Why an operation broke off: by an answer that is ready for the caller, or
+/// by an error that still lacks the words of where and what.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// An answer for the caller.
+    Told(StoreError),
+    /// What sqlx said.
+    Sql(sqlx::Error),
+}
+
+impl From<StoreError> for Broken {
+    fn from(error: StoreError) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl From<sqlx::Error> for Broken {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl Broken {
+    /// The answer for the caller: `what` was to be done at `server`.
+    pub(super) fn told(self, what: &str, server: &str) -> StoreError {
+        let error = match self {
+            Self::Told(told) => return told,
+            Self::Sql(error) => error,
+        };
+        let unavailable = |why: String| StoreError::Unavailable(format!("cannot {what}: {why}"));
+        let unusable = |why: String| StoreError::Unusable(format!("cannot {what}: {why}"));
+        match &error {
+            sqlx::Error::Database(answer) => answered(answer.as_ref(), what, server),
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
+                unusable(format!("{server} holds what this version cannot read: {error}"))
+            }
+            sqlx::Error::Tls(why) => unusable(format!(
+                "no encrypted connection to {server} ({why}): see `sslmode` and `sslrootcert` of the URL"
+            )),
+            sqlx::Error::Configuration(why) => unusable(format!("{server}: {why}")),
+            sqlx::Error::Io(why) => unavailable(format!("{server} cannot be reached ({why})")),
+            _ => unavailable(format!("the connection to {server} broke ({error})")),
+        }
+    }
+}
+
+/// What an SQLSTATE means here; the codes are listed in appendix A of
+/// PostgreSQL's manual.
+fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
+    let message = error.message();
+    let unavailable = |why: String| StoreError::Unavailable(format!("cannot {what}: {why}"));
+    let unusable = |why: String| StoreError::Unusable(format!("cannot {what}: {why}"));
+    let code = error.code().unwrap_or_default();
+    match &*code {
+        "57014" => unavailable(format!("{server} took too long ({message})")),
+        "55P03" => unavailable(format!("somebody else holds what it needs locked ({message})")),
+        "40001" | "40P01" => unavailable(format!("others stood in the way ({message})")),
+        "25006" => unavailable(format!(
+            "{server} only reads ({message}): the host needs the primary server, not a standby"
+        )),
+        "42P01" | "3F000" | "42883" | "42703" => unusable(format!(
+            "{server} has no tables of event-host, or older ones ({message}): run `host migrate`"
+        )),
+        "42501" => unusable(format!(
+            "this role may not do that at {server} ({message}): `host grants` prints the rights that a role needs"
+        )),
+        "3D000" | "28000" | "28P01" => unusable(format!("{server} lets nobody in ({message})")),
+        "54000" | "54001" | "22001" => {
+            StoreError::Refused(format!("cannot {what}: a value is too large ({message})"))
+        }
+        _ => match code.get(..2).unwrap_or_default() {
+            "23" => StoreError::Refused(format!("cannot {what}: {message}")),
+            // Connections, resources, an operator's doing, system errors.
+            "08" | "53" | "57" | "58" => unavailable(format!("{server}: {message}")),
+            "22" => StoreError::Refused(format!("cannot {what}: {message}")),
+            _ => unusable(format!("{server} says: {message} ({code})")),
+        },
+    }
+}

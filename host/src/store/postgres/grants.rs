@@ -1,0 +1,65 @@
+//! The rights that a role needs, as SQL for whoever owns the schema.
+
+/// What a role is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// It publishes events, and sees nothing.
+    Publisher,
+    /// It looks at everything, moves cursors, and replays dead letters.
+    Operator,
+    /// It runs handlers. It does not migrate: that is for the owner.
+    Host,
+}
+
+const PUBLISHER: &[&str] = &[
+    "USAGE ON SCHEMA event_host",
+    "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb)",
+    // For a plain INSERT: not the position, the tenant, the addressee, nor the
+    // time of publishing.
+    "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions) ON event_host.events",
+];
+
+const OPERATOR: &[&str] = &[
+    "USAGE ON SCHEMA event_host",
+    "SELECT ON ALL TABLES IN SCHEMA event_host",
+    "SELECT ON SEQUENCE event_host.events_position_seq",
+    "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
+    "INSERT ON event_host.events",
+    "UPDATE, DELETE ON event_host.consumer_groups",
+    "UPDATE, DELETE ON event_host.dead_letters",
+    "DELETE ON event_host.state",
+    "INSERT, UPDATE ON event_host.home",
+];
+
+const HOST: &[&str] = &[
+    "USAGE ON SCHEMA event_host",
+    "SELECT ON ALL TABLES IN SCHEMA event_host",
+    "SELECT ON SEQUENCE event_host.events_position_seq",
+    "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
+    "INSERT ON event_host.events",
+    "INSERT, UPDATE ON event_host.consumer_groups",
+    "INSERT ON event_host.dead_letters",
+    "INSERT, UPDATE, DELETE ON event_host.state",
+    "INSERT, UPDATE, DELETE ON event_host.hosts",
+    "INSERT ON event_host.home",
+];
+
+/// The statements that give `role` what it needs for a purpose, and nothing
+/// else, one a line.
+#[must_use]
+pub fn grants(role: &str, purpose: Purpose) -> String {
+    let role = format!("\"{}\"", role.replace('"', "\"\""));
+    let (rights, note) = match purpose {
+        Purpose::Publisher => (PUBLISHER, None),
+        Purpose::Operator => {
+            (OPERATOR, Some("show the sessions of other roles that hold the log up"))
+        }
+        Purpose::Host => (HOST, Some("name the sessions of other roles that hold the log up")),
+    };
+    let mut sql: String =
+        rights.iter().map(|right| format!("GRANT {right} TO {role};\n")).collect();
+    if let Some(use_of_it) = note {
+        sql.push_str(&format!("-- To {use_of_it}:\n-- GRANT pg_read_all_stats TO {role};\n"));
+    }
+    sql
+}

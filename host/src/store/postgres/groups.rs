@@ -1,0 +1,375 @@
+//! Consumer groups: their rows, their leaders, and what an operator does to
+//! them.
+//!
+//! Whoever moves a cursor without being the leader raises the epoch in the same
+//! statement, so that what the leader has open is refused. Every write to a
+//! group begins with its row, so that two wait for each other there and never
+//! deadlock.
+
+use sqlx::postgres::PgRow;
+use sqlx::{Connection, PgConnection, Row};
+
+use super::columns::{Statement, Time, count, group_name, kept, optional_time, read_tenant, time};
+use super::error::Broken;
+use super::log;
+use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::lock_key::LockKey;
+use crate::store::{
+    Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
+    Leadership, Settled, Start, StoreError, refusals,
+};
+
+/// The columns of a head, in the order of [`read_head`] and [`bind_head`].
+macro_rules! head_columns {
+    () => {
+        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text, head_in_flight"
+    };
+}
+pub(super) use head_columns;
+
+/// Reads the columns of [`head_columns`], the first of which stands at `first`.
+pub(super) fn read_head(row: &PgRow, first: usize) -> Result<Option<Head>, Broken> {
+    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
+        return Ok(None);
+    };
+    let failure = row
+        .try_get_unchecked::<Option<String>, _>(first + 3)?
+        .zip(row.try_get_unchecked::<Option<String>, _>(first + 4)?)
+        .map(|(kind, text)| FailureRecord { kind, text });
+    Ok(Some(Head {
+        position: Position(position),
+        attempt: Attempt(count(row, first + 1)?),
+        due_at: time(row, first + 2)?,
+        failure,
+        in_flight: row.try_get_unchecked(first + 5)?,
+    }))
+}
+
+/// Binds the columns of a head, in the order of [`head_columns`].
+pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) -> Statement<'q> {
+    let failure = head.and_then(|head| head.failure.as_ref());
+    statement
+        .bind(head.map(|head| head.position.0))
+        .bind(head.map(|head| i64::from(head.attempt.0)))
+        .bind(head.map(|head| Time(head.due_at)))
+        .bind(failure.map(|failure| kept(&failure.kind)))
+        .bind(failure.map(|failure| kept(&failure.text)))
+        .bind(head.is_some_and(|head| head.in_flight))
+}
+
+pub(super) fn read_state(state: &str) -> Result<GroupState, Broken> {
+    match state {
+        "running" => Ok(GroupState::Running),
+        "paused" => Ok(GroupState::Paused),
+        "tripped" => Ok(GroupState::Tripped),
+        other => Err(StoreError::Unusable(format!(
+            "`{other}` is not a state of a group that this version knows"
+        ))
+        .into()),
+    }
+}
+
+/// Reads id, hostname, pid and since, the first of which stands at `first`.
+pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, Broken> {
+    let (Some(id), Some(since)) = (row.try_get_unchecked(first)?, optional_time(row, first + 3)?)
+    else {
+        return Ok(None);
+    };
+    let hostname = row.try_get_unchecked(first + 1)?;
+    Ok(Some(Leader { host: HostIdentity { id, hostname, pid: count(row, first + 2)? }, since }))
+}
+
+/// What a group's row says of it, as far as settings go.
+async fn known(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Option<(Tenant, Vec<String>, Position)>, Broken> {
+    let row = sqlx::query(
+        "SELECT tenant, subscribe, position FROM event_host.consumer_groups WHERE name = $1",
+    )
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let position = Position(row.try_get_unchecked(2)?);
+    Ok(Some((read_tenant(row.try_get_unchecked(0)?)?, row.try_get_unchecked(1)?, position)))
+}
+
+pub(super) async fn ensure(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+) -> Result<(), Broken> {
+    let GroupSettings { name, tenant, subscription, start } = settings;
+    let subscribe = subscription.patterns();
+    if known(connection, name).await?.is_none() {
+        let position = log::place(connection, *start).await?;
+        // Another host may be first with the same group; then it is as it is.
+        sqlx::query(
+            "INSERT INTO event_host.consumer_groups (name, tenant, subscribe, lock_key, position)
+             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(name.as_str())
+        .bind(tenant.as_str())
+        .bind(subscribe)
+        .bind(LockKey::of(name).0)
+        .bind(position.0)
+        .execute(&mut *connection)
+        .await?;
+    }
+    let (owner, recorded, position) =
+        known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
+    if owner != *tenant {
+        return Err(refusals::other_tenant(settings, &owner).into());
+    }
+    // Read after the cursor: the log never shrinks.
+    let last = log::last_drawn(connection).await?;
+    if position > last {
+        return Err(refusals::cursor_beyond_the_log(name, position, last).into());
+    }
+    if recorded != subscribe {
+        sqlx::query("UPDATE event_host.consumer_groups SET subscribe = $1 WHERE name = $2")
+            .bind(subscribe)
+            .bind(name.as_str())
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// One statement: the row's lock orders it against every settlement.
+pub(super) async fn begin_leadership(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    host: &HostIdentity,
+) -> Result<Leadership, Broken> {
+    let row = sqlx::query(concat!(
+        "WITH host AS (
+             INSERT INTO event_host.hosts (id, hostname, pid) VALUES ($1, $2, $3)
+             ON CONFLICT (id) DO NOTHING)
+         UPDATE event_host.consumer_groups
+         SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
+         WHERE name = $4
+         RETURNING epoch, position, state, fruitless, settled, ",
+        head_columns!()
+    ))
+    .bind(&host.id)
+    .bind(&host.hostname)
+    .bind(i64::from(host.pid))
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    Ok(Leadership {
+        epoch: Epoch(row.try_get_unchecked(0)?),
+        position: Position(row.try_get_unchecked(1)?),
+        state: read_state(row.try_get_unchecked(2)?)?,
+        fruitless: count(&row, 3)?,
+        settled: row.try_get_unchecked(4)?,
+        head: read_head(&row, 5)?,
+    })
+}
+
+pub(super) async fn end_leadership(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    epoch: Epoch,
+) -> Result<(), Broken> {
+    sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET leader = NULL, leader_since = NULL, fruitless = 0, head_in_flight = false
+         WHERE name = $1 AND epoch = $2",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn begin_work(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    epoch: Epoch,
+    settled: i64,
+) -> Result<Settled, Broken> {
+    let done = sqlx::query(
+        "UPDATE event_host.consumer_groups SET fruitless = fruitless + 1
+         WHERE name = $1 AND epoch = $2 AND settled = $3",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .bind(settled)
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn begin_attempt(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    epoch: Epoch,
+    settled: i64,
+    head: &Head,
+) -> Result<Settled, Broken> {
+    let head = Head { in_flight: true, ..head.clone() };
+    let statement = sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET head_position = $1, head_attempt = $2, head_due_at = $3,
+             head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6
+         WHERE name = $7 AND epoch = $8 AND settled = $9",
+    );
+    let done = bind_head(statement, Some(&head))
+        .bind(group.as_str())
+        .bind(epoch.0)
+        .bind(settled)
+        .execute(connection)
+        .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+/// `FOR UPDATE`, so that a settlement that is still under way on a connection
+/// that its host has given up is over by then, one way or the other.
+pub(super) async fn cursor(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Cursor, Broken> {
+    let row = sqlx::query(concat!(
+        "SELECT epoch, position, settled, ",
+        head_columns!(),
+        " FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE"
+    ))
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    Ok(Cursor {
+        epoch: Epoch(row.try_get_unchecked(0)?),
+        position: Position(row.try_get_unchecked(1)?),
+        settled: row.try_get_unchecked(2)?,
+        head: read_head(&row, 3)?,
+    })
+}
+
+pub(super) async fn controls(connection: &mut PgConnection) -> Result<Vec<GroupControl>, Broken> {
+    let rows =
+        sqlx::query("SELECT name, epoch, state FROM event_host.consumer_groups ORDER BY name")
+            .fetch_all(connection)
+            .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(GroupControl {
+                name: group_name(row.try_get_unchecked(0)?)?,
+                epoch: Epoch(row.try_get_unchecked(1)?),
+                state: read_state(row.try_get_unchecked(2)?)?,
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn set_state(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    state: GroupState,
+    reason: Option<&str>,
+) -> Result<(), Broken> {
+    let done = sqlx::query(
+        "UPDATE event_host.consumer_groups SET state = $1, reason = $2 WHERE name = $3",
+    )
+    .bind(state.as_str())
+    .bind(reason.map(kept))
+    .bind(group.as_str())
+    .execute(connection)
+    .await?;
+    if done.rows_affected() == 0 { Err(refusals::no_group(group).into()) } else { Ok(()) }
+}
+
+pub(super) async fn seek(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    to: Start,
+) -> Result<Position, Broken> {
+    if known(connection, group).await?.is_none() {
+        return Err(refusals::no_group(group).into());
+    }
+    let position = log::place(connection, to).await?;
+    // The crashes that a new leader would count belong to the old place.
+    let done = sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET position = $1, epoch = epoch + 1, fruitless = 0,
+             head_position = NULL, head_attempt = NULL, head_due_at = NULL,
+             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false
+         WHERE name = $2",
+    )
+    .bind(position.0)
+    .bind(group.as_str())
+    .execute(connection)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Err(refusals::no_group(group).into());
+    }
+    Ok(position)
+}
+
+/// Holds the group's advisory lock meanwhile, so that nobody leads it or begins
+/// to.
+pub(super) async fn remove(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    with_dead_letters: bool,
+) -> Result<(), Broken> {
+    if known(connection, group).await?.is_none() {
+        return Err(refusals::no_group(group).into());
+    }
+    let leader = leader(connection, group).await?;
+    let mut transaction = connection.begin().await?;
+    let vacant: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+        .bind(LockKey::of(group).0)
+        .fetch_one(&mut *transaction)
+        .await?;
+    if !vacant {
+        return Err(refusals::still_led(group, leader.as_ref()).into());
+    }
+    sqlx::query("SELECT FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE")
+        .bind(group.as_str())
+        .execute(&mut *transaction)
+        .await?;
+    let dead: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM event_host.dead_letters WHERE group_name = $1")
+            .bind(group.as_str())
+            .fetch_one(&mut *transaction)
+            .await?;
+    if dead > 0 && !with_dead_letters {
+        return Err(refusals::dead_letters_remain(group, dead).into());
+    }
+    for statement in [
+        "DELETE FROM event_host.dead_letters WHERE group_name = $1",
+        "DELETE FROM event_host.state WHERE group_name = $1",
+    ] {
+        sqlx::query(statement).bind(group.as_str()).execute(&mut *transaction).await?;
+    }
+    let gone = sqlx::query("DELETE FROM event_host.consumer_groups WHERE name = $1")
+        .bind(group.as_str())
+        .execute(&mut *transaction)
+        .await?;
+    if gone.rows_affected() == 0 {
+        return Err(refusals::no_group(group).into());
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+async fn leader(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Option<Leader>, Broken> {
+    let row = sqlx::query(
+        "SELECT h.id, h.hostname, h.pid, g.leader_since
+         FROM event_host.consumer_groups g LEFT JOIN event_host.hosts h ON h.id = g.leader
+         WHERE g.name = $1",
+    )
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    read_leader(&row, 0)
+}

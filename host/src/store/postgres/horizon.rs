@@ -1,0 +1,297 @@
+//! The safe position: which positions can no longer come to hold an event.
+//!
+//! A look at the end of the log gives the last position that was drawn, and
+//! after it the transactions that hold the lock of an insert. An insert takes
+//! that lock before it draws, and keeps it until its event is visible, or gone.
+//! So once none of those transactions is left, everything at or below that
+//! position is decided. No clock decides anything here, and a transaction that
+//! writes something else holds nothing up.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::event::Position;
+
+/// How many looks are remembered that wait for their writers. More would only
+/// tell a little sooner that a part of the log is safe.
+const MOST_PENDING: usize = 64;
+
+/// One look at the end of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Look {
+    /// The last position that was drawn.
+    pub(super) last_position: i64,
+    /// The transactions that held the lock of an insert afterwards, by their
+    /// virtual ids.
+    pub(super) writers: BTreeSet<String>,
+    /// The last position up to there that holds an event, if it was asked for
+    /// and nobody was writing.
+    pub(super) last_event: Option<i64>,
+}
+
+/// The sequence of positions stands below where it stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WentBack {
+    pub(super) from: i64,
+    pub(super) to: i64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    last_position: i64,
+    writers: BTreeSet<String>,
+}
+
+/// What the looks so far tell.
+#[derive(Debug, Default)]
+pub(super) struct Horizon {
+    safe: i64,
+    /// Up to here everything is decided, and nothing above `safe` holds an event.
+    decided: i64,
+    seen: i64,
+    pending: VecDeque<Pending>,
+}
+
+/// A prepared transaction has no process: the number of it is -1. An ordinary
+/// one that is prepared gets such an id in place of the one that it had.
+fn is_prepared(writer: &str) -> bool {
+    writer.starts_with("-1/")
+}
+
+impl Horizon {
+    /// The safe position.
+    pub(super) fn safe(&self) -> Position {
+        Position(self.safe)
+    }
+
+    /// A last position for which a look need not search the last event.
+    pub(super) fn decided(&self) -> i64 {
+        self.decided
+    }
+
+    /// Whether a transaction that is still open may hold a position that is not
+    /// safe.
+    pub(super) fn is_held(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Takes one more look into account. Looks must come in the order in which
+    /// they were taken.
+    pub(super) fn take(&mut self, look: Look) -> Result<Position, WentBack> {
+        let Look { last_position, writers, last_event } = look;
+        if last_position < self.seen {
+            return Err(WentBack { from: self.seen, to: last_position });
+        }
+        self.seen = last_position;
+        if writers.is_empty() {
+            // Everything that was drawn is decided. Without a last event it was
+            // so before this look.
+            self.pending.clear();
+            if let Some(event) = last_event {
+                self.decide(last_position, event);
+            }
+            return Ok(self.safe());
+        }
+        for pending in &mut self.pending {
+            let mut gone_ordinary = false;
+            pending.writers.retain(|writer| {
+                let here = writers.contains(writer);
+                gone_ordinary |= !here && !is_prepared(writer);
+                here
+            });
+            if gone_ordinary {
+                // It may have ended, or it may be any of the prepared ones now.
+                pending.writers.extend(writers.iter().filter(|w| is_prepared(w)).cloned());
+            }
+        }
+        // Writers end in any order, so a later look may be through first; what
+        // it covers includes all before it.
+        if let Some(done) = self.pending.iter().rposition(|pending| pending.writers.is_empty())
+            && let Some(last) = self.pending.drain(..=done).last()
+        {
+            self.decide(last.last_position, last.last_position);
+        }
+        if last_position > self.decided {
+            // Where nothing was drawn since the newest, who came meanwhile is no
+            // matter.
+            let is_news =
+                self.pending.back().is_none_or(|newest| newest.last_position < last_position);
+            if is_news {
+                if self.pending.len() >= MOST_PENDING {
+                    self.pending.pop_back();
+                }
+                self.pending.push_back(Pending { last_position, writers });
+            }
+        }
+        Ok(self.safe())
+    }
+
+    fn decide(&mut self, decided: i64, safe: i64) {
+        self.decided = self.decided.max(decided);
+        self.safe = self.safe.max(safe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn look(last_position: i64, writers: &[&str]) -> Look {
+        let last_event = writers.is_empty().then_some(last_position);
+        let writers = writers.iter().map(|&writer| writer.to_owned()).collect();
+        Look { last_position, writers, last_event }
+    }
+
+    fn took(horizon: &mut Horizon, last_position: i64, writers: &[&str]) -> i64 {
+        horizon.take(look(last_position, writers)).unwrap().0
+    }
+
+    #[test]
+    fn a_position_is_safe_once_none_of_those_who_wrote_is_left() {
+        let mut horizon = Horizon::default();
+        assert_eq!(took(&mut horizon, 5, &["3/1", "4/1"]), 0);
+        assert!(horizon.is_held());
+        assert_eq!(took(&mut horizon, 9, &["4/1", "5/1"]), 0);
+        assert_eq!(took(&mut horizon, 9, &["5/1"]), 5, "who came later does not count");
+        assert_eq!(took(&mut horizon, 9, &["5/2"]), 9);
+        assert!(!horizon.is_held());
+    }
+
+    #[test]
+    fn a_later_look_may_be_through_first() {
+        let mut horizon = Horizon::default();
+        took(&mut horizon, 5, &["3/1"]);
+        took(&mut horizon, 7, &["3/1", "4/1"]);
+        // Nobody is left of the second look's, so nobody of the first's.
+        assert_eq!(took(&mut horizon, 8, &["5/1"]), 7);
+    }
+
+    #[test]
+    fn a_transaction_that_was_prepared_still_holds_what_it_held() {
+        let mut horizon = Horizon::default();
+        took(&mut horizon, 5, &["3/1"]);
+        assert_eq!(took(&mut horizon, 6, &["-1/700"]), 0, "it may be the one");
+        assert_eq!(took(&mut horizon, 6, &["-1/700", "-1/701"]), 0);
+        assert_eq!(took(&mut horizon, 6, &["-1/701"]), 6);
+    }
+
+    #[test]
+    fn a_transaction_seen_under_both_its_names_still_holds_what_it_held() {
+        let mut horizon = Horizon::default();
+        took(&mut horizon, 5, &["3/1"]);
+        took(&mut horizon, 5, &["-1/700", "3/1"]);
+        assert_eq!(took(&mut horizon, 5, &["-1/700"]), 0);
+        assert_eq!(took(&mut horizon, 5, &[]), 5);
+    }
+
+    #[test]
+    fn prepared_transactions_that_come_later_hold_nothing_up() {
+        let mut horizon = Horizon::default();
+        took(&mut horizon, 5, &["-1/700"]);
+        assert_eq!(took(&mut horizon, 5, &["-1/701"]), 5);
+    }
+
+    #[test]
+    fn where_nobody_writes_the_last_event_is_safe_and_no_position_above_it() {
+        let mut horizon = Horizon::default();
+        let quiet = Look { last_event: Some(4), ..look(9, &[]) };
+        assert_eq!(horizon.take(quiet).unwrap(), Position(4));
+        assert_eq!(horizon.decided(), 9, "and need not be searched again");
+        assert_eq!(took(&mut horizon, 9, &["3/1"]), 4);
+        assert!(!horizon.is_held(), "whoever writes now draws above 9");
+    }
+
+    #[test]
+    fn a_log_that_goes_back_is_never_believed() {
+        let mut horizon = Horizon::default();
+        took(&mut horizon, 5, &[]);
+        assert_eq!(horizon.take(look(4, &[])), Err(WentBack { from: 5, to: 4 }));
+    }
+
+    #[test]
+    fn any_number_of_looks_takes_little_memory_and_loses_none_of_the_oldest() {
+        let mut horizon = Horizon::default();
+        for last in 1..10_000 {
+            assert_eq!(took(&mut horizon, last, &["3/1", &format!("4/{last}")]), 0);
+        }
+        assert!(horizon.pending.len() <= MOST_PENDING);
+        assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);
+    }
+
+    /// What a transaction of the model does next.
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Insert(usize),
+        Prepare(usize),
+        End(usize),
+        Look,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => (0..6_usize).prop_map(Step::Insert),
+            1 => (0..6_usize).prop_map(Step::Prepare),
+            2 => (0..6_usize).prop_map(Step::End),
+            3 => Just(Step::Look),
+        ];
+        proptest::collection::vec(step, 1..80)
+    }
+
+    #[derive(Debug, Default, Clone)]
+    struct Session {
+        transaction: u32,
+        prepared: bool,
+        drawn: Vec<i64>,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+        /// A log with writers, as the server shows it: nothing at or below a
+        /// position that was called safe may still be open.
+        #[test]
+        fn nothing_open_is_ever_at_or_below_the_safe_position(steps in steps()) {
+            let mut sessions = vec![Session::default(); 6];
+            let mut drawn = 0_i64;
+            let mut horizon = Horizon::default();
+            let name = |n: usize, session: &Session| if session.prepared {
+                format!("-1/{}", 700 + n as u32 + 10 * session.transaction)
+            } else {
+                format!("{n}/{}", session.transaction)
+            };
+            for step in steps {
+                match step {
+                    Step::Insert(n) if !sessions[n].prepared => {
+                        drawn += 1;
+                        sessions[n].drawn.push(drawn);
+                    }
+                    Step::Prepare(n) if !sessions[n].drawn.is_empty() => sessions[n].prepared = true,
+                    Step::End(n) => {
+                        let transaction = sessions[n].transaction + 1;
+                        sessions[n] = Session { transaction, ..Session::default() };
+                    }
+                    Step::Insert(_) | Step::Prepare(_) | Step::Look => {}
+                }
+                let writers: BTreeSet<String> = sessions.iter().enumerate()
+                    .filter(|(_, session)| !session.drawn.is_empty())
+                    .map(|(n, session)| name(n, session))
+                    .collect();
+                if matches!(step, Step::Look) {
+                    let nobody = writers.is_empty();
+                    let look = Look {
+                        last_position: drawn,
+                        writers,
+                        last_event: (nobody && drawn != horizon.decided()).then_some(drawn),
+                    };
+                    let safe = horizon.take(look).unwrap();
+                    let open = sessions.iter().flat_map(|session| &session.drawn).min();
+                    prop_assert!(open.is_none_or(|open| *open > safe.0), "{open:?} {safe}");
+                    if nobody {
+                        prop_assert_eq!(safe.0, drawn);
+                    }
+                }
+            }
+        }
+    }
+}

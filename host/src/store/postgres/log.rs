@@ -1,0 +1,196 @@
+//! The log: appending to it and reading from it.
+
+use sqlx::{PgConnection, Row};
+
+use super::columns::{Events, Time, event_columns, read_log_event, unnest_events};
+use super::error::Broken;
+use crate::event::{Event, Position, Tenant};
+use crate::store::{Fetch, Fetched, Start, refusals};
+
+/// How far along the log one fetch looks. A subscription that few events match
+/// would otherwise read a long log in one go, run into its deadline, and begin
+/// again at the same place.
+const HORIZON: i64 = 50_000;
+
+/// What one statement appends at most, in events and in bytes of data: a
+/// message to the server ends at 1 GB.
+const EVENTS_A_STATEMENT: usize = 1_000;
+const BYTES_A_STATEMENT: usize = 64 << 20;
+
+/// The last position that was drawn, whether it holds an event or not.
+pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, Broken> {
+    let last: i64 = sqlx::query_scalar(
+        "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END
+         FROM event_host.events_position_seq",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(Position(last))
+}
+
+/// Appends events, within a transaction if they are more than one statement's.
+pub(super) async fn append(
+    connection: &mut PgConnection,
+    tenant: &Tenant,
+    events: &[Event],
+) -> Result<Vec<Position>, Broken> {
+    let mut positions = Vec::with_capacity(events.len());
+    for part in statements(events) {
+        // Rows are inserted, and so draw their positions, in the order of the
+        // SELECT.
+        let statement = sqlx::query(concat!(
+            "INSERT INTO event_host.events (tenant, ",
+            event_columns!(),
+            ") SELECT $11, type, time, id, source, subject, datacontenttype, dataschema,
+                      partitionkey, extensions::jsonb, data
+               FROM ",
+            unnest_events!(),
+            " ORDER BY ordinality RETURNING position"
+        ));
+        let rows = Events::new(part.iter())
+            .bind(statement)
+            .bind(tenant.as_str())
+            .fetch_all(&mut *connection)
+            .await?;
+        for row in &rows {
+            positions.push(Position(row.try_get_unchecked(0)?));
+        }
+    }
+    Ok(positions)
+}
+
+/// Whether [`append`] needs a transaction around it.
+pub(super) fn is_one_statement(events: &[Event]) -> bool {
+    statements(events).nth(1).is_none()
+}
+
+fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
+    let mut rest = events;
+    std::iter::from_fn(move || {
+        let mut bytes = 0_usize;
+        let count = rest
+            .iter()
+            .take(EVENTS_A_STATEMENT)
+            .take_while(|event| {
+                let first = bytes == 0;
+                bytes = bytes.saturating_add(event.data.as_ref().map_or(1, |data| data.len() + 1));
+                first || bytes <= BYTES_A_STATEMENT
+            })
+            .count();
+        let (part, others) = rest.split_at_checked(count)?;
+        rest = others;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// What a group receives. `$1` is its name, `$2` its tenant, `$3` whether it
+/// receives every type, `$4` types, `$5` prefixes of types.
+macro_rules! receives {
+    () => {
+        "tenant = $2 AND (deliver_to = $1 OR (deliver_to IS NULL
+             AND ($3 OR type = ANY ($4) OR type ^@ ANY ($5))))"
+    };
+}
+pub(super) use receives;
+
+/// Types and prefixes, apart.
+pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
+    let (prefixes, types): (Vec<&str>, Vec<&str>) =
+        patterns.iter().map(String::as_str).partition(|pattern| pattern.ends_with('*'));
+    (types, prefixes.into_iter().map(|prefix| prefix.trim_end_matches('*')).collect())
+}
+
+pub(super) async fn fetch(
+    connection: &mut PgConnection,
+    fetch: &Fetch<'_>,
+) -> Result<Fetched, Broken> {
+    let &Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = fetch;
+    if after >= up_to || max_events == 0 {
+        return Ok(Fetched { events: Vec::new(), scanned_to: after });
+    }
+    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let (types, prefixes) = types_and_prefixes(subscription.patterns());
+    let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
+    // The window ends the batch in the server, so that no more data travels than
+    // was asked for; the length of a stored value is known without reading it.
+    let rows = sqlx::query(concat!(
+        "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
+                dataschema, partitionkey, extensions::text, data
+         FROM (SELECT *, sum(octet_length(data)) OVER (
+                          ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+               FROM event_host.events
+               WHERE position > $6 AND position <= $7 AND ",
+        receives!(),
+        " ORDER BY position LIMIT $8) AS e
+         WHERE before IS NULL OR before < $9
+         ORDER BY position"
+    ))
+    .bind(group.as_str())
+    .bind(tenant.as_str())
+    .bind(subscription.is_all())
+    .bind(types)
+    .bind(prefixes)
+    .bind(after.0)
+    .bind(horizon.0)
+    .bind(limit)
+    .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut events = Vec::with_capacity(rows.len());
+    let mut bytes = 0_usize;
+    for row in &rows {
+        let event = read_log_event(row, 0, 1, 2)?;
+        bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
+        events.push(event);
+    }
+    if (bytes >= max_bytes || events.len() >= max_events)
+        && let Some(last) = events.last()
+    {
+        let scanned_to = last.position;
+        return Ok(Fetched { events, scanned_to });
+    }
+    let scanned_to =
+        if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
+    Ok(Fetched { events, scanned_to })
+}
+
+/// The last position before the next event above `horizon`. Positions may jump
+/// by any number, and no fetch should have to walk there.
+async fn beyond_the_gap(
+    connection: &mut PgConnection,
+    horizon: Position,
+    up_to: Position,
+) -> Result<Position, Broken> {
+    let next: Option<i64> = sqlx::query_scalar(
+        "SELECT min(position) FROM event_host.events WHERE position > $1 AND position <= $2",
+    )
+    .bind(horizon.0)
+    .bind(up_to.0)
+    .fetch_one(connection)
+    .await?;
+    Ok(next.map_or(up_to, |next| Position(next - 1)))
+}
+
+/// The position that a place in the log means now. What is being written at
+/// this moment counts as there.
+pub(super) async fn place(connection: &mut PgConnection, start: Start) -> Result<Position, Broken> {
+    let last = last_drawn(connection).await?;
+    match start {
+        Start::Earliest => Ok(Position::ZERO),
+        Start::Latest => Ok(last),
+        Start::Position(position) if position > last => {
+            Err(refusals::place_beyond_the_log(position, last).into())
+        }
+        Start::Position(position) => Ok(position),
+        Start::Time(time) => {
+            let first: Option<i64> = sqlx::query_scalar(
+                "SELECT position FROM event_host.events WHERE time >= $1
+                 ORDER BY position LIMIT 1",
+            )
+            .bind(Time(time))
+            .fetch_optional(connection)
+            .await?;
+            Ok(first.map_or(last, |first| Position(first - 1)))
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The shared store: PostgreSQL, for as many hosts as like.
+//!
+//! Everything lies in the schema `event_host`. Producers append to the log in
+//! transactions of their own, so positions become visible in another order than
+//! they were drawn in: `horizon` knows up to where the log is decided.
+//!
+//! `connection` shares the connections out and bounds everything in time,
+//! `schema` holds the migrations, `guards` refuses a database that would lose or
+//! repeat events, `locks` says who leads, `listen` brings hints; the rest is
+//! SQL, by subject. What a host opens: the session for the locks, the listener,
+//! the watcher's connection and at most [`POOL_SIZE`] for its groups, however
+//! many they are.
+
+mod columns;
+mod connection;
+mod dead_letters;
+mod error;
+mod grants;
+mod groups;
+mod guards;
+mod horizon;
+mod listen;
+mod locks;
+mod log;
+mod safe;
+mod schema;
+mod settle;
+mod status;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, Executor, PgConnection};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
+    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogHolder,
+    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
+};
+use crate::event::{Epoch, Event, GroupName, Position, Tenant};
+use connection::{Connections, DEADLINE, LONG_DEADLINE, on_shared};
+use error::Broken;
+use horizon::Horizon;
+use listen::Listener;
+
+pub use connection::POOL_SIZE;
+pub use grants::{Purpose, grants};
+
+/// Whoever holds the log up for less is no news.
+const HELD_UP_AFTER: Duration = Duration::from_secs(1);
+
+/// The store on a PostgreSQL server. A clone shares its connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    connections: Arc<Connections>,
+    watch: Arc<Mutex<Watch>>,
+    listener: Arc<OnceLock<Listener>>,
+}
+
+/// What looks at the end of the log, with a connection of its own: groups whose
+/// statements wait for something must not keep the others from seeing events.
+#[derive(Default)]
+struct Watch {
+    connection: Option<PgConnection>,
+    horizon: Horizon,
+    /// Since when the safe position has stood still because somebody holds it.
+    held_since: Option<Instant>,
+}
+
+impl Watch {
+    fn take(&mut self, look: horizon::Look) -> Result<Position, Broken> {
+        let before = self.horizon.safe();
+        let safe = self.horizon.take(look).map_err(went_back)?;
+        self.held_since = match self.held_since {
+            _ if !self.horizon.is_held() => None,
+            Some(since) if safe == before => Some(since),
+            _ => Some(Instant::now()),
+        };
+        Ok(safe)
+    }
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("server", &self.connections.server())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Does something on the watcher's connection.
+macro_rules! on_watch {
+    ($store:expr, $what:expr, |$connection:ident, $watch:ident| $work:expr) => {{
+        let store: &PostgresStore = $store;
+        let work = async {
+            let mut watch = store.watch.lock().await;
+            // Taken out, so that whoever goes away in the middle closes it.
+            let mut connection = match watch.connection.take() {
+                Some(connection) => connection,
+                None => store.connections.connect_as_shared().await?,
+            };
+            let result: Result<_, Broken> = {
+                let $connection = &mut connection;
+                let $watch = &mut *watch;
+                $work.await
+            };
+            if result.is_ok() {
+                watch.connection = Some(connection);
+            }
+            result
+        };
+        store.connections.within($what, DEADLINE, work).await
+    }};
+}
+
+impl PostgresStore {
+    /// Names a database by its URL, as libpq takes it, and, where that one leads
+    /// through a pooler, by a direct one. Connects when it is first needed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] for what is no URL of a PostgreSQL database. The
+    /// sentence never repeats it.
+    pub fn new(database: &str, lock_database: Option<&str>) -> Result<Self, StoreError> {
+        let options = |url: &str| {
+            url.parse::<PgConnectOptions>().map_err(|error| {
+                StoreError::Unusable(format!("this is no URL of a PostgreSQL database: {error}"))
+            })
+        };
+        let direct = lock_database.map(options).transpose()?;
+        Ok(Self {
+            connections: Arc::new(Connections::new(options(database)?, direct)),
+            watch: Arc::default(),
+            listener: Arc::default(),
+        })
+    }
+
+    /// Refuses a schema that is newer than this program and, if it is
+    /// `required`, one that is missing or older.
+    ///
+    /// # Errors
+    /// Also when the server cannot be reached, or lets nobody in.
+    pub async fn check_schema(&self, required: bool) -> Result<(), StoreError> {
+        let server = self.connections.server();
+        on_shared!(self.connections, "read the schema", |c| schema::check(c, &server, required))
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn migrate(&self) -> Result<Vec<String>, StoreError> {
+        let server = self.connections.server();
+        on_shared!(self.connections, "bring the schema up to date", LONG_DEADLINE, |c| {
+            schema::migrate(c, &server)
+        })
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let server = self.connections.server();
+        on_shared!(self.connections, "check the database", |c| guards::check(c, &server))
+    }
+
+    async fn adopt(&self) -> Result<Adopted, StoreError> {
+        on_shared!(self.connections, "adopt the database", |c| guards::adopt(c))
+    }
+
+    async fn publish(
+        &self,
+        tenant: &Tenant,
+        events: &[Event],
+    ) -> Result<Vec<Position>, StoreError> {
+        on_shared!(self.connections, "publish", |c| publish(c, tenant, events))
+    }
+
+    async fn safe_position(&self) -> Result<Position, StoreError> {
+        on_watch!(self, "read the safe position", |c, watch| async {
+            let look = safe::look(c, &watch.horizon).await?;
+            watch.take(look)
+        })
+    }
+
+    async fn log_holders(&self) -> Result<Vec<LogHolder>, StoreError> {
+        on_watch!(self, "see who holds the log up", |c, watch| async {
+            match watch.held_since {
+                Some(since) if since.elapsed() >= HELD_UP_AFTER => status::holders(c).await,
+                _ => Ok(Vec::new()),
+            }
+        })
+    }
+
+    async fn hint(&self) {
+        let listener = self.listener.get_or_init(|| Listener::start(Arc::clone(&self.connections)));
+        listener.hint().await;
+    }
+
+    async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
+        on_shared!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
+    }
+
+    async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
+        Ok(Box::new(locks::AdvisoryLocks::begin(Arc::clone(&self.connections), host).await?))
+    }
+
+    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+        on_shared!(self.connections, "make a group", |c| groups::ensure(c, settings))
+    }
+
+    async fn begin_leadership(
+        &self,
+        group: &GroupName,
+        host: &HostIdentity,
+    ) -> Result<Leadership, StoreError> {
+        on_shared!(self.connections, "lead a group", |c| groups::begin_leadership(c, group, host))
+    }
+
+    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
+        on_shared!(self.connections, "end the leadership of a group", |c| {
+            groups::end_leadership(c, group, epoch)
+        })
+    }
+
+    async fn begin_work(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        settled: i64,
+    ) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "record the begin of work", |c| {
+            groups::begin_work(c, group, epoch, settled)
+        })
+    }
+
+    async fn begin_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        settled: i64,
+        head: &Head,
+    ) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "record the begin of an attempt", |c| {
+            groups::begin_attempt(c, group, epoch, settled, head)
+        })
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "settle", |c| settle::settle(c, settlement))
+    }
+
+    async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError> {
+        on_shared!(self.connections, "read a cursor", |c| groups::cursor(c, group))
+    }
+
+    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
+        on_watch!(self, "read the states of the groups", |c, _watch| groups::controls(c))
+    }
+
+    async fn state_get(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        on_shared!(self.connections, "read state", |c| settle::state_get(c, group, scope, key))
+    }
+
+    async fn state_keys(
+        &self,
+        group: &GroupName,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        on_shared!(self.connections, "list state", |c| {
+            settle::state_keys(c, group, scope, prefix, limit)
+        })
+    }
+
+    async fn status(&self) -> Result<LogStatus, StoreError> {
+        on_shared!(self.connections, "read the status", LONG_DEADLINE, |c| {
+            status::log_and_groups(c)
+        })
+    }
+
+    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+        on_shared!(self.connections, "read a group", LONG_DEADLINE, |c| status::group(c, group))
+    }
+
+    async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
+        on_shared!(self.connections, "pause a group", |c| {
+            groups::set_state(c, group, GroupState::Paused, Some(reason))
+        })
+    }
+
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
+        on_shared!(self.connections, "resume a group", |c| {
+            groups::set_state(c, group, GroupState::Running, None)
+        })
+    }
+
+    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+        on_shared!(self.connections, "move a cursor", |c| groups::seek(c, group, to))
+    }
+
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<(), StoreError> {
+        on_shared!(self.connections, "remove a group", |c| {
+            groups::remove(c, group, with_dead_letters)
+        })
+    }
+
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        on_shared!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))
+    }
+
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
+        on_shared!(self.connections, "list dead letters", |c| dead_letters::ids(c, group))
+    }
+
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
+        on_shared!(self.connections, "read a dead letter", |c| dead_letters::one(c, id))
+    }
+
+    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+        on_shared!(self.connections, "replay a dead letter", |c| {
+            dead_letters::replay(c, id, data)
+        })
+    }
+
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        on_shared!(self.connections, "replay dead letters", |c| {
+            dead_letters::replay_some(c, group, after, up_to, limit)
+        })
+    }
+
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
+        on_shared!(self.connections, "discard a dead letter", |c| dead_letters::discard(c, id))
+    }
+}
+
+async fn publish(
+    connection: &mut PgConnection,
+    tenant: &Tenant,
+    events: &[Event],
+) -> Result<Vec<Position>, Broken> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let positions = if log::is_one_statement(events) {
+        log::append(connection, tenant, events).await?
+    } else {
+        let mut transaction = connection.begin().await?;
+        let positions = log::append(&mut transaction, tenant, events).await?;
+        transaction.commit().await?;
+        positions
+    };
+    // After the commit and not within it: a NOTIFY makes commits wait for each
+    // other.
+    connection.execute(sqlx::query("SELECT pg_notify($1, '')").bind(listen::CHANNEL)).await?;
+    Ok(positions)
+}
+
+fn went_back(horizon::WentBack { from, to }: horizon::WentBack) -> StoreError {
+    StoreError::Unusable(format!(
+        "the log's sequence stands at {to} and stood at {from} before: the server lost what was committed, as after a failover to a standby that was behind; nothing is delivered until the host is started again and has checked the database"
+    ))
+}

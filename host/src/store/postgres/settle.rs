@@ -1,0 +1,210 @@
+//! Settlements, and the state that they write.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use sqlx::{Connection, PgConnection, Row};
+
+use super::columns::{Events, Time, kept, read_tenant, unnest_events};
+use super::error::Broken;
+use super::groups::bind_head;
+use super::log;
+use crate::event::{GroupName, Tenant};
+use crate::store::prefix::after_prefix;
+use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
+
+/// The cursor's row, under the epoch and after the settlement before this one.
+/// Written first in every settlement: from then on nobody else can move the
+/// cursor or raise the epoch until it ends.
+const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
+     SET head_position = $1, head_attempt = $2, head_due_at = $3,
+         head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
+         position = $7, settled = $8, settled_at = clock_timestamp(), fruitless = 0
+     WHERE name = $9 AND epoch = $10 AND settled = $8 - 1
+     RETURNING tenant";
+
+pub(super) async fn settle(
+    connection: &mut PgConnection,
+    settlement: &Settlement,
+) -> Result<Settled, Broken> {
+    let Settlement { group, dead_letters, emits, state, .. } = settlement;
+    if dead_letters.is_empty() && emits.is_empty() && state.is_empty() {
+        // The common case: a single statement, which commits by itself, in one
+        // round trip.
+        return Ok(match move_cursor(connection, settlement).await? {
+            Some(_) => Settled::Committed,
+            None => Settled::NotLeader,
+        });
+    }
+    let mut transaction = connection.begin().await?;
+    let Some(tenant) = move_cursor(&mut transaction, settlement).await? else {
+        transaction.rollback().await?;
+        return Ok(Settled::NotLeader);
+    };
+    bury(&mut transaction, group, &tenant, dead_letters).await?;
+    log::append(&mut transaction, &tenant, emits).await?;
+    write_state(&mut transaction, group, state).await?;
+    transaction.commit().await?;
+    Ok(Settled::Committed)
+}
+
+/// Gives the group's tenant, or nothing where the settlement must not be.
+async fn move_cursor(
+    connection: &mut PgConnection,
+    settlement: &Settlement,
+) -> Result<Option<Tenant>, Broken> {
+    let row = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
+        .bind(settlement.position.0)
+        .bind(settlement.number)
+        .bind(settlement.group.as_str())
+        .bind(settlement.epoch.0)
+        .fetch_optional(connection)
+        .await?;
+    row.map(|row| read_tenant(row.try_get_unchecked(0)?)).transpose()
+}
+
+async fn bury(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    tenant: &Tenant,
+    dead: &[NewDeadLetter],
+) -> Result<(), Broken> {
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let statement = sqlx::query(concat!(
+        "INSERT INTO event_host.dead_letters (
+             group_name, tenant, position, deliver_to, attempts,
+             failure_kind, failure_text, digest, dead_at,
+             type, time, event_id, source, subject,
+             datacontenttype, dataschema, partitionkey, extensions, data)
+         SELECT $11, $12, d.position, d.deliver_to, d.attempts,
+                d.failure_kind, d.failure_text, d.digest, d.dead_at,
+                e.type, e.time, e.id, e.source, e.subject,
+                e.datacontenttype, e.dataschema, e.partitionkey, e.extensions::jsonb, e.data
+         FROM ",
+        unnest_events!(),
+        " JOIN unnest($13::bigint[], $14::text[], $15::bigint[], $16::text[], $17::text[],
+                      $18::text[], $19::timestamptz[])
+               WITH ORDINALITY AS d (position, deliver_to, attempts, failure_kind, failure_text,
+                                     digest, dead_at, ordinality)
+               USING (ordinality)
+         ORDER BY ordinality"
+    ));
+    let column = |value: fn(&NewDeadLetter) -> &str| -> Vec<Cow<'_, str>> {
+        dead.iter().map(|dead| kept(value(dead))).collect()
+    };
+    Events::new(dead.iter().map(|dead| &dead.event.event))
+        .bind(statement)
+        .bind(group.as_str())
+        .bind(tenant.as_str())
+        .bind(dead.iter().map(|dead| dead.event.position.0).collect::<Vec<_>>())
+        .bind(
+            dead.iter()
+                .map(|dead| dead.event.deliver_to.as_ref().map(GroupName::as_str))
+                .collect::<Vec<_>>(),
+        )
+        .bind(dead.iter().map(|dead| i64::from(dead.attempts)).collect::<Vec<_>>())
+        .bind(column(|dead| &dead.failure.kind))
+        .bind(column(|dead| &dead.failure.text))
+        .bind(column(|dead| &dead.digest))
+        .bind(dead.iter().map(|dead| Time(dead.dead_at)).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn write_state(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    writes: &[StateWrite],
+) -> Result<(), Broken> {
+    // A statement must not touch a row twice, so the last write of a key is
+    // picked here.
+    let last_of_each_key: BTreeMap<(Cow<'_, str>, Cow<'_, str>), Option<&[u8]>> = writes
+        .iter()
+        .map(|write| ((kept(&write.scope), kept(&write.key)), write.value.as_deref()))
+        .collect();
+    let mut set: (Vec<&str>, Vec<&str>, Vec<&[u8]>) = Default::default();
+    let mut delete: (Vec<&str>, Vec<&str>) = Default::default();
+    for ((scope, key), value) in &last_of_each_key {
+        match value {
+            Some(value) => {
+                set.0.push(scope);
+                set.1.push(key);
+                set.2.push(value);
+            }
+            None => {
+                delete.0.push(scope);
+                delete.1.push(key);
+            }
+        }
+    }
+    if !set.0.is_empty() {
+        sqlx::query(
+            "INSERT INTO event_host.state (group_name, scope, key, value)
+             SELECT $1, scope, key, value
+             FROM unnest($2::text[], $3::text[], $4::bytea[]) AS s (scope, key, value)
+             ON CONFLICT (group_name, scope, key) DO UPDATE SET value = excluded.value",
+        )
+        .bind(group.as_str())
+        .bind(set.0)
+        .bind(set.1)
+        .bind(set.2)
+        .execute(&mut *connection)
+        .await?;
+    }
+    if !delete.0.is_empty() {
+        sqlx::query(
+            "DELETE FROM event_host.state s
+             USING unnest($2::text[], $3::text[]) AS d (scope, key)
+             WHERE s.group_name = $1 AND s.scope = d.scope AND s.key = d.key",
+        )
+        .bind(group.as_str())
+        .bind(delete.0)
+        .bind(delete.1)
+        .execute(connection)
+        .await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn state_get(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    scope: &str,
+    key: &str,
+) -> Result<Option<Vec<u8>>, Broken> {
+    Ok(sqlx::query_scalar(
+        "SELECT value FROM event_host.state WHERE group_name = $1 AND scope = $2 AND key = $3",
+    )
+    .bind(group.as_str())
+    .bind(kept(scope))
+    .bind(kept(key))
+    .fetch_optional(connection)
+    .await?)
+}
+
+pub(super) async fn state_keys(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    scope: &str,
+    prefix: &str,
+    limit: usize,
+) -> Result<Vec<String>, Broken> {
+    // The primary key serves both the range and the order, which is that of the
+    // bytes because the columns' collation is "C".
+    let prefix = kept(prefix);
+    Ok(sqlx::query_scalar(
+        "SELECT key FROM event_host.state
+         WHERE group_name = $1 AND scope = $2 AND key >= $3 AND ($4::text IS NULL OR key < $4)
+         ORDER BY key LIMIT $5",
+    )
+    .bind(group.as_str())
+    .bind(kept(scope))
+    .bind(&*prefix)
+    .bind(after_prefix(&prefix))
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(connection)
+    .await?)
+}

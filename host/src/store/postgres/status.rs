@@ -1,0 +1,227 @@
+//! What `status` tells, read in one snapshot.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection, Executor, PgConnection, Row};
+
+use super::columns::{group_name, optional_time, read_tenant, time};
+use super::error::Broken;
+use super::groups::{head_columns, read_head, read_leader, read_state};
+use super::horizon::Horizon;
+use super::log::{receives, types_and_prefixes};
+use super::{HELD_UP_AFTER, safe};
+use crate::event::{Epoch, GroupName, Position};
+use crate::store::{
+    GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, Subscription, refusals,
+};
+
+/// A log of more positions than this is not counted but estimated.
+const COUNTED: i64 = 1_000_000;
+
+/// A leader is shown while its lock is held: a process that was killed leaves
+/// its name behind, and the server lets go of the lock. An advisory lock with a
+/// bigint key shows as its two halves, with `objsubid` 1.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT g.name, g.tenant, g.subscribe, g.state, g.reason, g.epoch, g.position,
+                    g.created_at, g.settled_at,
+                    (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
+                    CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
+                    g.leader_since, ",
+            head_columns!(),
+            " FROM event_host.consumer_groups g
+              LEFT JOIN event_host.hosts h ON h.id = g.leader
+              LEFT JOIN (
+                  SELECT DISTINCT (classid::bigint << 32) | objid::bigint AS key
+                  FROM pg_lock_status()
+                  WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+              ) led ON led.key = g.lock_key ",
+            $rest
+        )
+    };
+}
+
+pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogStatus, Broken> {
+    // Outside of the snapshot: it looks at what is open now.
+    let mut horizon = Horizon::default();
+    let look = safe::look(connection, &horizon).await?;
+    let safe_position = horizon
+        .take(look)
+        .map_err(|_| StoreError::Unusable("the log's sequence stands below zero".to_owned()))?;
+    let held_up_by = holders(connection).await?;
+
+    let mut snapshot = begin_snapshot(connection).await?;
+    let row = sqlx::query(
+        "SELECT coalesce(max(position), 0), coalesce(min(position), 0) FROM event_host.events",
+    )
+    .fetch_one(&mut *snapshot)
+    .await?;
+    let (last, first): (i64, i64) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+    let events: i64 = if last - first < COUNTED {
+        sqlx::query_scalar("SELECT count(*) FROM event_host.events")
+            .fetch_one(&mut *snapshot)
+            .await?
+    } else {
+        sqlx::query_scalar(
+            "SELECT greatest(reltuples::bigint, 0) FROM pg_class
+             WHERE oid = 'event_host.events'::regclass",
+        )
+        .fetch_one(&mut *snapshot)
+        .await?
+    };
+    let rows = sqlx::query(select!("ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
+    let mut groups = Vec::with_capacity(rows.len());
+    for row in &rows {
+        groups.push(read(&mut snapshot, row).await?);
+    }
+    let hosts = hosts(&mut snapshot).await?;
+    snapshot.rollback().await?;
+    // Where somebody writes, one look cannot tell what is safe; what a group has
+    // settled is.
+    let settled = groups.iter().map(|group| group.position).max().unwrap_or(Position::ZERO);
+    Ok(LogStatus {
+        last_position: Position(last),
+        safe_position: safe_position.max(settled.min(Position(last))),
+        events,
+        held_up_by,
+        groups,
+        hosts,
+    })
+}
+
+async fn begin_snapshot(
+    connection: &mut PgConnection,
+) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
+    let mut snapshot =
+        connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    snapshot.execute("SET LOCAL statement_timeout = '115s'").await?;
+    Ok(snapshot)
+}
+
+pub(super) async fn group(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<GroupStatus, Broken> {
+    let mut snapshot = begin_snapshot(connection).await?;
+    let row = sqlx::query(select!("WHERE g.name = $1"))
+        .bind(group.as_str())
+        .fetch_optional(&mut *snapshot)
+        .await?
+        .ok_or_else(|| refusals::no_group(group))?;
+    let status = read(&mut snapshot, &row).await?;
+    snapshot.rollback().await?;
+    Ok(status)
+}
+
+async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus, Broken> {
+    let name = group_name(row.try_get_unchecked(0)?)?;
+    let tenant = read_tenant(row.try_get_unchecked(1)?)?;
+    let patterns: Vec<String> = row.try_get_unchecked(2)?;
+    let subscription = Subscription::new(patterns).map_err(|error| {
+        StoreError::Unusable(format!("the stored subscription of group `{name}`: {error}"))
+    })?;
+    let position = Position(row.try_get_unchecked(6)?);
+    let (types, prefixes) = types_and_prefixes(subscription.patterns());
+    let lag = sqlx::query(concat!(
+        "SELECT count(*), min(published_at) FROM event_host.events WHERE position > $6 AND ",
+        receives!()
+    ))
+    .bind(name.as_str())
+    .bind(tenant.as_str())
+    .bind(subscription.is_all())
+    .bind(types)
+    .bind(prefixes)
+    .bind(position.0)
+    .fetch_one(connection)
+    .await?;
+    let age = optional_time(&lag, 1)?
+        .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
+    let head = read_head(row, 14)?;
+    Ok(GroupStatus {
+        subscribe: subscription.patterns().to_vec(),
+        state: read_state(row.try_get_unchecked(3)?)?,
+        reason: row.try_get_unchecked(4)?,
+        leader: read_leader(row, 10)?,
+        epoch: Epoch(row.try_get_unchecked(5)?),
+        position,
+        lag_events: lag.try_get_unchecked(0)?,
+        lag_seconds: age.max(0.0),
+        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        head,
+        dead_letters: row.try_get_unchecked(9)?,
+        created_at: time(row, 7)?,
+        settled_at: optional_time(row, 8)?,
+        name,
+        tenant,
+    })
+}
+
+async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken> {
+    // The lock session's backend tells whether a host is there; its own word
+    // tells how long ago it was well.
+    let rows = sqlx::query(
+        "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by
+         FROM event_host.hosts h
+         JOIN pg_stat_get_activity(h.backend_pid) a ON a.backend_start = h.backend_start
+         ORDER BY h.hostname, h.pid",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let names: Vec<String> = row.try_get_unchecked(4)?;
+            let standing_by: Result<BTreeSet<GroupName>, Broken> =
+                names.iter().map(|name| group_name(name)).collect();
+            Ok(HostStatus {
+                host: HostIdentity {
+                    id: row.try_get_unchecked(0)?,
+                    hostname: row.try_get_unchecked(1)?,
+                    pid: super::columns::count(row, 2)?,
+                },
+                seen_at: time(row, 3)?,
+                standing_by: standing_by?.into_iter().collect(),
+            })
+        })
+        .collect()
+}
+
+/// Who may hold the log up: every transaction that has held the lock of an
+/// insert on the log for more than a second, the oldest first.
+pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHolder>, Broken> {
+    let rows = sqlx::query(
+        "SELECT l.pid::bigint, p.gid,
+                coalesce(a.application_name, ''),
+                coalesce(a.usename, p.owner, '')::text,
+                extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
+         FROM (SELECT DISTINCT pid, virtualtransaction FROM pg_lock_status()
+               WHERE locktype = 'relation' AND relation = 'event_host.events'::regclass
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                 AND mode = 'RowExclusiveLock' AND granted) l
+         LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+         LEFT JOIN pg_prepared_xacts p
+                ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
+         ORDER BY 5 DESC NULLS LAST",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut holders = Vec::new();
+    for row in &rows {
+        // Of another role's session only its process is shown, unless this role
+        // may read all statistics.
+        let age: Option<f64> = row.try_get_unchecked(4)?;
+        if age.is_none_or(|age| age >= HELD_UP_AFTER.as_secs_f64()) {
+            holders.push(LogHolder {
+                pid: row.try_get_unchecked(0)?,
+                prepared: row.try_get_unchecked(1)?,
+                application: row.try_get_unchecked(2)?,
+                user: row.try_get_unchecked(3)?,
+                age_seconds: age,
+            });
+        }
+    }
+    Ok(holders)
+}
