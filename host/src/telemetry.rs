@@ -7,8 +7,11 @@
 
 use std::io::IsTerminal;
 
+use tracing::Metadata;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How log lines are written.
@@ -55,10 +58,23 @@ pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), InvalidFilte
         .with_span_events(FmtSpan::NONE)
         .with_writer(std::io::stderr);
     let started = match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).finish().try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
+        LogFormat::Text => builder
+            .with_ansi(std::io::stderr().is_terminal())
+            .finish()
+            .with(filter_fn(is_no_secret))
+            .try_init(),
+        LogFormat::Json => {
+            builder.json().flatten_event(true).finish().with(filter_fn(is_no_secret)).try_init()
+        }
     };
     // Somebody else, such as a test, logs already: their choice stands.
     drop(started);
     Ok(())
+}
+
+/// Whether an event may be logged at all, whatever the filter says. `sqlx` warns
+/// of a malformed line in a password file with the whole line, password included.
+fn is_no_secret(event: &Metadata<'_>) -> bool {
+    !(event.target().starts_with("sqlx_postgres::options::pgpass")
+        && event.fields().field("line").is_some())
 }

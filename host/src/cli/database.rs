@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anyhow::bail;
+
 use super::Global;
 use crate::config::{Config, DatabaseUrl, Overrides};
 use crate::store::Store;
@@ -35,5 +37,7 @@ pub(super) async fn connect(
         DatabaseUrl::Sqlite(path) => {
             Ok(Arc::new(SqliteStore::open(&path.to_string_lossy(), options).await?))
         }
+        // The one place where the store of PostgreSQL is still to be opened.
+        DatabaseUrl::Postgres(url) => bail!("{url}: this build has no store for PostgreSQL"),
     }
 }

@@ -15,13 +15,16 @@ mod migrate;
 mod output;
 mod publish;
 mod run;
+mod secrets;
 mod status;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::GivenUrl;
 use crate::telemetry::{self, LogFormat};
 
 /// Calls WebAssembly handlers with the events of an append-only log.
@@ -40,9 +43,10 @@ struct Global {
     /// The settings [default: handlers.toml]
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The database, over what the settings say, such as sqlite:host.db
+    /// The database, over what the settings say, such as sqlite:host.db or
+    /// postgres://user@server/database
     #[arg(long, global = true, value_name = "URL")]
-    database: Option<String>,
+    database: Option<GivenUrl>,
     /// What to log: error, warn, info, debug, trace, or a filter such as
     /// `event_host=debug,guest=warn`
     #[arg(long, global = true, value_name = "FILTER", env = "HOST_LOG")]
@@ -102,13 +106,18 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => {
             let code = if answer.use_stderr() { 2 } else { 0 };
-            // Nothing is left to say it to, if this fails.
-            let _ = answer.print();
+            match secrets::hidden(&answer.render().to_string()) {
+                Cow::Owned(hidden) => eprint!("{hidden}"),
+                Cow::Borrowed(_) => {
+                    // Nothing is left to say it to, if this fails.
+                    let _ = answer.print();
+                }
+            }
             return ExitCode::from(code);
         }
     };
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
-        eprintln!("error: {wrong}");
+        eprintln!("error: {}", secrets::hidden(&wrong.to_string()));
         return ExitCode::from(2);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -136,7 +145,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     if error.is::<AlreadySaid>() {
         return ExitCode::FAILURE;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", secrets::hidden(&format!("{error:#}")));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -1,24 +1,31 @@
-//! Which database: `sqlite:PATH`.
+//! Which database: `sqlite:PATH` or `postgres://…`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A database, by its URL.
+use super::postgres::{self, InvalidPostgresUrl, PostgresUrl};
+use super::value::Environment;
+
+/// A database, by its URL. `Debug` and `Display` leave its password out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatabaseUrl {
     /// A file of SQLite's, created if it is missing.
     Sqlite(PathBuf),
+    /// A server of PostgreSQL's.
+    Postgres(PostgresUrl),
 }
 
 /// A text that names no database. It may hold a password, so the sentence never
 /// repeats it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDatabase {
-    /// Not of this version.
-    #[error("PostgreSQL comes with a later version: use SQLite for now, such as `sqlite:host.db`")]
-    Postgres,
+    /// A URL of PostgreSQL's with a mistake in it.
+    #[error(transparent)]
+    Postgres(#[from] InvalidPostgresUrl),
     /// A scheme that is none of ours, or none at all.
-    #[error("names no database that the host knows: write one such as `sqlite:host.db`")]
+    #[error(
+        "names no database that the host knows: write one such as `sqlite:host.db` or `postgres://user@server/database`"
+    )]
     Unknown,
     /// No file.
     #[error("names no file: write one such as `sqlite:host.db`")]
@@ -44,8 +51,17 @@ impl DatabaseUrl {
     /// Reads a URL; a relative path is taken from `directory`.
     ///
     /// # Errors
-    /// When it names no database that this version can use.
+    /// When it names no database that the host can use.
     pub fn parse(url: &str, directory: &Path) -> Result<Self, InvalidDatabase> {
+        Self::read(url, directory, &|name| std::env::var(name))
+    }
+
+    /// As [`DatabaseUrl::parse`], in a given environment.
+    pub(super) fn read(
+        url: &str,
+        directory: &Path,
+        environment: &Environment<'_>,
+    ) -> Result<Self, InvalidDatabase> {
         let (scheme, rest) = url.split_once(':').ok_or(InvalidDatabase::Unknown)?;
         match scheme.to_ascii_lowercase().as_str() {
             "sqlite" => {
@@ -60,9 +76,41 @@ impl DatabaseUrl {
                     _ => Ok(Self::Sqlite(directory.join(path))),
                 }
             }
-            "postgres" | "postgresql" => Err(InvalidDatabase::Postgres),
+            scheme if postgres::is_scheme(scheme) => {
+                Ok(Self::Postgres(PostgresUrl::read(url, directory, environment)?))
+            }
             _ => Err(InvalidDatabase::Unknown),
         }
+    }
+}
+
+/// The URL of a database as somebody gave it, not read yet. `Debug` hides it,
+/// because it may hold a password anywhere.
+#[derive(Clone)]
+pub struct GivenUrl(String);
+
+impl GivenUrl {
+    /// The URL as it was given.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for GivenUrl {
+    fn from(url: String) -> Self {
+        Self(url)
+    }
+}
+
+impl From<&str> for GivenUrl {
+    fn from(url: &str) -> Self {
+        Self(url.to_owned())
+    }
+}
+
+impl fmt::Debug for GivenUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GivenUrl(…)")
     }
 }
 
@@ -70,6 +118,7 @@ impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(url) => url.fmt(f),
         }
     }
 }
@@ -93,13 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn what_this_version_cannot_use_is_refused() {
+    fn what_names_no_usable_database_is_refused() {
         for (url, expected) in [
             ("", InvalidDatabase::Unknown),
             ("host.db", InvalidDatabase::Unknown),
             ("mysql://u:secret@h/d", InvalidDatabase::Unknown),
-            ("postgres://u:secret@h/d", InvalidDatabase::Postgres),
-            ("postgresql:///d", InvalidDatabase::Postgres),
+            ("postgre://u:secret@h/d", InvalidDatabase::Unknown),
+            ("postgres:u:secret@h/d", InvalidPostgresUrl::NotPostgres.into()),
+            ("postgresql://u:secret@h:port/d", InvalidPostgresUrl::Port.into()),
             ("sqlite:", InvalidDatabase::NoFile),
             ("sqlite://", InvalidDatabase::NoFile),
             ("sqlite:?mode=ro", InvalidDatabase::NoFile),

@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod handlers;
 mod keys;
+mod postgres;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -17,10 +18,11 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
-pub use database::{DatabaseUrl, InvalidDatabase};
+pub use database::{DatabaseUrl, GivenUrl, InvalidDatabase};
 use document::{Document, Section};
 pub use error::{ConfigErrors, Problem};
 pub use handlers::HandlerSettings;
+pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 use value::Environment;
 
 use crate::delivery::backoff::LONGEST;
@@ -35,6 +37,9 @@ pub struct Config {
     pub path: PathBuf,
     /// The database.
     pub database: DatabaseUrl,
+    /// A direct connection for the lock session, where `database` leads through
+    /// a pooler. Only with PostgreSQL.
+    pub lock_database: Option<PostgresUrl>,
     /// How long a handler may go on after a stop was asked for.
     pub grace: Duration,
     /// Whether the host brings the schema up to date before it runs.
@@ -46,8 +51,9 @@ pub struct Config {
 /// What the command line says over the file.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// A database URL; relative paths are taken from the working directory.
-    pub database: Option<String>,
+    /// A database URL; relative paths are taken from the working directory. The
+    /// file's `database` and `lock_database` then count for nothing.
+    pub database: Option<GivenUrl>,
 }
 
 impl Config {
@@ -69,7 +75,7 @@ impl Config {
     /// database is named wrongly.
     pub fn load_database(path: &Path, overrides: &Overrides) -> Result<DatabaseUrl, ConfigErrors> {
         match &overrides.database {
-            Some(url) => override_database(path, url),
+            Some(url) => override_database(path, url, &|name| std::env::var(name)),
             None => {
                 let text = read(path)?;
                 parse_database(&text, path, &|name| std::env::var(name))
@@ -87,14 +93,14 @@ impl Config {
         let document = Document::new(text, environment);
         let mut top = Section::top(&document, &table);
         let directory = directory(path);
-        let database = match &overrides.database {
+        let (database, lock_database) = match &overrides.database {
             Some(url) => {
                 for key in ["database", "lock_database"] {
                     top.entry(key);
                 }
-                override_database(path, url)?
+                (override_database(path, url, environment)?, None)
             }
-            None => database(&mut top, directory),
+            None => databases(&mut top, directory, environment),
         };
         let migrate = top.boolean("migrate").unwrap_or(true);
         let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
@@ -104,7 +110,7 @@ impl Config {
         if !problems.is_empty() {
             return Err(ConfigErrors { path: path.to_owned(), problems });
         }
-        Ok(Self { path: path.to_owned(), database, grace, migrate, handlers })
+        Ok(Self { path: path.to_owned(), database, lock_database, grace, migrate, handlers })
     }
 }
 
@@ -154,8 +160,12 @@ fn syntax<'a>(text: &'a str, path: &Path) -> Result<DeTable<'a>, ConfigErrors> {
     Err(ConfigErrors { path: path.to_owned(), problems })
 }
 
-fn override_database(path: &Path, url: &str) -> Result<DatabaseUrl, ConfigErrors> {
-    DatabaseUrl::parse(url, Path::new(""))
+fn override_database(
+    path: &Path,
+    url: &GivenUrl,
+    environment: &Environment<'_>,
+) -> Result<DatabaseUrl, ConfigErrors> {
+    DatabaseUrl::read(url.expose(), Path::new(""), environment)
         .map_err(|e| ConfigErrors::whole(path.to_owned(), format!("`--database`: {e}")))
 }
 
@@ -167,7 +177,7 @@ fn parse_database(
     let table = syntax(text, path)?;
     let document = Document::new(text, environment);
     let mut top = Section::top(&document, &table);
-    let database = database(&mut top, directory(path));
+    let (database, _) = databases(&mut top, directory(path), environment);
     drop(top);
     let problems = document.into_problems();
     if problems.is_empty() {
@@ -177,27 +187,43 @@ fn parse_database(
     }
 }
 
-/// Reads the database; after a problem, the default stands in for it.
-fn database(top: &mut Section<'_>, directory: &Path) -> DatabaseUrl {
+/// Reads the database and the one for locks; after a problem, the default stands
+/// in for the former, and nothing for the latter.
+fn databases(
+    top: &mut Section<'_>,
+    directory: &Path,
+    environment: &Environment<'_>,
+) -> (DatabaseUrl, Option<PostgresUrl>) {
     let fallback = DatabaseUrl::default_in(directory);
-    let lock_database = top.entry("lock_database");
+    // `None` where it is not known which.
     let database = match top.text("database", "\"sqlite:host.db\"") {
-        None => fallback,
-        Some(text) => match DatabaseUrl::parse(&text.value, directory) {
-            Ok(database) => database,
+        None => top.entry("database").is_none().then(|| fallback.clone()),
+        Some(text) => match DatabaseUrl::read(&text.value, directory, environment) {
+            Ok(database) => Some(database),
             Err(e) => {
                 top.problem(text.at, format!("`database`: {e}"));
-                return fallback;
+                None
             }
         },
     };
-    if let (Some(entry), DatabaseUrl::Sqlite(_)) = (lock_database, &database) {
-        top.problem(
-            entry.at,
-            "`lock_database` goes with PostgreSQL behind a pooler: with SQLite, leave it out",
-        );
-    }
-    database
+    let lock_database = match (top.entry("lock_database"), &database) {
+        (Some(entry), Some(DatabaseUrl::Sqlite(_))) => {
+            top.problem(
+                entry.at,
+                "`lock_database` goes with PostgreSQL behind a pooler: with SQLite, leave it out",
+            );
+            None
+        }
+        (Some(entry), _) => {
+            top.text_of(entry, "\"postgres://user@server/database\"").and_then(|text| {
+                PostgresUrl::read(&text.value, directory, environment)
+                    .map_err(|e| top.problem(text.at, format!("`lock_database`: {e}")))
+                    .ok()
+            })
+        }
+        (None, _) => None,
+    };
+    (database.unwrap_or(fallback), lock_database)
 }
 
 fn handlers_of(

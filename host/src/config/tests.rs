@@ -64,6 +64,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
     let expected = Config {
         path: "handlers.toml".into(),
         database: DatabaseUrl::Sqlite("host.db".into()),
+        lock_database: None,
         grace: Duration::from_secs(30),
         migrate: true,
         handlers: vec![handler],
@@ -397,12 +398,28 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
             "1:1: unknown key `component` at the top level; it belongs in [handlers.NAME]",
         ),
         (
-            "database = \"postgres://u:hunter2@h/d\"",
-            "1:12: `database`: PostgreSQL comes with a later version: use SQLite for now, such as `sqlite:host.db`",
+            "database = \"postgres://u:${TOKEN}@h/d?sslmod=require\"",
+            "1:12: `database`: has a parameter, number 1, that is not known: did you mean `sslmode`?",
+        ),
+        (
+            "database = 5\nlock_database = \"sqlite:host.db\"",
+            "1:12: `database` is an integer, not a string: write `database = \"sqlite:host.db\"`\nhandlers.toml:2:17: `lock_database`: is no PostgreSQL URL: write one such as `postgres://user@server/database`",
+        ),
+        (
+            "database = \"postgres://h/d\"\nlock_database = 5",
+            "2:17: `lock_database` is an integer, not a string: write `lock_database = \"postgres://user@server/database\"`",
+        ),
+        (
+            "database = \"postgres://h/d\"\nlock_database = \"sqlite:host.db\"",
+            "2:17: `lock_database`: is no PostgreSQL URL: write one such as `postgres://user@server/database`",
+        ),
+        (
+            "database = \"sqlite:host.db\"\nlock_database = \"postgres://h/d\"",
+            "2:17: `lock_database` goes with PostgreSQL behind a pooler: with SQLite, leave it out",
         ),
         (
             "database = \"${TOKEN}\"",
-            "1:12: `database`: names no database that the host knows: write one such as `sqlite:host.db`",
+            "1:12: `database`: names no database that the host knows: write one such as `sqlite:host.db` or `postgres://user@server/database`",
         ),
         (
             "lock_database = \"postgres://h/d\"",
@@ -429,7 +446,7 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
     ];
     for (added, expected) in at_top {
         let text = format!("{added}\n{}", with(""));
-        assert_eq!(problems(&text), [format!("handlers.toml:{expected}")], "{added}");
+        assert_eq!(problems(&text).join("\n"), format!("handlers.toml:{expected}"), "{added}");
     }
 }
 
@@ -471,11 +488,109 @@ fn a_secret_shows_neither_in_errors_nor_in_debug_output() {
 }
 
 #[test]
+fn a_password_is_never_shown() {
+    // `hunter2` is in each, where a password belongs and where it got by mistake.
+    let urls = [
+        "postgres://u:hunter2@h/d",
+        "postgres://u:${TOKEN}@h/d",
+        "postgres://u:%68unter2hunter2@h/d",
+        "postgres://:hunter2@h/d",
+        "postgres://u:p@hunter2@h/d",
+        "postgres://h/d?user=u&password=hunter2",
+        "postgres://h/d?password=%68unter2hunter2",
+        "postgres://h/d?options=-c%20app.secret=hunter2",
+        // Refused.
+        "postgres://u:hunter2/x@h/d",
+        "postgres://u:1/hunter2@h/d",
+        "postgres://u:1?hunter2@h/d",
+        "postgres://u:hunter2#x@h/d",
+        "postgres://u:1#hunter2@h/d",
+        "postgres://u:hunter2 x@h/d",
+        "postgres://u:hunter2%zz@h/d",
+        "postgres://u:hunter2%FF@h/d",
+        "postgres://u:hunter2@h:port/d",
+        "postgres://u:hunter2@a,b/d",
+        "postgres://u:hunter2@[h/d",
+        "postgres://u:hunter2",
+        "postgres://h:hunter2/d",
+        "postgres://h/d?hunter2",
+        "postgres://h/d?hunter2=x",
+        "postgres://h/d?password=a&hunter2=",
+        "postgres://h/d?password=hunter2&passwort=hunter2",
+        "postgres://u:hunter2@h/d?password=hunter2",
+        "postgres://u:hunter2@h/d?sslmode=hunter2",
+        "postgres://u:hunter2@h/d?sslmode=verify-full&sslrootcert=hunter2",
+        "postgres://u:hunter2@h/d?sslcert=hunter2&sslkey=-----BEGIN%20PRIVATE%20KEY-----hunter2",
+        "postgres://u:hunter2@h/d?connect_timeout=hunter2",
+        "postgres:u:hunter2@h/d",
+        "postgre://u:hunter2@h/d",
+        "mysql://u:hunter2@h/d",
+        "u:hunter2@h/d",
+    ];
+    let mut taken = 0;
+    for url in urls {
+        let expanded = url.replace("${TOKEN}", "hunter2");
+        let overrides = Overrides { database: Some(expanded.as_str().into()) };
+        let mut said = format!("{overrides:?}");
+        let one = DatabaseUrl::read(&expanded, Path::new(""), &environment);
+        said += &format!("{one:?}");
+        match one {
+            Ok(one) => said += &one.to_string(),
+            Err(e) => said += &e.to_string(),
+        }
+        for line in [
+            format!("database = \"{url}\"\n"),
+            format!("database = \"postgres://h/d\"\nlock_database = \"{url}\"\n"),
+            format!("database = \"{url}\"\nlock_database = \"{url}\"\n"),
+        ] {
+            let result = parse(&(line + &with("")));
+            said += &format!("{result:?}");
+            match result {
+                Ok(config) => {
+                    taken += 1;
+                    let lock = config.lock_database.map(|lock| format!("{lock:?}{lock}"));
+                    said += &format!("{}{lock:?}", config.database);
+                }
+                Err(errors) => said += &errors.to_string(),
+            }
+        }
+        let path = Path::new("handlers.toml");
+        let result = Config::parse(&with(""), path, &overrides, &environment);
+        said += &format!("{result:?}");
+        if let Err(errors) = result {
+            said += &errors.to_string();
+        }
+        assert!(!said.contains("hunt"), "{url}: {said}");
+    }
+    assert_eq!(taken, 3 * 8, "the first ones are right");
+}
+
+#[test]
+fn a_server_and_its_direct_address_are_read() {
+    let text = format!(
+        "database = \"postgres://host:${{TOKEN}}@pooler:6432/events\"\nlock_database = \"postgres://host:${{TOKEN}}@db/events\"\n{}",
+        with("")
+    );
+    let config = config(&text);
+    let DatabaseUrl::Postgres(url) = &config.database else { panic!("{config:?}") };
+    assert!(url.expose().contains("hunter2") && url.expose().contains("pooler"));
+    let lock = config.lock_database.unwrap();
+    assert!(lock.expose().contains("hunter2") && lock.expose().contains("host=db"));
+
+    // Another database has other locks.
+    let overrides = Overrides { database: Some("postgres://other/events".into()) };
+    let path = Path::new("handlers.toml");
+    let config = Config::parse(&text, path, &overrides, &environment).unwrap();
+    assert_eq!(config.database.to_string(), "postgres://other/events?sslmode=prefer");
+    assert_eq!(config.lock_database, None);
+}
+
+#[test]
 fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory() {
     let path = Path::new("/etc/host/handlers.toml");
     let text = with("");
     let read = |database: Option<&str>| {
-        let overrides = Overrides { database: database.map(str::to_owned) };
+        let overrides = Overrides { database: database.map(GivenUrl::from) };
         Config::parse(&text, path, &overrides, &environment)
     };
     let config = read(None).unwrap();
@@ -486,14 +601,14 @@ fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory
     let error = read(Some("other.db")).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`--database`: names no database that the host knows: write one such as `sqlite:host.db`"
+        "`--database`: names no database that the host knows: write one such as `sqlite:host.db` or `postgres://user@server/database`"
     );
 }
 
 #[test]
 fn the_command_lines_database_wins_over_a_broken_one() {
     let text = format!("database = \"${{MISSING}}\"\n{}", with(""));
-    let overrides = Overrides { database: Some("sqlite:x.db".to_owned()) };
+    let overrides = Overrides { database: Some("sqlite:x.db".into()) };
     let config = Config::parse(&text, Path::new("h.toml"), &overrides, &environment).unwrap();
     assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
 }
@@ -511,7 +626,7 @@ fn a_database_is_found_while_handlers_are_broken() {
     assert!(Config::load(&path, &none).is_err());
 
     let missing = directory.path().join("missing.toml");
-    let named = Overrides { database: Some("sqlite:y.db".to_owned()) };
+    let named = Overrides { database: Some("sqlite:y.db".into()) };
     assert_eq!(Config::load_database(&missing, &named), Ok(DatabaseUrl::Sqlite("y.db".into())));
     assert_eq!(
         Config::load_database(&missing, &none).unwrap_err().to_string(),
@@ -587,8 +702,15 @@ fn examples() -> Vec<&'static str> {
 fn the_documentations_examples_are_right() {
     let examples = examples();
     assert!(examples.len() >= 2);
+    // The files that they name.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("ca.pem"), "-----BEGIN CERTIFICATE-----").unwrap();
+    std::fs::write(directory.path().join("host.pem"), "-----BEGIN CERTIFICATE-----").unwrap();
+    std::fs::write(directory.path().join("host.key"), "-----BEGIN PRIVATE KEY-----").unwrap();
+    let path = directory.path().join("handlers.toml");
     for example in &examples {
-        config(example);
+        let result = Config::parse(example, &path, &Overrides::default(), &environment);
+        result.unwrap_or_else(|e| panic!("{example}\nwas refused:\n{e}"));
     }
     // The last one writes out every default.
     let defaults = config(examples[examples.len() - 1]);
