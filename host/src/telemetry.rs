@@ -78,3 +78,39 @@ fn is_no_secret(event: &Metadata<'_>) -> bool {
     !(event.target().starts_with("sqlx_postgres::options::pgpass")
         && event.fields().field("line").is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use sqlx::postgres::PgConnectOptions;
+
+    use super::*;
+
+    /// Runs itself in a process of its own, whose environment names the file.
+    #[test]
+    fn a_malformed_password_file_is_not_quoted_in_the_log() {
+        const NAME: &str = "telemetry::tests::a_malformed_password_file_is_not_quoted_in_the_log";
+        if std::env::var_os("IN_CHILD").is_some() {
+            start(LogFormat::Text, Some("sqlx=trace,sqlx_postgres=trace")).unwrap();
+            "postgres://u@h/d".parse::<PgConnectOptions>().unwrap();
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pgpass");
+        // A line with a field too few, and one whose escape is warned of.
+        std::fs::write(&file, "h:5432:d:hunter2\nh:5432:d:u:pass\\word\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env("IN_CHILD", "1")
+            .env("PGPASSFILE", &file)
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+        assert!(log.contains("Superfluous escape"), "other warnings stay: {log}");
+        assert!(!log.contains("hunter2"), "{log}");
+    }
+}

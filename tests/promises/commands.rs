@@ -164,3 +164,37 @@ fn a_listing_is_cut_at_its_limit_and_says_how_to_go_on() {
         rest.as_array().expect("a list").iter().map(|letter| &letter["id"]).collect();
     assert_eq!(ids, [3, 4, 5]);
 }
+
+#[test]
+fn a_password_on_the_command_line_is_never_repeated() {
+    let rig = Rig::new(&tally());
+    let url = "postgres://u:hunter2@h/d";
+    let query = "postgres://h/d?password=hunter2";
+    for arguments in [
+        // Where it belongs, with a mistake in it.
+        &["--database", "postgres://u:hunter2@h:port/d", "status"][..],
+        &["--database", "postgres://u:hun#ter2@h/d", "status"],
+        &["--database", "postgres://h/d?password=hunter2&hunter2=x", "run"],
+        &["--database", "mysql://u:hunter2@h/d", "check"],
+        // Where it does not.
+        &[url],
+        &["status", url],
+        &["run", url],
+        &["check", query],
+        &["--databse", url, "status"],
+        &["status", "--databse=postgres://u:hunter2@h/d"],
+        &["--config", url, "status"],
+        &["--log", url, "status"],
+        &["--log-format", query, "status"],
+        &["groups", "show", url],
+        &["groups", "pause", query],
+        &["dlq", "show", url],
+        &["invoke", url],
+        &["publish", "--file", query],
+    ] {
+        let finished = rig.host(arguments);
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(matches!(finished.code, Some(1 | 2)), "{arguments:?}: {finished:?}");
+        assert!(!said.is_empty() && !said.contains("hun"), "{arguments:?}: {said}");
+    }
+}

@@ -15,7 +15,7 @@ const DOCS: &str = include_str!("../../../docs/handlers-toml.md");
 
 fn environment(name: &str) -> Result<String, VarError> {
     match name {
-        "TOKEN" => Ok("hunter2".to_owned()),
+        "TOKEN" | "DB_PASSWORD" => Ok("hunter2".to_owned()),
         "REGION" => Ok("eu".to_owned()),
         "EMPTY" => Ok(String::new()),
         _ => Err(VarError::NotPresent),
