@@ -2,21 +2,29 @@
 
 use std::sync::Arc;
 
-use anyhow::bail;
-
 use super::Global;
-use crate::config::{Config, DatabaseUrl, Overrides};
+use crate::config::{Config, DatabaseUrl, Databases, Overrides, PostgresUrl};
 use crate::store::Store;
+use crate::store::postgres::{PostgresStore, ServerUrl};
 use crate::store::sqlite::{OpenOptions, SqliteStore};
+
+/// What must be there when a database is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// The tables, of this version.
+    Tables,
+    /// Nothing: what is missing is made next.
+    Nothing,
+}
 
 /// Opens a database that must be there.
 pub(super) async fn open(global: &Global) -> anyhow::Result<Arc<dyn Store>> {
-    connect(&url(global)?, OpenOptions::existing()).await
+    connect(&databases(global)?, Expected::Tables).await
 }
 
 /// Opens a database, and creates an embedded one that is not there.
 pub(super) async fn open_or_create(global: &Global) -> anyhow::Result<Arc<dyn Store>> {
-    connect(&url(global)?, OpenOptions::to_migrate()).await
+    connect(&databases(global)?, Expected::Nothing).await
 }
 
 /// What the command line says over the settings.
@@ -24,20 +32,32 @@ pub(super) fn overrides(global: &Global) -> Overrides {
     Overrides { database: global.database.clone() }
 }
 
-fn url(global: &Global) -> anyhow::Result<DatabaseUrl> {
-    Ok(Config::load_database(&global.config_path(), &overrides(global))?)
+fn databases(global: &Global) -> anyhow::Result<Databases> {
+    Ok(Config::load_databases(&global.config_path(), &overrides(global))?)
 }
 
-/// Opens the database at `url`.
+/// Opens the database.
 pub(super) async fn connect(
-    url: &DatabaseUrl,
-    options: OpenOptions,
+    databases: &Databases,
+    expected: Expected,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    match url {
+    match &databases.database {
         DatabaseUrl::Sqlite(path) => {
+            let options = match expected {
+                Expected::Tables => OpenOptions::existing(),
+                Expected::Nothing => OpenOptions::to_migrate(),
+            };
             Ok(Arc::new(SqliteStore::open(&path.to_string_lossy(), options).await?))
         }
-        // The one place where the store of PostgreSQL is still to be opened.
-        DatabaseUrl::Postgres(url) => bail!("{url}: this build has no store for PostgreSQL"),
+        DatabaseUrl::Postgres(url) => {
+            let direct = databases.lock_database.as_ref().map(server_url);
+            let store = PostgresStore::new(server_url(url), direct)?;
+            store.check_schema(expected == Expected::Tables).await?;
+            Ok(Arc::new(store))
+        }
     }
+}
+
+fn server_url(url: &PostgresUrl) -> ServerUrl<'_> {
+    ServerUrl { url: url.expose(), connect_timeout: url.connect_timeout() }
 }

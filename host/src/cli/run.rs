@@ -9,13 +9,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::database::Expected;
 use super::loading::{self, Loaded};
 use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
 use crate::delivery::group::GroupSettings;
 use crate::store::HostIdentity;
-use crate::store::sqlite::OpenOptions;
 use crate::supervisor::{Group, Supervisor};
 
 #[derive(Debug, Args)]
@@ -35,9 +35,8 @@ impl Run {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
         let handlers = loading::load(&config).await?;
-        let options =
-            if config.migrate { OpenOptions::to_migrate() } else { OpenOptions::existing() };
-        let store = database::connect(&config.database, options).await?;
+        let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
+        let store = database::connect(&config.databases(), expected).await?;
         if config.migrate {
             for name in store.migrate().await? {
                 info!(migration = name, "migrated");

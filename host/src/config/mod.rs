@@ -48,6 +48,16 @@ pub struct Config {
     pub handlers: Vec<HandlerSettings>,
 }
 
+/// Which databases to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Databases {
+    /// The database.
+    pub database: DatabaseUrl,
+    /// A direct connection for the lock session, where `database` leads through
+    /// a pooler. Only with PostgreSQL.
+    pub lock_database: Option<PostgresUrl>,
+}
+
 /// What the command line says over the file.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
@@ -66,6 +76,12 @@ impl Config {
         Self::parse(&text, path, overrides, &|name| std::env::var(name))
     }
 
+    /// The databases alone.
+    #[must_use]
+    pub fn databases(&self) -> Databases {
+        Databases { database: self.database.clone(), lock_database: self.lock_database.clone() }
+    }
+
     /// Reads only which database to use, for commands that run no handler: they
     /// work while a handler's settings are broken, and without a file if the
     /// command line names the database.
@@ -73,12 +89,15 @@ impl Config {
     /// # Errors
     /// When the file is needed and cannot be read or is not TOML, or the
     /// database is named wrongly.
-    pub fn load_database(path: &Path, overrides: &Overrides) -> Result<DatabaseUrl, ConfigErrors> {
+    pub fn load_databases(path: &Path, overrides: &Overrides) -> Result<Databases, ConfigErrors> {
         match &overrides.database {
-            Some(url) => override_database(path, url, &|name| std::env::var(name)),
+            Some(url) => Ok(Databases {
+                database: override_database(path, url, &|name| std::env::var(name))?,
+                lock_database: None,
+            }),
             None => {
                 let text = read(path)?;
-                parse_database(&text, path, &|name| std::env::var(name))
+                parse_databases(&text, path, &|name| std::env::var(name))
             }
         }
     }
@@ -169,19 +188,19 @@ fn override_database(
         .map_err(|e| ConfigErrors::whole(path.to_owned(), format!("`--database`: {e}")))
 }
 
-fn parse_database(
+fn parse_databases(
     text: &str,
     path: &Path,
     environment: &Environment<'_>,
-) -> Result<DatabaseUrl, ConfigErrors> {
+) -> Result<Databases, ConfigErrors> {
     let table = syntax(text, path)?;
     let document = Document::new(text, environment);
     let mut top = Section::top(&document, &table);
-    let (database, _) = databases(&mut top, directory(path), environment);
+    let (database, lock_database) = databases(&mut top, directory(path), environment);
     drop(top);
     let problems = document.into_problems();
     if problems.is_empty() {
-        Ok(database)
+        Ok(Databases { database, lock_database })
     } else {
         Err(ConfigErrors { path: path.to_owned(), problems })
     }

@@ -613,6 +613,10 @@ fn the_command_lines_database_wins_over_a_broken_one() {
     assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
 }
 
+fn sqlite(path: PathBuf) -> Databases {
+    Databases { database: DatabaseUrl::Sqlite(path), lock_database: None }
+}
+
 #[test]
 fn a_database_is_found_while_handlers_are_broken() {
     let directory = tempfile::tempdir().unwrap();
@@ -620,16 +624,16 @@ fn a_database_is_found_while_handlers_are_broken() {
     std::fs::write(&path, "database = \"sqlite:x.db\"\n[handlers.a]\ntypo = 1\n").unwrap();
     let none = Overrides::default();
     assert_eq!(
-        Config::load_database(&path, &none),
-        Ok(DatabaseUrl::Sqlite(directory.path().join("x.db")))
+        Config::load_databases(&path, &none),
+        Ok(sqlite(directory.path().join("x.db")))
     );
     assert!(Config::load(&path, &none).is_err());
 
     let missing = directory.path().join("missing.toml");
     let named = Overrides { database: Some("sqlite:y.db".into()) };
-    assert_eq!(Config::load_database(&missing, &named), Ok(DatabaseUrl::Sqlite("y.db".into())));
+    assert_eq!(Config::load_databases(&missing, &named), Ok(sqlite("y.db".into())));
     assert_eq!(
-        Config::load_database(&missing, &none).unwrap_err().to_string(),
+        Config::load_databases(&missing, &none).unwrap_err().to_string(),
         format!("{}: there is no such file: name another with `--config FILE`", missing.display())
     );
 }

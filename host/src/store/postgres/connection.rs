@@ -22,7 +22,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(15);
 /// The same for one that reads the whole log.
 pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long it may take to connect.
+/// How long it may take to connect, unless the URL says otherwise.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How many connections all groups of a host share.
@@ -57,12 +57,53 @@ const SESSION: &str = "
     END
     $$";
 
+/// Where a server is and how to get in. It may hold a password, so it is neither
+/// shown nor kept.
+#[derive(Clone, Copy)]
+pub struct ServerUrl<'a> {
+    /// A URL as libpq takes it.
+    pub url: &'a str,
+    /// How long it may take to connect; 5 s if it is not said.
+    pub connect_timeout: Option<Duration>,
+}
+
+impl<'a> From<&'a str> for ServerUrl<'a> {
+    fn from(url: &'a str) -> Self {
+        Self { url, connect_timeout: None }
+    }
+}
+
+/// A [`ServerUrl`] that was read.
+#[derive(Clone)]
+pub(super) struct Address {
+    options: PgConnectOptions,
+    connect_timeout: Duration,
+}
+
+impl Address {
+    /// # Errors
+    /// The sentence never repeats the URL.
+    pub(super) fn read(server: ServerUrl<'_>) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = server.url.parse().map_err(|error| {
+            StoreError::Unusable(format!("this is no URL of a PostgreSQL database: {error}"))
+        })?;
+        // Poolers refuse parameters of the start that they do not know.
+        let options = options.extra_float_digits(None).disable_statement_logging();
+        let options = match options.get_application_name() {
+            Some(_) => options,
+            None => options.application_name("event-host"),
+        };
+        let connect_timeout = server.connect_timeout.unwrap_or(CONNECT_DEADLINE);
+        Ok(Self { options, connect_timeout })
+    }
+}
+
 /// The connections to one server.
 pub(super) struct Connections {
     /// For the connections that are shared.
-    shared: PgConnectOptions,
+    shared: Address,
     /// For those that must be a session of their own.
-    direct: PgConnectOptions,
+    direct: Address,
     /// The shared ones go through a pooler, which would keep what a session sets
     /// for whoever comes next.
     through_a_pooler: bool,
@@ -72,22 +113,11 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Nothing is opened yet.
-    pub(super) fn new(shared: PgConnectOptions, direct: Option<PgConnectOptions>) -> Self {
-        let quiet = |options: PgConnectOptions| {
-            // Poolers refuse parameters of the start that they do not know.
-            let options = options.extra_float_digits(None).disable_statement_logging();
-            match options.get_application_name() {
-                Some(_) => options,
-                None => options.application_name("event-host"),
-            }
-        };
-        let through_a_pooler = direct.is_some();
-        let shared = quiet(shared);
-        let direct = direct.map_or_else(|| shared.clone(), quiet);
+    pub(super) fn new(shared: Address, direct: Option<Address>) -> Self {
         Self {
+            through_a_pooler: direct.is_some(),
+            direct: direct.unwrap_or_else(|| shared.clone()),
             shared,
-            direct,
-            through_a_pooler,
             permits: Semaphore::new(POOL_SIZE),
             idle: StdMutex::default(),
         }
@@ -95,7 +125,7 @@ impl Connections {
 
     /// Where the server is, for messages: never with a password.
     pub(super) fn server(&self) -> String {
-        place(&self.shared)
+        place(&self.shared.options)
     }
 
     /// A session of one's own.
@@ -105,7 +135,7 @@ impl Connections {
 
     /// The way to a session of one's own, for those that connect by themselves.
     pub(super) fn direct(&self) -> &PgConnectOptions {
-        &self.direct
+        &self.direct.options
     }
 
     /// A connection like those that are shared, for one owner that keeps it.
@@ -113,24 +143,20 @@ impl Connections {
         self.connect(&self.shared, !self.through_a_pooler).await
     }
 
-    async fn connect(
-        &self,
-        options: &PgConnectOptions,
-        ours: bool,
-    ) -> Result<PgConnection, Broken> {
+    async fn connect(&self, address: &Address, ours: bool) -> Result<PgConnection, Broken> {
         let connecting = async {
-            let mut connection = options.connect().await?;
+            let mut connection = address.options.connect().await?;
             if ours {
                 connection.execute(SESSION).await?;
             }
             Ok::<_, sqlx::Error>(connection)
         };
-        match tokio::time::timeout(CONNECT_DEADLINE, connecting).await {
+        match tokio::time::timeout(address.connect_timeout, connecting).await {
             Ok(connected) => Ok(connected?),
             Err(_) => Err(StoreError::Unavailable(format!(
                 "{} has let nobody in for {} s",
-                place(options),
-                CONNECT_DEADLINE.as_secs()
+                place(&address.options),
+                address.connect_timeout.as_secs()
             ))
             .into()),
         }

@@ -31,7 +31,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -42,12 +41,12 @@ use super::{
     LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
 };
 use crate::event::{Epoch, Event, GroupName, Position, Tenant};
-use connection::{Connections, DEADLINE, LONG_DEADLINE, on_shared};
+use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared};
 use error::Broken;
 use horizon::Horizon;
 use listen::Listener;
 
-pub use connection::POOL_SIZE;
+pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
 
 /// Whoever holds the log up for less is no news.
@@ -124,15 +123,14 @@ impl PostgresStore {
     /// # Errors
     /// [`StoreError::Unusable`] for what is no URL of a PostgreSQL database. The
     /// sentence never repeats it.
-    pub fn new(database: &str, lock_database: Option<&str>) -> Result<Self, StoreError> {
-        let options = |url: &str| {
-            url.parse::<PgConnectOptions>().map_err(|error| {
-                StoreError::Unusable(format!("this is no URL of a PostgreSQL database: {error}"))
-            })
-        };
-        let direct = lock_database.map(options).transpose()?;
+    pub fn new(
+        database: ServerUrl<'_>,
+        lock_database: Option<ServerUrl<'_>>,
+    ) -> Result<Self, StoreError> {
+        let shared = Address::read(database)?;
+        let direct = lock_database.map(Address::read).transpose()?;
         Ok(Self {
-            connections: Arc::new(Connections::new(options(database)?, direct)),
+            connections: Arc::new(Connections::new(shared, direct)),
             watch: Arc::default(),
             listener: Arc::default(),
         })
