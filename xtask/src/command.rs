@@ -5,8 +5,21 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// The cargo that runs us, or the one on the path.
+///
+/// It does not learn which package we are, as cargo tells a program that it
+/// runs: build scripts that watch those variables (ring's does) would run again,
+/// and half of the host be built anew, whenever the same is built without us.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_")
+        });
+        if ours {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Runs a command with our own output and fails unless it succeeds.
