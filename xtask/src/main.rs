@@ -4,8 +4,10 @@
 //! dependencies and reads its few arguments by hand.
 
 mod command;
+mod debian;
 mod demo;
 mod guests;
+mod postgres;
 mod samples;
 mod test;
 mod toolchain;
@@ -26,7 +28,8 @@ Usage: cargo xtask COMMAND
 Commands:
   demo            builds the host and the example, and shows them at work
   test [ARGS]     builds the guests and runs all tests; ARGS go to the runner
-                  of the workspace's tests, and the others are left out
+                  of the workspace's tests, and the others are left out; starts a
+                  PostgreSQL server for them, unless DATABASE_URL names one
   build-guests [--via installed|rustup|debian]
                   builds the test guests and the example's handlers for wasm;
                   --via takes one way to a wasm target instead of the first

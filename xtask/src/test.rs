@@ -6,14 +6,17 @@ use anyhow::Result;
 
 use crate::command::{cargo, probe, run};
 use crate::guests;
+use crate::postgres::Postgres;
 use crate::root;
 
 /// Builds what the tests need and runs them all; `extra` goes to the runner.
 ///
 /// With arguments of one's own only the host's tests run: they are meant to
 /// pick out some.
+/// The server that they share ends with them, also when they fail.
 pub(crate) fn test(extra: &[&str]) -> Result<()> {
     let root = root()?;
+    let postgres = Postgres::find()?;
     guests::build(guests::ALL, None)?;
     let in_root = |arguments: &[&str]| {
         let mut command = cargo();
@@ -24,14 +27,20 @@ pub(crate) fn test(extra: &[&str]) -> Result<()> {
     // tests of its own crate. Together with the tests, because their
     // dependencies' features would build half of the host a second time.
     run(&mut in_root(&["build", "--workspace", "--bins", "--tests", "--locked"]))?;
+    let postgres = postgres.start()?;
+    let with_server = |arguments: &[&str]| {
+        let mut command = in_root(arguments);
+        postgres.name_to(&mut command);
+        command
+    };
     if probe(Command::new("cargo-nextest").arg("--version")).is_some() {
-        run(in_root(&["nextest", "run", "--workspace", "--locked"]).args(extra))?;
+        run(with_server(&["nextest", "run", "--workspace", "--locked"]).args(extra))?;
         if extra.is_empty() {
             run(&mut in_root(&["test", "--doc", "--workspace", "--locked"]))?;
         }
     } else {
         println!("cargo-nextest is not installed; `cargo test` takes longer");
-        run(in_root(&["test", "--workspace", "--locked"]).args(extra))?;
+        run(with_server(&["test", "--workspace", "--locked"]).args(extra))?;
     }
     if extra.is_empty() {
         guests::test_natively(&root, guests::WEBHOOKS)?;

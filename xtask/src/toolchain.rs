@@ -11,7 +11,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, probe, run, stdout_of};
+use crate::command::{cargo, run, stdout_of};
+use crate::debian;
 
 /// What the guests are built for: the host makes components of core modules
 /// itself, so no linker for components is needed.
@@ -68,7 +69,8 @@ impl Way {
         match self {
             Self::Installed => toolchain_has_target(),
             Self::Rustup => run(Command::new("rustup").args(["target", "add", TARGET])),
-            Self::Debian => debian_packages(),
+            Self::Debian => debian::install("guests", &DEBIAN_PACKAGES)
+                .context("install rustup, or Debian's packages"),
         }
     }
 
@@ -144,33 +146,6 @@ fn toolchain_has_target() -> Result<()> {
         bail!("this Rust toolchain lacks the target");
     }
     Ok(())
-}
-
-fn debian_packages() -> Result<()> {
-    let missing: Vec<&str> =
-        DEBIAN_PACKAGES.into_iter().filter(|package| !is_installed(package)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let install = format!("apt-get update && apt-get install -y {}", missing.join(" "));
-    if probe(Command::new("apt-get").arg("--version")).is_none() {
-        bail!("not a Debian system (no apt-get); install rustup, then run this again");
-    }
-    let user = probe(Command::new("id").arg("-u"));
-    if user.is_none_or(|output| output.stdout.trim_ascii() != b"0") {
-        bail!("packages are missing; as root, run: {install}");
-    }
-    println!("guests: installing {}", missing.join(", "));
-    run(Command::new("apt-get").args(["update", "-qq"]))?;
-    run(Command::new("apt-get")
-        .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&missing)
-        .env("DEBIAN_FRONTEND", "noninteractive"))
-}
-
-fn is_installed(package: &str) -> bool {
-    probe(Command::new("dpkg-query").args(["-W", "-f=${db:Status-Status}", package]))
-        .is_some_and(|output| output.status.success() && output.stdout == b"installed")
 }
 
 #[cfg(test)]
