@@ -26,6 +26,8 @@ mod safe;
 mod schema;
 mod settle;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
