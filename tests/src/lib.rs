@@ -18,7 +18,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-pub use database::Client;
+pub use database::{Client, Store};
 pub use handlers::{Handler, Settings, guest_file};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};

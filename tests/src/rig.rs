@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use sqlx::Row;
 use tempfile::TempDir;
 
+use crate::database::{Client, Place, Store};
 use crate::handlers::Settings;
 use crate::process::{self, Finished, Running};
-use crate::{PATIENCE, database, wait_until};
+use crate::{PATIENCE, wait_until};
 
 /// A CloudEvent.
 #[must_use]
@@ -31,24 +32,77 @@ pub fn with(mut event: Value, attribute: &str, value: impl Into<Value>) -> Value
     event
 }
 
-/// A folder with a handlers.toml and a database, `host.db`. Commands run in it.
+/// A folder with a handlers.toml, and a database: `host.db`, or one on a server.
+/// Commands run in the folder.
 #[derive(Debug)]
 pub struct Rig {
     folder: TempDir,
+    place: Place,
+    /// For what the test asks, opened when it first does.
+    client: Mutex<Option<Client>>,
 }
 
 impl Rig {
-    /// A folder with these settings.
+    /// A folder with these settings, and an embedded database.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let rig = Self { folder: TempDir::new().expect("a folder can be made") };
+        Self::on(Store::Sqlite, settings)
+    }
+
+    /// A folder with these settings, and a database of one of the stores.
+    #[must_use]
+    pub fn on(store: Store, settings: &Settings) -> Self {
+        let folder = TempDir::new().expect("a folder can be made");
+        let place = Place::of(store, folder.path());
+        Self::with(folder, place, settings)
+    }
+
+    /// A folder with these settings, and a PostgreSQL database that is the
+    /// caller's.
+    #[must_use]
+    pub fn at(url: &str, settings: &Settings) -> Self {
+        let folder = TempDir::new().expect("a folder can be made");
+        Self::with(folder, Place::Url(url.to_owned()), settings)
+    }
+
+    fn with(folder: TempDir, place: Place, settings: &Settings) -> Self {
+        let rig = Self { folder, place, client: Mutex::default() };
         rig.configure(settings);
         rig
     }
 
-    /// Other settings from the next command on.
+    /// Other settings from the next command on. A line `database = …` of their
+    /// own stands for the rig's.
     pub fn configure(&self, settings: &Settings) {
-        self.write("handlers.toml", settings.to_toml());
+        let settings = settings.to_toml();
+        let own = settings.lines().any(|line| line.starts_with("database"));
+        let database = self.place.setting().filter(|_| !own).unwrap_or_default();
+        self.write("handlers.toml", format!("{database}{settings}"));
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The URL of the rig's PostgreSQL database.
+    ///
+    /// # Panics
+    /// When it has an embedded one.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.place.url().expect("the database is on a server")
+    }
+
+    /// Asks the database. The session is kept, and made anew after a test that
+    /// failed in the middle.
+    fn ask<T>(&self, question: impl FnOnce(&mut Client) -> T) -> T {
+        let mut client = self.client.lock().expect("no other question failed");
+        question(client.get_or_insert_with(|| Client::new(self)))
+    }
+
+    /// Ends the session for what the test asks: the next question opens another.
+    pub fn hang_up(&self) {
+        self.client.lock().expect("no question failed").take();
     }
 
     /// A place in the folder.
@@ -141,36 +195,53 @@ impl Rig {
         });
     }
 
-    /// The database file.
+    /// The database file of a rig with an embedded store.
+    ///
+    /// # Panics
+    /// When its database is on a server.
     #[must_use]
     pub fn database(&self) -> PathBuf {
-        self.path("host.db")
+        match &self.place {
+            Place::File(file) => file.clone(),
+            Place::Server(_) | Place::Url(_) => panic!("the database is on a server"),
+        }
     }
 
-    /// The one number that a query gives; none is 0.
+    /// The one number that a query gives; none is 0. In PostgreSQL it must be a
+    /// `bigint`, as a count is.
     #[must_use]
     pub fn number(&self, sql: &str) -> i64 {
-        database::number(database::rows(&self.database(), sql).first(), 0)
+        self.ask(|client| client.number(sql))
     }
 
     /// The numbers in the first row that a query gives; NULL is 0.
     #[must_use]
     pub fn numbers<const N: usize>(&self, sql: &str) -> [i64; N] {
-        let rows = database::rows(&self.database(), sql);
-        std::array::from_fn(|column| database::number(rows.first(), column))
+        let rows = self.ask(|client| client.rows(sql));
+        std::array::from_fn(|column| rows.first().map_or(0, |row| row.number(column)))
     }
 
     /// The texts in the first column that a query gives.
     #[must_use]
     pub fn texts(&self, sql: &str) -> Vec<String> {
-        database::rows(&self.database(), sql).iter().map(|row| row.get(0)).collect()
+        self.ask(|client| client.texts(sql))
+    }
+
+    /// Bytes as text, in the SQL of the rig's database.
+    #[must_use]
+    pub fn as_text(&self, column: &str) -> String {
+        match self.place {
+            Place::File(_) => format!("CAST({column} AS TEXT)"),
+            Place::Server(_) | Place::Url(_) => format!("convert_from({column}, 'UTF8')"),
+        }
     }
 
     /// An integer in a group's state; none is 0.
     #[must_use]
     pub fn state(&self, group: &str, key: &str) -> i64 {
+        let value = self.as_text("value");
         self.number(&format!(
-            "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM state
+            "SELECT CAST({value} AS BIGINT) FROM state
              WHERE group_name = '{group}' AND key = '{key}'"
         ))
     }
@@ -178,9 +249,9 @@ impl Rig {
     /// The JSON data of every event of a type, in the log's order.
     #[must_use]
     pub fn data_of(&self, event_type: &str) -> Vec<Value> {
-        let sql = format!(
-            "SELECT CAST(data AS TEXT) FROM events WHERE type = '{event_type}' ORDER BY position"
-        );
+        let data = self.as_text("data");
+        let sql =
+            format!("SELECT {data} FROM events WHERE type = '{event_type}' ORDER BY position");
         let texts = self.texts(&sql);
         texts.iter().map(|text| serde_json::from_str(text).expect("data is JSON")).collect()
     }

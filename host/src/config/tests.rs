@@ -623,10 +623,7 @@ fn a_database_is_found_while_handlers_are_broken() {
     let path = directory.path().join("handlers.toml");
     std::fs::write(&path, "database = \"sqlite:x.db\"\n[handlers.a]\ntypo = 1\n").unwrap();
     let none = Overrides::default();
-    assert_eq!(
-        Config::load_databases(&path, &none),
-        Ok(sqlite(directory.path().join("x.db")))
-    );
+    assert_eq!(Config::load_databases(&path, &none), Ok(sqlite(directory.path().join("x.db"))));
     assert!(Config::load(&path, &none).is_err());
 
     let missing = directory.path().join("missing.toml");
