@@ -15,6 +15,7 @@ use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::event::{GroupName, Position, Tenant, quoted};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
+use crate::store::lock_key::{self, LockKey};
 use crate::store::{InvalidSubscription, Start, Subscription};
 
 /// One handler: a component plus its settings.
@@ -78,6 +79,14 @@ pub(super) fn handlers(
             }
         }
         settings.extend(handler(section, entry.key, group.map(|(group, _)| group), directory));
+    }
+    if let Some((one, other)) = lock_key::colliding(groups.keys(), LockKey::of) {
+        document.problem(
+            groups[other].at,
+            format!(
+                "the groups `{one}` and `{other}` have the same lock on a server, so that only one of them could be led: give one of them another name"
+            ),
+        );
     }
     settings
 }
