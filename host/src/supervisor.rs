@@ -19,13 +19,12 @@ use tracing::{debug, error, info, warn};
 use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::clock::Clock;
-use crate::delivery::group::{Control, End, GroupLoop, GroupSettings, PASS_INTERVAL, Signals};
+use crate::delivery::group::{
+    Control, End, GroupLoop, GroupSettings, Lost, PASS_INTERVAL, Signals,
+};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, GroupState, HostIdentity, LogHolder, Start, Store, StoreError};
-
-/// How often a standby asks for the lock.
-const LOCK_POLL: Duration = Duration::from_millis(200);
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
 const CONTROL_POLL: Duration = Duration::from_millis(250);
@@ -74,8 +73,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// When a group cannot be registered in the database at the start, and when
-    /// the watcher breaks: the groups are then stopped in order, because they
-    /// would wait for events that nobody tells them of.
+    /// the watcher or the owner of the locks breaks: the groups are then stopped
+    /// in order, because they would wait for what nobody tells them of.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
         self.store.check().await?;
         for group in &self.groups {
@@ -98,13 +97,10 @@ impl Supervisor {
                 registration: registration(&group),
                 host: self.host.clone(),
                 locks: locks.clone(),
-                signals: Signals {
-                    stop: stop.clone(),
-                    interrupt: interrupt.clone(),
-                    lost: CancellationToken::new(),
-                    safe: safe_seen.clone(),
-                    control: control_seen,
-                },
+                stop: stop.clone(),
+                interrupt: interrupt.clone(),
+                safe: safe_seen.clone(),
+                control: control_seen,
                 group: GroupLoop {
                     settings: group.settings,
                     store: Arc::clone(&self.store),
@@ -131,7 +127,8 @@ impl Supervisor {
         let broken = tokio::select! {
             () = stop.cancelled() => None,
             () = drain => None,
-            ended = &mut watcher => Some(ended),
+            Err(why) = &mut watcher => Some(format!("the watcher of the log broke: {why}")),
+            () = locks.broken() => Some("the owner of the locks broke".to_owned()),
         };
         stop.cancel();
         let all = async { while tasks.join_next().await.is_some() {} };
@@ -142,13 +139,7 @@ impl Supervisor {
             all.await;
         }
         watcher.abort();
-        match broken {
-            Some(Ok(never)) => match never {},
-            Some(Err(why)) => {
-                Err(StoreError::Unusable(format!("the watcher of the log broke: {why}")))
-            }
-            None => Ok(()),
-        }
+        broken.map_or(Ok(()), |what| Err(StoreError::Unusable(what)))
     }
 }
 
@@ -165,7 +156,10 @@ struct GroupTask {
     registration: store::GroupSettings,
     host: HostIdentity,
     locks: Locks,
-    signals: Signals,
+    stop: CancellationToken,
+    interrupt: CancellationToken,
+    safe: watch::Receiver<Position>,
+    control: watch::Receiver<Control>,
     group: GroupLoop,
 }
 
@@ -189,25 +183,30 @@ impl GroupTask {
 
     /// Competes for the lock, leads, and competes again, until the stop.
     async fn compete(&self) {
-        let mut waiting = false;
-        while !self.signals.stop.is_cancelled() {
-            let Some(lease) = self.locks.try_lock(self.name()).await else {
-                if !waiting {
-                    info!(group = %self.name(), "another host leads; standing by");
-                    waiting = true;
-                }
-                self.pause(LOCK_POLL).await;
-                continue;
+        let standing_by = || info!(group = %self.name(), "another host leads; standing by");
+        loop {
+            let lease = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                lease = self.locks.lock(self.name(), standing_by) => lease,
             };
-            waiting = false;
-            let signals = Signals { lost: lease.lost().clone(), ..self.signals.clone() };
-            self.lead(signals).await;
+            // Without an owner of the locks there is nothing to compete for, and
+            // the host is about to stop.
+            let Some(lease) = lease else { return self.stop.cancelled().await };
+            self.lead(lease.lost()).await;
             lease.release().await;
         }
     }
 
     /// Leads under one lock, for as many epochs as it takes.
-    async fn lead(&self, signals: Signals) {
+    async fn lead(&self, lost: &Lost) {
+        let signals = Signals {
+            stop: self.stop.clone(),
+            interrupt: self.interrupt.clone(),
+            lost: lost.clone(),
+            safe: self.safe.clone(),
+            control: self.control.clone(),
+        };
         let mut failures = 0_u32;
         while !signals.stop.is_cancelled() && !signals.lost.is_cancelled() {
             let leadership = match self.begin().await {
@@ -260,7 +259,7 @@ impl GroupTask {
 
     async fn pause(&self, delay: Duration) {
         tokio::select! {
-            () = self.signals.stop.cancelled() => {}
+            () = self.stop.cancelled() => {}
             () = tokio::time::sleep(delay) => {}
         }
     }

@@ -40,7 +40,7 @@ use crate::store::{
     StoreError, Subscription,
 };
 
-pub use signals::{Control, Signals};
+pub use signals::{Control, Lost, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
@@ -278,6 +278,9 @@ impl GroupLoop {
         if led.begun {
             return Ok(true);
         }
+        if signals.lost.is_cancelled() {
+            return Err(End::Lost);
+        }
         match self.store.begin_work(&self.settings.name, led.epoch, led.settled).await {
             Ok(Settled::Committed) => {
                 led.trouble.over(&self.settings.name, Doing::BeginWork);
@@ -421,6 +424,9 @@ impl GroupLoop {
         };
         // Nobody closes the semaphore; if somebody did, nothing would be marked.
         let Ok(permit) = permit else { return Ok(None) };
+        if interrupts.is_lost() {
+            return Err(End::Lost);
+        }
         let head = Head {
             position: event.position,
             attempt,

@@ -1,10 +1,20 @@
 //! Leases against the store in memory, with two hosts and paused time.
 
+use std::pin::pin;
+
+use futures_util::FutureExt as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 
-/// A deadline. Time is paused: a day passes at once when nothing else happens.
-const DAY: Duration = Duration::from_secs(86_400);
+/// A deadline. Time is paused: it passes at once when nothing else happens.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What a timer may be late.
+const TICK: Duration = Duration::from_millis(2);
 
 fn locks(store: &MemoryStore, id: &str) -> Locks {
     let host = HostIdentity { id: id.to_owned(), hostname: id.to_owned(), pid: 1 };
@@ -16,76 +26,337 @@ fn group(name: &str) -> GroupName {
 }
 
 /// Waits until a host gets a group's lock.
-async fn taken(locks: &Locks, group: &GroupName) -> Lease {
-    let asking = async {
-        loop {
-            if let Some(lease) = locks.try_lock(group).await {
-                return lease;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+async fn taken(locks: &Locks, name: &str) -> Lease {
+    let lease = tokio::time::timeout(HOUR, locks.lock(&group(name), || {})).await;
+    lease.expect("the lock never came free").expect("the owner broke")
+}
+
+async fn lost(lease: &Lease) {
+    tokio::time::timeout(HOUR, lease.lost().cancelled()).await.expect("it never stepped down");
+}
+
+/// Waits until an operation was called so often through a handle.
+async fn called(store: &MemoryStore, operation: Operation, times: u64) {
+    let calls = async {
+        while store.calls(operation) < times {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(DAY, asking).await.expect("the lock never came free")
+    tokio::time::timeout(HOUR, calls).await.expect("never called so often");
+}
+
+/// A heartbeat that was sent at this moment, and answered.
+async fn proof(store: &MemoryStore) -> Instant {
+    called(store, Operation::Heartbeat, store.calls(Operation::Heartbeat) + 1).await;
+    Instant::now()
+}
+
+/// That a lease is lost no later than it must be, and, since nothing but silence
+/// is the reason, no earlier.
+async fn steps_down_in_time(lease: &Lease, proof: Instant) {
+    lost(lease).await;
+    let took = proof.elapsed();
+    assert!(took <= STEP_DOWN_AFTER + TICK, "{took:?}");
+    assert!(took >= STEP_DOWN_AFTER - TICK, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_has_one_lease_and_the_next_host_gets_it_at_once_when_it_is_released() {
+async fn a_group_has_one_lease_and_the_next_host_gets_it_soon_after_it_is_released() {
     let store = MemoryStore::new();
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
-    let lease = one.try_lock(&group("g")).await.unwrap();
-    assert!(two.try_lock(&group("g")).await.is_none());
-    assert!(two.try_lock(&group("h")).await.is_some(), "another group is free");
+    let lease = taken(&one, "g").await;
+    let (refused, standing_by) = oneshot::channel();
+    let wanted = group("g");
+    let mut next = pin!(two.lock(&wanted, || refused.send(()).unwrap()));
+    tokio::select! {
+        _ = &mut next => panic!("two leases of one lock"),
+        told = standing_by => told.expect("it is said that another host leads"),
+    }
+    taken(&two, "h").await;
+    assert!(tokio::time::timeout(10 * LOCK_POLL, &mut next).await.is_err());
     lease.release().await;
-    assert!(two.try_lock(&group("g")).await.is_some());
+    let released = Instant::now();
+    let next = next.await.unwrap();
+    assert!(released.elapsed() <= LOCK_POLL + TICK);
+    assert!(!next.lost().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_free_is_had_at_once_and_nobody_is_said_to_lead() {
+    let store = MemoryStore::new();
+    let one = locks(&store, "one");
+    let began = Instant::now();
+    one.lock(&group("g"), || panic!("nobody else has it")).await.unwrap();
+    assert!(began.elapsed() < TICK, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_dropped_gives_its_lock_back() {
     let store = MemoryStore::new();
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
-    drop(one.try_lock(&group("g")).await.unwrap());
-    taken(&two, &group("g")).await;
+    drop(taken(&one, "g").await);
+    taken(&two, "g").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_cannot_prove_its_locks_steps_down_from_every_group() {
+async fn two_who_want_a_lock_of_one_host_get_it_one_after_the_other() {
     let store = MemoryStore::new();
     let one = locks(&store, "one");
-    let leases = [taken(&one, &group("g")).await, taken(&one, &group("h")).await];
-    store.fail(Operation::Heartbeat, Fault::Before, 1_000);
-    let silent = Instant::now();
+    let first = taken(&one, "g").await;
+    let wanted = group("g");
+    let mut second = pin!(one.lock(&wanted, || {}));
+    assert!(tokio::time::timeout(10 * LOCK_POLL, &mut second).await.is_err());
+    first.release().await;
+    second.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_groups_are_asked_for_in_one_call() {
+    const GROUPS: usize = 1_000;
+    let store = MemoryStore::new();
+    let standby = store.another_host();
+    let (one, two) = (locks(&store, "one"), locks(&standby, "two"));
+    let groups: Vec<GroupName> = (0..GROUPS).map(|n| group(&format!("g{n:04}"))).collect();
+    let all = |locks: &Locks| {
+        let locks = locks.clone();
+        let each = groups.clone().into_iter().map(move |group| {
+            let locks = locks.clone();
+            async move { locks.lock(&group, || {}).await.unwrap() }
+        });
+        futures_util::future::join_all(each)
+    };
+    let leases = all(&one).await;
+    assert_eq!(store.calls(Operation::TryLocks), 1);
+
+    let mut waiting = pin!(all(&two));
+    assert!(tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.is_err());
+    let asked = standby.calls(Operation::TryLocks);
+    assert!((99..=102).contains(&asked), "{asked} times in 100 polls");
+    assert_eq!(standby.standing_by(), groups);
+    assert_eq!(store.standing_by(), []);
+
+    drop(leases);
+    let leases = waiting.await;
+    assert_eq!(leases.len(), GROUPS);
+    proof(&standby).await;
+    assert_eq!(standby.standing_by(), [], "it stands by for nothing any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_no_longer_waits_is_forgotten() {
+    let store = MemoryStore::new();
+    let standby = store.another_host();
+    let (one, two) = (locks(&store, "one"), locks(&standby, "two"));
+    let lease = taken(&one, "g").await;
+    assert!(tokio::time::timeout(2 * HEARTBEAT, two.lock(&group("g"), || {})).await.is_err());
+    assert_eq!(standby.standing_by(), [group("g")]);
+    // The answer to a last question may be under way.
+    tokio::time::sleep(LOCK_POLL).await;
+    let asked = standby.calls(Operation::TryLocks);
+    lease.release().await;
+    tokio::time::sleep(10 * LOCK_POLL).await;
+    assert_eq!(standby.calls(Operation::TryLocks), asked);
+    assert_eq!(standby.standing_by(), []);
+    taken(&one, "g").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_comes_when_nobody_waits_any_more_is_given_back() {
+    let store = MemoryStore::new();
+    let hasty = store.another_host();
+    let (one, two) = (locks(&store, "one"), locks(&hasty, "two"));
+    hasty.fail(Operation::TryLocks, Fault::Slow(HEARTBEAT), 1);
+    assert!(tokio::time::timeout(HEARTBEAT / 2, two.lock(&group("g"), || {})).await.is_err());
+    assert_eq!(hasty.faults_left(Operation::TryLocks), 0, "it is being asked for");
+    taken(&one, "g").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_granted_and_never_received_is_given_back() {
+    let store = MemoryStore::new();
+    let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
+    let wanted = group("g");
+    let mut asking = Box::pin(two.lock(&wanted, || {}));
+    assert!((&mut asking).now_or_never().is_none());
+    // The answer is there, and whoever asked does not look again.
+    called(&store, Operation::Heartbeat, 2).await;
+    drop(asking);
+    taken(&one, "g").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_an_answer_steps_down_from_every_group_and_comes_back() {
+    let store = MemoryStore::new();
+    let one = locks(&store, "one");
+    let leases = [taken(&one, "g").await, taken(&one, "h").await];
+    let proof = proof(&store).await;
+    store.fail(Operation::Heartbeat, Fault::Slow(HOUR), 1);
     for lease in &leases {
-        tokio::time::timeout(DAY, lease.lost().cancelled()).await.expect("it never stepped down");
+        steps_down_in_time(lease, proof).await;
     }
-    let took = silent.elapsed();
-    assert!(
-        took >= STEP_DOWN_AFTER - HEARTBEAT && took <= STEP_DOWN_AFTER + 2 * HEARTBEAT,
-        "{took:?}"
-    );
-    store.heal();
-    taken(&one, &group("g")).await;
+    let back = taken(&one, "g").await;
+    assert!(proof.elapsed() < STEP_DOWN_AFTER + HEARTBEAT, "{:?}", proof.elapsed());
+    assert!(!back.lost().is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_silence_loses_no_lease() {
+async fn slow_answers_lose_no_lease_and_prove_only_the_moment_they_were_asked_for() {
     let store = MemoryStore::new();
     let one = locks(&store, "one");
-    let lease = taken(&one, &group("g")).await;
-    store.fail(Operation::Heartbeat, Fault::Before, 3);
-    let lost = tokio::time::timeout(DAY, lease.lost().cancelled()).await;
-    assert!(lost.is_err(), "stepped down after three beats");
+    let lease = taken(&one, "g").await;
+    store.fail(Operation::Heartbeat, Fault::Slow(Duration::from_secs(2)), 4);
+    while store.faults_left(Operation::Heartbeat) > 0 {
+        assert!(!lease.lost().is_cancelled());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The last of them is under way, and the next will have no answer.
+    let proof = Instant::now();
+    store.fail(Operation::Heartbeat, Fault::Slow(HOUR), 1);
+    steps_down_in_time(&lease, proof).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_answer_may_take_nearly_as_long_as_a_proof_holds() {
+    let store = MemoryStore::new();
+    let one = locks(&store, "one");
+    let lease = taken(&one, "g").await;
+    proof(&store).await;
+    let slow = STEP_DOWN_AFTER - HEARTBEAT - 5 * TICK;
+    store.fail(Operation::Heartbeat, Fault::Slow(slow), 1);
+    assert!(tokio::time::timeout(HOUR, lease.lost().cancelled()).await.is_err());
     assert_eq!(store.faults_left(Operation::Heartbeat), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_whose_session_was_cut_steps_down_and_another_takes_over() {
+async fn a_call_of_any_kind_that_hangs_does_not_keep_the_host_from_stepping_down() {
+    for operation in [Operation::TryLocks, Operation::Unlock] {
+        let store = MemoryStore::new();
+        let one = locks(&store, "one");
+        let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
+        let proof = proof(&store).await;
+        store.fail(operation, Fault::Slow(HOUR), 1);
+        let hanging = async {
+            match operation {
+                Operation::TryLocks => drop(taken(&one, "i").await),
+                // Returns, because what is lost needs no giving back.
+                _ => other.release().await,
+            }
+        };
+        tokio::join!(steps_down_in_time(&lease, proof), hanging);
+        assert!(proof.elapsed() < STEP_DOWN_AFTER + HEARTBEAT, "{operation:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_takes_over() {
     let store = MemoryStore::new();
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
-    let lease = taken(&one, &group("g")).await;
+    let lease = taken(&one, "g").await;
     store.sever_lock_sessions();
-    let next = taken(&two, &group("g")).await;
-    tokio::time::timeout(DAY, lease.lost().cancelled()).await.expect("it never stepped down");
+    let cut = Instant::now();
+    let next = taken(&two, "g").await;
+    lost(&lease).await;
+    assert!(cut.elapsed() <= HEARTBEAT + TICK, "{:?}", cut.elapsed());
     lease.release().await;
     assert!(!next.lost().is_cancelled(), "what is gone cannot be given back");
-    assert!(one.try_lock(&group("g")).await.is_none());
+    let wanted = group("g");
+    let mut again = pin!(one.lock(&wanted, || {}));
+    assert!(tokio::time::timeout(10 * HEARTBEAT, &mut again).await.is_err());
+    next.release().await;
+    again.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_error_of_a_session_that_is_gone_loses_all_leases_at_once() {
+    for operation in [Operation::Heartbeat, Operation::TryLocks, Operation::Unlock] {
+        let store = MemoryStore::new();
+        let one = locks(&store, "one");
+        let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
+        proof(&store).await;
+        store.fail(operation, Fault::Before, 1);
+        let began = Instant::now();
+        let calling = async {
+            match operation {
+                Operation::TryLocks => drop(taken(&one, "i").await),
+                Operation::Unlock => other.release().await,
+                _ => {}
+            }
+        };
+        tokio::join!(lost(&lease), calling);
+        assert!(began.elapsed() <= HEARTBEAT + TICK, "{operation:?}: {:?}", began.elapsed());
+        taken(&one, "g").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_refused_with_an_error_cost_no_lease() {
+    let store = MemoryStore::new();
+    let one = locks(&store, "one");
+    let lease = taken(&one, "g").await;
+    store.fail(Operation::TryLocks, Fault::Refused, 5);
+    taken(&one, "h").await;
+    assert_eq!(store.faults_left(Operation::TryLocks), 0);
+    assert!(!lease.lost().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_frozen_finds_its_leases_lost() {
+    let store = MemoryStore::new();
+    let one = locks(&store, "one");
+    let lease = taken(&one, "g").await;
+    let proof = proof(&store).await;
+    let before = store.calls(Operation::Heartbeat);
+    // In one step, as time goes on for a process that was stopped and wakes.
+    tokio::time::advance(STEP_DOWN_AFTER - 5 * TICK).await;
+    assert!(!lease.lost().is_cancelled(), "proved until {:?}", proof + STEP_DOWN_AFTER);
+    called(&store, Operation::Heartbeat, before + 1).await;
+    tokio::time::advance(STEP_DOWN_AFTER + TICK).await;
+    assert!(lease.lost().is_cancelled());
+    let beats = store.calls(Operation::Heartbeat);
+    lost(&lease).await;
+    assert_eq!(store.calls(Operation::Heartbeat), beats, "a late proof is none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_when_its_proof_is_over_whether_anybody_was_told_or_not() {
+    let (_, proven_until) = watch::channel(Instant::now() + STEP_DOWN_AFTER);
+    let lost = Lost::new(CancellationToken::new(), proven_until);
+    assert!(!lost.is_cancelled());
+    tokio::time::sleep(STEP_DOWN_AFTER).await;
+    assert!(lost.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_away_at_the_start_is_waited_for() {
+    let store = MemoryStore::new();
+    store.fail(Operation::LockSession, Fault::Before, 3);
+    store.fail(Operation::LockSession, Fault::Slow(HOUR), 1);
+    let one = locks(&store, "one");
+    taken(&one, "g").await;
+    assert_eq!(store.faults_left(Operation::LockSession), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_owner_that_has_broken() {
+    let (requests, inbox) = mpsc::unbounded_channel();
+    let broken = Locks { requests };
+    let wanted = group("g");
+    let mut waiting = Box::pin(broken.lock(&wanted, || {}));
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(inbox);
+    tokio::time::timeout(HOUR, broken.broken()).await.unwrap();
+    assert!(waiting.await.is_none());
+    assert!(broken.lock(&wanted, || {}).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_session_ends_with_the_last_who_could_use_it() {
+    let store = MemoryStore::new();
+    let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
+    let (g, h) = (taken(&one, "g").await, taken(&one, "h").await);
+    drop((one, g));
+    taken(&two, "g").await;
+    assert!(!h.lost().is_cancelled(), "somebody still leads");
+    h.release().await;
+    taken(&two, "h").await;
 }

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -31,7 +32,7 @@ pub enum Operation {
     SafePosition,
     Fetch,
     LockSession,
-    TryLock,
+    TryLocks,
     Unlock,
     Heartbeat,
     EnsureGroup,
@@ -94,6 +95,10 @@ pub enum Fault {
     /// What is late happens just before it; then it happens, and its caller is
     /// told what came of it.
     Overtaken,
+    /// It happens at once, and the caller is told so long after.
+    Slow(Duration),
+    /// Nothing of it happens, because the database says no.
+    Refused,
 }
 
 /// A statement that is on its way to the database.
@@ -118,6 +123,7 @@ struct Handle {
     faults: Mutex<HashMap<Operation, VecDeque<Fault>>>,
     calls: Mutex<HashMap<Operation, u64>>,
     late: Mutex<Vec<Statement>>,
+    standing_by: Mutex<Vec<GroupName>>,
     sessions: Mutex<Vec<u64>>,
 }
 
@@ -232,6 +238,13 @@ impl MemoryStore {
         self.changed();
     }
 
+    /// The groups that this handle's host stands by for, as its last heartbeat
+    /// said.
+    #[must_use]
+    pub fn standing_by(&self) -> Vec<GroupName> {
+        locked(&self.handle.standing_by).clone()
+    }
+
     /// Changes with each call that may have changed the log, a group or a lock,
     /// through any handle, and with none that only reads; what to wait on in a
     /// test.
@@ -251,7 +264,8 @@ impl MemoryStore {
         effect: impl FnOnce(&mut Log) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let fault = self.called(operation).await;
-        self.run(operation, fault, effect)
+        let result = self.run(operation, fault, effect);
+        told(fault, result).await
     }
 
     /// Runs what a leader writes under its epoch: it may also be late.
@@ -265,7 +279,8 @@ impl MemoryStore {
             locked(&self.handle.late).push(Box::new(effect));
             return Err(scripted(operation));
         }
-        self.run(operation, fault, effect)
+        let result = self.run(operation, fault, effect);
+        told(fault, result).await
     }
 
     /// Counts a call, and gives the fault that is scripted for it.
@@ -286,7 +301,10 @@ impl MemoryStore {
             Some(Fault::Before) => return Err(scripted(operation)),
             Some(Fault::Late) => panic!("{operation:?} is not what a leader writes"),
             Some(Fault::Overtaken) => self.let_arrive(),
-            Some(Fault::After) | None => {}
+            Some(Fault::Refused) => {
+                return Err(StoreError::Refused(format!("{operation:?} is not for you")));
+            }
+            Some(Fault::After | Fault::Slow(_)) | None => {}
         }
         let result = effect(&mut locked(&self.shared.log));
         if operation.writes() {
@@ -294,6 +312,14 @@ impl MemoryStore {
         }
         if fault == Some(Fault::After) { Err(scripted(operation)) } else { result }
     }
+}
+
+/// Tells the caller what came of a call, when it is time.
+async fn told<T>(fault: Option<Fault>, result: T) -> T {
+    if let Some(Fault::Slow(delay)) = fault {
+        tokio::time::sleep(delay).await;
+    }
+    result
 }
 
 fn scripted(operation: Operation) -> StoreError {
@@ -872,11 +898,14 @@ impl MemoryLocks {
 
 #[async_trait]
 impl LockSession for MemoryLocks {
-    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError> {
+    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
         self.store
-            .call(Operation::TryLock, |log| {
+            .call(Operation::TryLocks, |log| {
                 self.alive(log)?;
-                Ok(*log.locks.entry(group.clone()).or_insert(self.session) == self.session)
+                let holders = groups
+                    .iter()
+                    .map(|group| *log.locks.entry(group.clone()).or_insert(self.session));
+                Ok(holders.map(|holder| holder == self.session).collect())
             })
             .await
     }
@@ -893,8 +922,14 @@ impl LockSession for MemoryLocks {
             .await
     }
 
-    async fn heartbeat(&mut self) -> Result<(), StoreError> {
-        self.store.call(Operation::Heartbeat, |log| self.alive(log)).await
+    async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
+        self.store
+            .call(Operation::Heartbeat, |log| {
+                self.alive(log)?;
+                *locked(&self.store.handle.standing_by) = standing_by.to_vec();
+                Ok(())
+            })
+            .await
     }
 }
 
@@ -949,13 +984,14 @@ mod tests {
         let store = MemoryStore::new();
         let group: GroupName = "g".parse().unwrap();
         let host = HostIdentity { id: "1".into(), hostname: "one".into(), pid: 1 };
+        let groups = [group];
         let mut session = store.lock_session(&host).await.unwrap();
-        assert!(session.try_lock(&group).await.unwrap());
+        assert_eq!(session.try_locks(&groups).await.unwrap(), [true]);
         let mut other = store.another_host().lock_session(&host).await.unwrap();
         store.sever_lock_sessions();
-        assert!(other.try_lock(&group).await.unwrap());
-        session.heartbeat().await.unwrap_err();
-        session.try_lock(&group).await.unwrap_err();
-        other.heartbeat().await.unwrap();
+        assert_eq!(other.try_locks(&groups).await.unwrap(), [true]);
+        session.heartbeat(&[]).await.unwrap_err();
+        session.try_locks(&groups).await.unwrap_err();
+        other.heartbeat(&[]).await.unwrap();
     }
 }

@@ -67,6 +67,7 @@ macro_rules! store_suite {
                 a_clean_end_leaves_nothing_in_flight
                 a_late_mark_is_refused
                 a_lock_has_one_holder
+                many_locks_are_asked_for_at_once_and_answered_in_order
                 a_session_that_is_dropped_releases_its_locks
                 unlocking_what_was_never_held_does_nothing
                 a_thousand_cycles_leave_no_lock_behind

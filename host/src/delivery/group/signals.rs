@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::event::{Epoch, Position};
@@ -17,11 +18,43 @@ pub struct Signals {
     /// Drop the event that is handled now, settle the others, and return.
     pub interrupt: CancellationToken,
     /// The leadership is lost: drop everything, commit nothing, and return.
-    pub lost: CancellationToken,
+    pub lost: Lost,
     /// The safe position.
     pub safe: watch::Receiver<Position>,
     /// The group's row.
     pub control: watch::Receiver<Control>,
+}
+
+/// Whether a leadership is lost, because its lock can no longer be proved.
+///
+/// A token for those who wait, and a deadline besides: in a process that was
+/// frozen for longer than the last proof holds, and goes on, a leader may be
+/// about to commit before anybody has had the time to cancel the token.
+#[derive(Debug, Clone)]
+pub struct Lost {
+    token: CancellationToken,
+    proven_until: watch::Receiver<Instant>,
+}
+
+impl Lost {
+    /// A leadership that is lost when the token is cancelled, or when the moment
+    /// is over until which its lock is proved.
+    #[must_use]
+    pub fn new(token: CancellationToken, proven_until: watch::Receiver<Instant>) -> Self {
+        Self { token, proven_until }
+    }
+
+    /// Whether it is lost by now.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled() || Instant::now() >= *self.proven_until.borrow()
+    }
+
+    /// Waits until the token says that it is lost, which it does soon after the
+    /// deadline.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
 }
 
 /// The little of a group's row that a leader obeys.
@@ -44,6 +77,7 @@ pub(super) enum Interrupt {
 /// The two tokens that end an attempt, waited for without registering anew for
 /// each event.
 pub(super) struct Interrupts {
+    leadership: Lost,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
     interrupt: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -51,9 +85,15 @@ pub(super) struct Interrupts {
 impl Interrupts {
     pub(super) fn new(signals: &Signals) -> Self {
         Self {
-            lost: Box::pin(signals.lost.clone().cancelled_owned()),
+            leadership: signals.lost.clone(),
+            lost: Box::pin(signals.lost.token.clone().cancelled_owned()),
             interrupt: Box::pin(signals.interrupt.clone().cancelled_owned()),
         }
+    }
+
+    /// Whether nothing may be committed any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.leadership.is_cancelled()
     }
 
     pub(super) async fn next(&mut self) -> Interrupt {

@@ -121,6 +121,8 @@ struct Rig {
     store: MemoryStore,
     handler: Shared,
     retry: RetryPolicy,
+    /// How long the lock of a leadership is proved.
+    proved: Duration,
     began: Instant,
 }
 
@@ -154,6 +156,7 @@ impl Rig {
                 calls: watch::Sender::default(),
             })),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
+            proved: 365 * DAY,
             began: Instant::now(),
         };
         rig.publish(events).await;
@@ -205,10 +208,12 @@ impl Rig {
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let (control, control_seen) =
             watch::channel(Control { epoch: Epoch(0), state: GroupState::Running });
+        let lost = CancellationToken::new();
+        let (_, proven_until) = watch::channel(Instant::now() + self.proved);
         let signals = Signals {
             stop: CancellationToken::new(),
             interrupt: CancellationToken::new(),
-            lost: CancellationToken::new(),
+            lost: Lost::new(lost.clone(), proven_until),
             safe: safe_seen,
             control: control_seen,
         };
@@ -228,7 +233,7 @@ impl Rig {
         Running {
             stop: signals.stop.clone(),
             interrupt: signals.interrupt.clone(),
-            lost: signals.lost.clone(),
+            lost,
             task: tokio::spawn(async move { group.lead(leadership, signals).await }),
             feeder,
             epoch,
@@ -440,6 +445,19 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
     assert_eq!((&mut running.task).await.unwrap(), End::Lost);
     assert!(rig.seen().await.is_empty());
     rig.until(|_, cursor, _| cursor == Position::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_wakes_when_its_proof_is_over_commits_nothing() {
+    let mut rig =
+        Rig::new(1, |_, _| Act::Take(Duration::from_secs(6), Box::new(Act::Succeed))).await;
+    rig.proved = Duration::from_secs(5);
+    // As in a process that was frozen, nobody has come to cancel the token.
+    let mut running = rig.start().await;
+    let end = tokio::time::timeout(Duration::from_secs(60), &mut running.task).await;
+    assert_eq!(end.expect("it leads on").unwrap(), End::Lost);
+    assert_eq!(rig.store.calls(Operation::Settle), 0);
+    assert!(rig.seen().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

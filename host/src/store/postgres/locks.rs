@@ -237,11 +237,9 @@ fn behind_a_pooler() -> StoreError {
 
 #[async_trait]
 impl LockSession for AdvisoryLocks {
-    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError> {
+    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
         let connections = Arc::clone(&self.connections);
-        Ok(connections
-            .within("ask for locks", DEADLINE, self.take(std::slice::from_ref(group)))
-            .await?[0])
+        connections.within("ask for locks", DEADLINE, self.take(groups)).await
     }
 
     async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
@@ -249,8 +247,8 @@ impl LockSession for AdvisoryLocks {
         connections.within("give a lock back", DEADLINE, self.give_back(group)).await
     }
 
-    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+    async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
         let connections = Arc::clone(&self.connections);
-        connections.within("prove the locks", DEADLINE, self.beat(&[])).await
+        connections.within("prove the locks", DEADLINE, self.beat(standing_by)).await
     }
 }

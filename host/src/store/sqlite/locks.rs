@@ -9,12 +9,13 @@
 //! file and its locking somebody else could delete it and make a new one, and
 //! then two would hold "the" lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
+use tracing::error;
 
 use crate::event::GroupName;
 use crate::store::{LockSession, StoreError};
@@ -128,24 +129,42 @@ impl Vacancy {
 pub(super) struct FileLocks {
     database: PathBuf,
     held: HashMap<GroupName, File>,
+    /// Groups whose locks cannot be asked for, which was said.
+    unaskable: HashSet<GroupName>,
 }
 
 impl FileLocks {
     pub(super) fn new(database: &Path) -> Self {
-        Self { database: database.to_owned(), held: HashMap::new() }
+        Self { database: database.to_owned(), held: HashMap::new(), unaskable: HashSet::new() }
+    }
+
+    /// A lock that cannot be asked for is not had, and that is said here: it is
+    /// no trouble of the other groups.
+    fn try_lock(&mut self, group: &GroupName) -> bool {
+        if self.held.contains_key(group) {
+            return true;
+        }
+        match take(&self.database, group) {
+            Ok(taken) => {
+                self.unaskable.remove(group);
+                let got = taken.is_some();
+                self.held.extend(taken.map(|file| (group.clone(), file)));
+                got
+            }
+            Err(why) => {
+                if self.unaskable.insert(group.clone()) {
+                    error!(%group, "nobody can lead the group here: {why}; trying again");
+                }
+                false
+            }
+        }
     }
 }
 
 #[async_trait]
 impl LockSession for FileLocks {
-    async fn try_lock(&mut self, group: &GroupName) -> Result<bool, StoreError> {
-        if self.held.contains_key(group) {
-            return Ok(true);
-        }
-        let taken = take(&self.database, group)?;
-        let got = taken.is_some();
-        self.held.extend(taken.map(|file| (group.clone(), file)));
-        Ok(got)
+    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
+        Ok(groups.iter().map(|group| self.try_lock(group)).collect())
     }
 
     async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
@@ -156,7 +175,9 @@ impl LockSession for FileLocks {
 
     /// A lock that is held stays so while its file is open. What can go wrong is
     /// that the file is deleted: then others lock a new one.
-    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+    ///
+    /// Nobody asks who stands by: whoever leads is on this machine too.
+    async fn heartbeat(&mut self, _: &[GroupName]) -> Result<(), StoreError> {
         for (group, file) in &self.held {
             let path = lock_file(&self.database, group);
             if !is_still(file, &path) {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::TestDatabase;
 use super::samples::{
     bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, settings,
-    settlement, tenant, time, write,
+    settlement, tenant, time, try_lock, write,
 };
 use crate::event::{Event, Position};
 use crate::store::{
@@ -206,14 +206,14 @@ pub async fn a_group_with_dead_letters_or_a_leader_is_not_removed(database: &dyn
     refused(other.remove_group(&group("g"), false).await, "2 dead letters");
 
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert!(session.try_lock(&group("g")).await.unwrap());
+    assert!(try_lock(&mut session, &group("g")).await);
     refused(other.remove_group(&group("g"), true).await, "led by process 4711 on one");
     refused(store.remove_group(&group("g"), true).await, "led");
     assert_eq!(letters(&store, "g").await.len(), 2);
 
     session.unlock(&group("g")).await.unwrap();
     other.remove_group(&group("g"), true).await.unwrap();
-    assert!(session.try_lock(&group("g")).await.unwrap(), "removing keeps no lock");
+    assert!(try_lock(&mut session, &group("g")).await, "removing keeps no lock");
 }
 
 pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) {

@@ -7,9 +7,9 @@ use tokio::sync::Barrier;
 use super::TestDatabase;
 use super::samples::{
     dead, event, fetch_all, group, head, host, led, letters, publish_some, settings, settlement,
-    write,
+    try_lock, write,
 };
-use crate::event::{Epoch, Position};
+use crate::event::{Epoch, GroupName, Position};
 use crate::store::{GroupState, Head, Leadership, Settled, Settlement, Start};
 
 pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
@@ -166,18 +166,41 @@ pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {
     let mut second = two.lock_session(&host("two")).await.unwrap();
     let (g, other) = (group("g"), group("g.other"));
 
-    assert!(first.try_lock(&g).await.unwrap());
-    assert!(first.try_lock(&g).await.unwrap(), "it holds the lock already");
-    assert!(!second.try_lock(&g).await.unwrap());
-    assert!(!same_host.try_lock(&g).await.unwrap());
-    assert!(second.try_lock(&other).await.unwrap(), "groups are independent");
-    first.heartbeat().await.unwrap();
-    second.heartbeat().await.unwrap();
+    assert!(try_lock(&mut first, &g).await);
+    assert!(try_lock(&mut first, &g).await, "it holds the lock already");
+    assert!(!try_lock(&mut second, &g).await);
+    assert!(!try_lock(&mut same_host, &g).await);
+    assert!(try_lock(&mut second, &other).await, "groups are independent");
+    first.heartbeat(&[]).await.unwrap();
+    second.heartbeat(&[]).await.unwrap();
 
     // One release, however often it was taken.
     first.unlock(&g).await.unwrap();
-    assert!(second.try_lock(&g).await.unwrap());
-    assert!(!first.try_lock(&g).await.unwrap());
+    assert!(try_lock(&mut second, &g).await);
+    assert!(!try_lock(&mut first, &g).await);
+}
+
+pub async fn many_locks_are_asked_for_at_once_and_answered_in_order(database: &dyn TestDatabase) {
+    let (one, two) = (database.handle().await, database.handle().await);
+    let mut first = one.lock_session(&host("one")).await.unwrap();
+    let mut second = two.lock_session(&host("two")).await.unwrap();
+    let name = |n: usize| group(&format!("g{n}"));
+    let mine: Vec<GroupName> = [700, 3, 41].map(name).into();
+    assert_eq!(first.try_locks(&mine).await.unwrap(), [true; 3]);
+    assert_eq!(first.try_locks(&[]).await.unwrap(), [false; 0]);
+
+    let all: Vec<GroupName> = (0..1_000).rev().map(name).collect();
+    let expected: Vec<bool> = all.iter().map(|group| !mine.contains(group)).collect();
+    for _ in 0..3 {
+        assert_eq!(second.try_locks(&all).await.unwrap(), expected);
+    }
+    // One release, however often it was taken; and no other lock goes with it.
+    second.unlock(&name(5)).await.unwrap();
+    first.unlock(&name(41)).await.unwrap();
+    let wanted = [4, 5, 41, 3].map(name);
+    assert_eq!(first.try_locks(&wanted).await.unwrap(), [false, true, true, true]);
+    first.heartbeat(&all).await.unwrap();
+    second.heartbeat(&[name(5), group("unknown")]).await.unwrap();
 }
 
 pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDatabase) {
@@ -185,11 +208,11 @@ pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDat
     let mut first = store.lock_session(&host("one")).await.unwrap();
     let mut second = store.lock_session(&host("two")).await.unwrap();
     for name in ["a", "b"] {
-        assert!(first.try_lock(&group(name)).await.unwrap());
+        assert!(try_lock(&mut first, &group(name)).await);
     }
     drop(first);
     for name in ["a", "b"] {
-        assert!(second.try_lock(&group(name)).await.unwrap());
+        assert!(try_lock(&mut second, &group(name)).await);
     }
 }
 
@@ -197,11 +220,11 @@ pub async fn unlocking_what_was_never_held_does_nothing(database: &dyn TestDatab
     let store = database.handle().await;
     let mut first = store.lock_session(&host("one")).await.unwrap();
     let mut second = store.lock_session(&host("two")).await.unwrap();
-    assert!(first.try_lock(&group("g")).await.unwrap());
+    assert!(try_lock(&mut first, &group("g")).await);
     second.unlock(&group("g")).await.unwrap();
     second.unlock(&group("unknown")).await.unwrap();
-    assert!(!second.try_lock(&group("g")).await.unwrap());
-    first.heartbeat().await.unwrap();
+    assert!(!try_lock(&mut second, &group("g")).await);
+    first.heartbeat(&[]).await.unwrap();
 }
 
 pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn TestDatabase) {
@@ -211,11 +234,11 @@ pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn TestDatabase)
     for cycle in 0..1_000 {
         let (taker, other) =
             if cycle % 2 == 0 { (&mut first, &mut second) } else { (&mut second, &mut first) };
-        assert!(taker.try_lock(&group("g")).await.unwrap(), "cycle {cycle}");
-        assert!(!other.try_lock(&group("g")).await.unwrap(), "cycle {cycle}");
+        assert!(try_lock(taker, &group("g")).await, "cycle {cycle}");
+        assert!(!try_lock(other, &group("g")).await, "cycle {cycle}");
         taker.unlock(&group("g")).await.unwrap();
     }
-    first.heartbeat().await.unwrap();
+    first.heartbeat(&[]).await.unwrap();
 }
 
 pub async fn of_two_sessions_that_want_a_lock_at_once_one_gets_it(database: &dyn TestDatabase) {
@@ -230,7 +253,7 @@ pub async fn of_two_sessions_that_want_a_lock_at_once_one_gets_it(database: &dyn
             let mut got = Vec::new();
             for n in 0..GROUPS {
                 barrier.wait().await;
-                got.push(session.try_lock(&group(&format!("g{n}"))).await.unwrap());
+                got.push(try_lock(&mut session, &group(&format!("g{n}"))).await);
             }
             // Nobody lets go before both have asked.
             barrier.wait().await;
@@ -250,7 +273,7 @@ pub async fn a_leader_is_shown_only_while_it_holds_the_lock(database: &dyn TestD
     assert_eq!(watching.group(&name).await.unwrap().leader, None);
 
     let mut session = leading.lock_session(&host("one")).await.unwrap();
-    assert!(session.try_lock(&name).await.unwrap());
+    assert!(try_lock(&mut session, &name).await);
     let epoch = leading.begin_leadership(&name, &host("one")).await.unwrap().epoch;
     let leader = watching.group(&name).await.unwrap().leader.unwrap();
     assert_eq!(leader.host, host("one"));
@@ -262,7 +285,7 @@ pub async fn a_leader_is_shown_only_while_it_holds_the_lock(database: &dyn TestD
     assert_eq!(watching.status().await.unwrap().groups[0].leader, None);
 
     let mut session = leading.lock_session(&host("one")).await.unwrap();
-    assert!(session.try_lock(&name).await.unwrap());
+    assert!(try_lock(&mut session, &name).await);
     leading.end_leadership(&name, epoch).await.unwrap();
     assert_eq!(watching.group(&name).await.unwrap().leader, None, "it ended cleanly");
 }

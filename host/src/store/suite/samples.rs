@@ -9,7 +9,7 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
+    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -180,6 +180,11 @@ pub(super) async fn bury_all(store: &Arc<dyn Store>, name: &str, epoch: Epoch) -
 pub(super) async fn letters(store: &Arc<dyn Store>, name: &str) -> Vec<DeadLetter> {
     let filter = DeadLetterFilter { group: Some(group(name)), ..DeadLetterFilter::default() };
     store.dead_letters(&filter).await.unwrap()
+}
+
+/// Asks for the lock of one group.
+pub(super) async fn try_lock(session: &mut Box<dyn LockSession>, group: &GroupName) -> bool {
+    session.try_locks(std::slice::from_ref(group)).await.unwrap()[0]
 }
 
 pub(super) fn ids(events: &[LogEvent]) -> Vec<&str> {

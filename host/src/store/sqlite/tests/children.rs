@@ -79,7 +79,7 @@ async fn start(database: &str) {
 async fn lead(database: &str) {
     let store = SqliteStore::open(database, OpenOptions::existing()).await.unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert!(session.try_lock(&group("g")).await.unwrap());
+    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
     store.begin_leadership(&group("g"), &this_host()).await.unwrap();
     println!("{READY}");
     std::future::pending::<()>().await;

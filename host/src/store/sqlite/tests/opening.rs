@@ -181,8 +181,8 @@ async fn two_ways_to_one_file_share_its_locks() {
     assert_eq!(linked.path(), store.path());
     let mut one = store.lock_session(&this_host()).await.unwrap();
     let mut two = linked.lock_session(&this_host()).await.unwrap();
-    assert!(one.try_lock(&group("g")).await.unwrap());
-    assert!(!two.try_lock(&group("g")).await.unwrap());
+    assert_eq!(one.try_locks(&[group("g")]).await.unwrap(), [true]);
+    assert_eq!(two.try_locks(&[group("g")]).await.unwrap(), [false]);
 }
 
 #[tokio::test]
@@ -190,15 +190,31 @@ async fn a_lock_file_that_is_gone_ends_the_leadership() {
     let database = SqliteDatabase::new();
     let store = database.store().await;
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert!(session.try_lock(&group("g")).await.unwrap());
-    session.heartbeat().await.unwrap();
+    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    session.heartbeat(&[]).await.unwrap();
     fs::remove_dir_all(database.path().with_file_name("host.db-locks")).unwrap();
-    says(&session.heartbeat().await.unwrap_err().to_string(), &["g.lock", "deleted"]);
+    says(&session.heartbeat(&[]).await.unwrap_err().to_string(), &["g.lock", "deleted"]);
 
     // The folder is made again by whoever needs it.
     let mut next = store.lock_session(&this_host()).await.unwrap();
-    assert!(next.try_lock(&group("g")).await.unwrap());
-    next.heartbeat().await.unwrap();
+    assert_eq!(next.try_locks(&[group("g")]).await.unwrap(), [true]);
+    next.heartbeat(&[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_file_that_cannot_be_used_is_no_trouble_of_the_other_groups() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let in_the_way = database.path().with_file_name("host.db-locks").join("g.lock");
+    fs::create_dir_all(&in_the_way).unwrap();
+    let mut session = store.lock_session(&this_host()).await.unwrap();
+    let groups = ["f", "g", "h"].map(group);
+    for _ in 0..2 {
+        assert_eq!(session.try_locks(&groups).await.unwrap(), [true, false, true]);
+    }
+    session.heartbeat(&[group("g")]).await.unwrap();
+    fs::remove_dir(&in_the_way).unwrap();
+    assert_eq!(session.try_locks(&groups).await.unwrap(), [true; 3]);
 }
 
 #[tokio::test]

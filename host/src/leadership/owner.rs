@@ -1,0 +1,334 @@
+//! The task that owns the lock session.
+//!
+//! It promises that every lease is lost at the latest [`STEP_DOWN_AFTER`] after
+//! the last proof was *sent*: the database let nobody else have the locks when it
+//! answered, which was after that moment, and nothing is known of any later one.
+//!
+//! So no call to the session is waited for any longer than the last proof holds,
+//! and none has a shorter limit of its own. To give up on a call earlier would
+//! gain nothing: the session is then in an unknown state and can be used no
+//! more, and closing it is what makes the database let go of the locks. Until
+//! the deadline an answer may still come, and while none does the locks are as
+//! much ours as before. Once a call has failed, the session is dropped, and every
+//! lease is lost before that: a database may give the locks to somebody else as
+//! soon as it sees the session end, or has done so already if that is why the
+//! call failed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{error, info};
+
+use super::{HEARTBEAT, LOCK_POLL, Lease, Locks, STEP_DOWN_AFTER};
+use crate::delivery::backoff::RetryPolicy;
+use crate::delivery::group::Lost;
+use crate::event::{Attempt, GroupName};
+use crate::store::{HostIdentity, LockSession, Store, StoreError};
+
+/// How long the making of a session may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What the rest of the host asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    Lock(GroupName, Waiter),
+    Unlock { group: GroupName, lost: Lost, done: oneshot::Sender<()> },
+}
+
+/// Somebody who waits for a lock.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    grant: oneshot::Sender<Lease>,
+    /// Told, once, that somebody else has the lock.
+    refuse: Option<oneshot::Sender<()>>,
+    /// The lock was asked for on its behalf at least once.
+    asked: bool,
+}
+
+impl Waiter {
+    pub(super) fn new(grant: oneshot::Sender<Lease>, refuse: oneshot::Sender<()>) -> Self {
+        Self { grant, refuse: Some(refuse), asked: false }
+    }
+}
+
+/// The task's state.
+pub(super) struct Owner {
+    store: Arc<dyn Store>,
+    host: HostIdentity,
+    /// For the leases. Weak, so that the task ends when nobody else can ask.
+    requests: mpsc::WeakUnboundedSender<Request>,
+    /// Each tells its lease that the lock is lost when it is dropped, and so also
+    /// if this task breaks. Before the session, because fields are dropped in
+    /// this order.
+    held: HashMap<GroupName, DropGuard>,
+    session: Option<Session>,
+    waiting: BTreeMap<GroupName, Vec<Waiter>>,
+    /// When all locks that are waited for are asked for again.
+    ask_at: Instant,
+    /// When a session may be made, if there is none.
+    connect_at: Instant,
+    /// How often in a row no session could be made, or proved.
+    failures: u32,
+    /// How often in a row the locks could not be asked for.
+    failed_asks: u32,
+}
+
+struct Session {
+    locks: Box<dyn LockSession>,
+    /// Until then the last proof holds; every lease watches it.
+    proven_until: watch::Sender<Instant>,
+    /// When the next proof is due: always before `proven_until`.
+    beat_at: Instant,
+}
+
+impl Session {
+    /// One that has taken no lock yet: there is nothing that it could have lost
+    /// so far.
+    fn new(locks: Box<dyn LockSession>) -> Self {
+        let now = Instant::now();
+        Self { locks, proven_until: watch::Sender::new(now + STEP_DOWN_AFTER), beat_at: now }
+    }
+
+    async fn prove(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
+        let sent = Instant::now();
+        let until = *self.proven_until.borrow();
+        within(until, self.locks.heartbeat(standing_by)).await?;
+        self.proven_until.send_replace(sent + STEP_DOWN_AFTER);
+        self.beat_at = sent + HEARTBEAT;
+        Ok(())
+    }
+
+    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
+        let until = *self.proven_until.borrow();
+        within(until, self.locks.try_locks(groups)).await
+    }
+
+    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
+        let until = *self.proven_until.borrow();
+        within(until, self.locks.unlock(group)).await
+    }
+}
+
+impl Owner {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        host: HostIdentity,
+        requests: mpsc::WeakUnboundedSender<Request>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            store,
+            host,
+            requests,
+            held: HashMap::new(),
+            session: None,
+            waiting: BTreeMap::new(),
+            ask_at: now,
+            connect_at: now,
+            failures: 0,
+            failed_asks: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Request>) {
+        loop {
+            tokio::select! {
+                request = inbox.recv() => match request {
+                    None => return,
+                    Some(request) => self.serve(request).await,
+                },
+                () = tokio::time::sleep_until(self.next_due()) => {}
+            }
+            // Locks that are wanted together are asked for together.
+            while let Ok(request) = inbox.try_recv() {
+                self.prove_if_due().await;
+                self.serve(request).await;
+            }
+            self.prove_if_due().await;
+            self.ask_if_due().await;
+        }
+    }
+
+    fn next_due(&self) -> Instant {
+        match &self.session {
+            None => self.connect_at,
+            Some(session) if self.waiting.is_empty() => session.beat_at,
+            Some(session) => session.beat_at.min(self.ask_at),
+        }
+    }
+
+    async fn serve(&mut self, request: Request) {
+        match request {
+            Request::Lock(group, waiter) => self.waiting.entry(group).or_default().push(waiter),
+            Request::Unlock { group, lost, done } => {
+                // What is lost is not held any more, or by a later lease.
+                if !lost.is_cancelled() {
+                    self.unlock(&group).await;
+                }
+                // Whoever asked may have been cancelled; the lock is free anyway.
+                let _ = done.send(());
+            }
+        }
+    }
+
+    async fn unlock(&mut self, group: &GroupName) {
+        if let Some(session) = &mut self.session
+            && self.held.contains_key(group)
+        {
+            match session.unlock(group).await {
+                Ok(()) => drop(self.held.remove(group)),
+                Err(why) => self.end_session(&why),
+            }
+        }
+    }
+
+    /// Makes a session where there is none, and proves the one that there is.
+    async fn prove_if_due(&mut self) {
+        if self.session.is_none() {
+            if Instant::now() < self.connect_at {
+                return;
+            }
+            let deadline = Instant::now() + CONNECT;
+            match within(deadline, self.store.lock_session(&self.host)).await {
+                Ok(locks) => self.session = Some(Session::new(locks)),
+                Err(why) => return self.end_session(&why),
+            }
+        }
+        if self.session.as_ref().is_some_and(|session| Instant::now() < session.beat_at) {
+            return;
+        }
+        let standing_by = self.standing_by();
+        let Some(session) = &mut self.session else { return };
+        match session.prove(&standing_by).await {
+            Ok(()) => {
+                if self.failures > 0 {
+                    info!("the lock session is back");
+                    self.failures = 0;
+                }
+            }
+            Err(why) => self.end_session(&why),
+        }
+    }
+
+    /// The groups whose locks others have, as far as anybody waits for them.
+    fn standing_by(&self) -> Vec<GroupName> {
+        let refused = |waiters: &Vec<Waiter>| {
+            waiters.iter().any(|waiter| waiter.refuse.is_none() && !waiter.grant.is_closed())
+        };
+        let waiting = self.waiting.iter().filter(|(_, waiters)| refused(waiters));
+        waiting.map(|(group, _)| group.clone()).collect()
+    }
+
+    /// Steps down from every group, and drops the session.
+    fn end_session(&mut self, why: &StoreError) {
+        let led = self.held.len();
+        // First of all, while the session still keeps others from the locks.
+        self.held.clear();
+        self.session = None;
+        if led > 0 {
+            error!(groups = led, "the lock session is lost, stepping down: {why}");
+        } else if self.failures == 0 {
+            error!("no lock session: {why}; trying again");
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.connect_at = Instant::now() + retry_delay(self.failures);
+    }
+
+    /// Asks for the locks that are waited for: at once for those that are new, for
+    /// all of them when it is time.
+    async fn ask_if_due(&mut self) {
+        self.waiting.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.grant.is_closed());
+            !waiters.is_empty()
+        });
+        let Some(session) = &mut self.session else { return };
+        let all = Instant::now() >= self.ask_at;
+        let mut groups = Vec::new();
+        for (group, waiters) in &mut self.waiting {
+            let new = waiters.iter().any(|waiter| !waiter.asked);
+            // One that this host holds already is for whoever has the lease.
+            if (all || new) && !self.held.contains_key(group) {
+                groups.push(group.clone());
+                waiters.iter_mut().for_each(|waiter| waiter.asked = true);
+            }
+        }
+        let asked = if groups.is_empty() { Ok(vec![]) } else { session.try_locks(&groups).await };
+        let mut next = LOCK_POLL;
+        match asked {
+            Ok(taken) => {
+                if self.failed_asks > 0 && !groups.is_empty() {
+                    info!("can ask for locks again");
+                    self.failed_asks = 0;
+                }
+                for (group, taken) in groups.into_iter().zip(taken) {
+                    if taken { self.grant(group) } else { self.refuse(&group) }
+                }
+            }
+            Err(why @ StoreError::Unavailable(_)) => self.end_session(&why),
+            Err(why) => {
+                if self.failed_asks == 0 {
+                    error!("cannot ask for locks: {why}; trying again");
+                }
+                self.failed_asks = self.failed_asks.saturating_add(1);
+                next = retry_delay(self.failed_asks).max(LOCK_POLL);
+            }
+        }
+        if all {
+            self.ask_at = Instant::now() + next;
+        }
+    }
+
+    fn refuse(&mut self, group: &GroupName) {
+        for waiter in self.waiting.get_mut(group).into_iter().flatten() {
+            if let Some(refuse) = waiter.refuse.take() {
+                // Whoever waited may have gone.
+                let _ = refuse.send(());
+            }
+        }
+    }
+
+    fn grant(&mut self, group: GroupName) {
+        // Nobody is left to lead; this task ends, and the session with it.
+        let Some(requests) = self.requests.upgrade() else { return };
+        let Some(session) = &self.session else { return };
+        let told = CancellationToken::new();
+        let lost = Lost::new(told.clone(), session.proven_until.subscribe());
+        self.held.insert(group.clone(), told.drop_guard());
+        // A lease that nobody takes is dropped, and so gives its lock back.
+        let lease = Lease { group: group.clone(), lost, locks: Locks { requests } };
+        if let Some(waiters) = self.waiting.get_mut(&group)
+            && !waiters.is_empty()
+        {
+            let _ = waiters.remove(0).grant.send(lease);
+        }
+    }
+}
+
+/// Waits for an answer, until a deadline.
+async fn within<T>(
+    deadline: Instant,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    // Looked at before and after, because a process that was frozen finds the
+    // answer there when it wakes, however late it is.
+    if Instant::now() < deadline
+        && let Ok(answer) = tokio::time::timeout_at(deadline, call).await
+        && Instant::now() < deadline
+    {
+        return answer;
+    }
+    Err(StoreError::Unavailable("no answer in time".to_owned()))
+}
+
+fn retry_delay(failures: u32) -> Duration {
+    let policy = RetryPolicy {
+        initial: Duration::from_millis(100),
+        max: Duration::from_secs(5),
+        ..RetryPolicy::default()
+    };
+    policy.delay(Attempt(failures), None, fastrand::f64())
+}
