@@ -71,10 +71,9 @@ pub(super) struct Owner {
     ask_at: Instant,
     /// When a session may be made, if there is none.
     connect_at: Instant,
-    /// How often in a row no session could be made, or proved.
+    /// How often in a row a session could not be made, or did not last from one
+    /// proof to the next.
     failures: u32,
-    /// How often in a row the locks could not be asked for.
-    failed_asks: u32,
 }
 
 struct Session {
@@ -83,6 +82,8 @@ struct Session {
     proven_until: watch::Sender<Instant>,
     /// When the next proof is due: always before `proven_until`.
     beat_at: Instant,
+    /// How often it was proved.
+    proofs: u64,
 }
 
 impl Session {
@@ -90,7 +91,8 @@ impl Session {
     /// so far.
     fn new(locks: Box<dyn LockSession>) -> Self {
         let now = Instant::now();
-        Self { locks, proven_until: watch::Sender::new(now + STEP_DOWN_AFTER), beat_at: now }
+        let proven_until = watch::Sender::new(now + STEP_DOWN_AFTER);
+        Self { locks, proven_until, beat_at: now, proofs: 0 }
     }
 
     async fn prove(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
@@ -99,6 +101,7 @@ impl Session {
         within(until, self.locks.heartbeat(standing_by)).await?;
         self.proven_until.send_replace(sent + STEP_DOWN_AFTER);
         self.beat_at = sent + HEARTBEAT;
+        self.proofs += 1;
         Ok(())
     }
 
@@ -130,7 +133,6 @@ impl Owner {
             ask_at: now,
             connect_at: now,
             failures: 0,
-            failed_asks: 0,
         }
     }
 
@@ -204,12 +206,13 @@ impl Owner {
         let standing_by = self.standing_by();
         let Some(session) = &mut self.session else { return };
         match session.prove(&standing_by).await {
-            Ok(()) => {
-                if self.failures > 0 {
-                    info!("the lock session is back");
-                    self.failures = 0;
-                }
+            // Not at the first proof: one that fails whenever it asks for locks
+            // would be made anew without a pause, and be said to be back each time.
+            Ok(()) if session.proofs > 1 && self.failures > 0 => {
+                info!("the lock session is back");
+                self.failures = 0;
             }
+            Ok(()) => {}
             Err(why) => self.end_session(&why),
         }
     }
@@ -257,28 +260,16 @@ impl Owner {
             }
         }
         let asked = if groups.is_empty() { Ok(vec![]) } else { session.try_locks(&groups).await };
-        let mut next = LOCK_POLL;
         match asked {
             Ok(taken) => {
-                if self.failed_asks > 0 && !groups.is_empty() {
-                    info!("can ask for locks again");
-                    self.failed_asks = 0;
-                }
                 for (group, taken) in groups.into_iter().zip(taken) {
                     if taken { self.grant(group) } else { self.refuse(&group) }
                 }
             }
-            Err(why @ StoreError::Unavailable(_)) => self.end_session(&why),
-            Err(why) => {
-                if self.failed_asks == 0 {
-                    error!("cannot ask for locks: {why}; trying again");
-                }
-                self.failed_asks = self.failed_asks.saturating_add(1);
-                next = retry_delay(self.failed_asks).max(LOCK_POLL);
-            }
+            Err(why) => self.end_session(&why),
         }
         if all {
-            self.ask_at = Instant::now() + next;
+            self.ask_at = Instant::now() + LOCK_POLL;
         }
     }
 

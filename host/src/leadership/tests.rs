@@ -267,7 +267,7 @@ async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_ta
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_error_of_a_session_that_is_gone_loses_all_leases_at_once() {
+async fn an_error_of_any_call_loses_all_leases_at_once() {
     for operation in [Operation::Heartbeat, Operation::TryLocks, Operation::Unlock] {
         let store = MemoryStore::new();
         let one = locks(&store, "one");
@@ -289,14 +289,17 @@ async fn every_error_of_a_session_that_is_gone_loses_all_leases_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_that_are_refused_with_an_error_cost_no_lease() {
+async fn sessions_that_fail_whenever_they_are_used_are_made_ever_more_slowly() {
     let store = MemoryStore::new();
     let one = locks(&store, "one");
-    let lease = taken(&one, "g").await;
-    store.fail(Operation::TryLocks, Fault::Refused, 5);
-    taken(&one, "h").await;
-    assert_eq!(store.faults_left(Operation::TryLocks), 0);
-    assert!(!lease.lost().is_cancelled());
+    store.fail(Operation::TryLocks, Fault::Before, 1_000);
+    let wanted = group("g");
+    let mut waiting = pin!(one.lock(&wanted, || {}));
+    assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
+    let made = store.calls(Operation::LockSession);
+    assert!((10..25).contains(&made), "{made} sessions in a minute");
+    store.heal();
+    waiting.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,8 +97,6 @@ pub enum Fault {
     Overtaken,
     /// It happens at once, and the caller is told so long after.
     Slow(Duration),
-    /// Nothing of it happens, because the database says no.
-    Refused,
 }
 
 /// A statement that is on its way to the database.
@@ -301,9 +299,6 @@ impl MemoryStore {
             Some(Fault::Before) => return Err(scripted(operation)),
             Some(Fault::Late) => panic!("{operation:?} is not what a leader writes"),
             Some(Fault::Overtaken) => self.let_arrive(),
-            Some(Fault::Refused) => {
-                return Err(StoreError::Refused(format!("{operation:?} is not for you")));
-            }
             Some(Fault::After | Fault::Slow(_)) | None => {}
         }
         let result = effect(&mut locked(&self.shared.log));

@@ -583,31 +583,23 @@ pub struct Replayed {
 ///
 /// Dropping it releases every lock, at once or as soon as the database sees it;
 /// so does the end of the process. A call may be given up before it answers: the
-/// session is then dropped, without another call.
+/// session is then dropped, without another call. So it is after any error: what
+/// the session holds is then in doubt, and no lock of it is relied on any more.
 #[async_trait]
 pub trait LockSession: Send {
     /// Takes the lock of each group, no two of one name, that nobody holds, and
     /// says of each, in the same order, whether this session has its lock now.
     /// Never waits for one. Taking what this session holds already is `true` and
-    /// changes nothing: one release is enough.
-    ///
-    /// # Errors
-    /// After [`StoreError::Unavailable`] the session is gone, and all of its locks
-    /// with it. Any other error leaves what it held before as it was.
+    /// changes nothing: one release is enough. A lock that cannot be asked for,
+    /// while others can, is `false`, and said in the log.
     async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError>;
 
     /// Releases the group's lock. One that this session does not hold is left
     /// alone.
-    ///
-    /// # Errors
-    /// Whatever the error, no lock of this session is to be relied on any more.
     async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Proves that the locks are still held, and says for which groups the host
     /// waits while others hold their locks, where the store shows that.
-    ///
-    /// # Errors
-    /// Whatever the error, no lock of this session is to be relied on any more.
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
 }
 
