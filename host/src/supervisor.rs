@@ -20,11 +20,18 @@ use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::clock::Clock;
 use crate::delivery::group::{
-    Control, End, GroupLoop, GroupSettings, Lost, PASS_INTERVAL, Signals,
+    Control, End, GroupLoop, GroupSettings, LAST_ANSWER, Lost, PASS_INTERVAL, Signals,
 };
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, GroupState, HostIdentity, LogHolder, Start, Store, StoreError};
+
+/// How long a host that began an attempt and lost its lock is given to show that
+/// it lives: a few of its heartbeats, on a new session.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// How often is looked for that.
+const LIFE_POLL: Duration = Duration::from_millis(100);
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
 const CONTROL_POLL: Duration = Duration::from_millis(250);
@@ -76,9 +83,17 @@ impl Supervisor {
     /// the watcher or the owner of the locks breaks: the groups are then stopped
     /// in order, because they would wait for what nobody tells them of.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
-        self.store.check().await?;
-        for group in &self.groups {
-            self.store.ensure_group(&registration(group)).await?;
+        let registering = async {
+            self.store.check().await?;
+            for group in &self.groups {
+                self.store.ensure_group(&registration(group)).await?;
+            }
+            Ok::<_, StoreError>(())
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            registered = registering => registered?,
         }
         let interrupt = CancellationToken::new();
         let published = Arc::new(Notify::new());
@@ -209,7 +224,8 @@ impl GroupTask {
         };
         let mut failures = 0_u32;
         while !signals.stop.is_cancelled() && !signals.lost.is_cancelled() {
-            let leadership = match self.begin().await {
+            let Some(begun) = signals.answer(self.begin()).await else { continue };
+            let mut leadership = match begun {
                 Ok(leadership) => leadership,
                 Err(why) => {
                     if failures == 0 {
@@ -229,11 +245,10 @@ impl GroupTask {
                 handler = self.group.handler.digest(),
                 "leading"
             );
+            self.look_for_signs_of_life(&mut leadership, &signals).await;
             match self.group.lead(leadership, signals.clone()).await {
                 End::Stopped => {
-                    if let Err(why) = self.group.store.end_leadership(self.name(), epoch).await {
-                        warn!(group = %self.name(), "cannot record the end of the leadership: {why}");
-                    }
+                    self.end(epoch, &signals).await;
                     debug!(group = %self.name(), "stopped");
                     return;
                 }
@@ -251,6 +266,57 @@ impl GroupTask {
     async fn begin(&self) -> Result<store::Leadership, StoreError> {
         self.group.store.ensure_group(&self.registration).await?;
         self.group.store.begin_leadership(self.name(), &self.host).await
+    }
+
+    /// Records a clean end, unless the database does not answer in time.
+    async fn end(&self, epoch: Epoch, signals: &Signals) {
+        let patience = async {
+            signals.interrupt.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        };
+        let ended = tokio::select! {
+            ended = self.group.store.end_leadership(self.name(), epoch) => ended,
+            () = signals.lost.cancelled() => return,
+            () = patience => Err(StoreError::Unavailable("no answer in time".to_owned())),
+        };
+        if let Err(why) = ended {
+            warn!(group = %self.name(), "cannot record the end of the leadership: {why}");
+        }
+    }
+
+    /// An attempt that is recorded as begun is a crash if the host that began it
+    /// is dead. One that only lost its lock shows itself soon: then the attempt
+    /// counts for nothing.
+    async fn look_for_signs_of_life(&self, leadership: &mut store::Leadership, signals: &Signals) {
+        let store::Leadership { head: Some(head), begun_by: Some(begun_by), .. } = leadership
+        else {
+            return;
+        };
+        if !head.in_flight {
+            return;
+        }
+        let until = Instant::now() + SIGN_OF_LIFE;
+        let mut lives = *begun_by == self.host.id;
+        while !lives && Instant::now() < until {
+            let asked = self.group.store.has_shown_itself(begun_by, self.name());
+            match signals.answer(asked).await {
+                Some(Ok(true)) => lives = true,
+                Some(Ok(false)) => {}
+                Some(Err(why)) => debug!(group = %self.name(), "{why}"),
+                None => return,
+            }
+            if !lives {
+                self.pause(LIFE_POLL).await;
+            }
+        }
+        if lives {
+            info!(
+                group = %self.name(),
+                position = head.position.0,
+                "the host that began this attempt lost its lock and lives: no attempt is counted"
+            );
+            head.in_flight = false;
+        }
     }
 
     fn name(&self) -> &GroupName {

@@ -155,6 +155,8 @@ CREATE TABLE event_host.consumer_groups (
     head_failure_kind text,
     head_failure_text text,
     head_in_flight    boolean NOT NULL DEFAULT false,
+    -- The host that began the attempt that is in flight.
+    head_begun_by     text,
     -- Leaderships in a row that settled nothing and did not end cleanly.
     fruitless         bigint NOT NULL DEFAULT 0,
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -36,12 +36,23 @@ impl Run {
         let config = Config::load(&path, &database::overrides(global))?;
         let handlers = loading::load(&config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
-        let store = database::connect(&config.databases(), expected).await?;
-        if config.migrate {
-            for name in store.migrate().await? {
-                info!(migration = name, "migrated");
+        let opening = async {
+            let store = database::connect(&config.databases(), expected).await?;
+            if config.migrate {
+                for name in store.migrate().await? {
+                    info!(migration = name, "migrated");
+                }
             }
-        }
+            Ok::<_, anyhow::Error>(store)
+        };
+        let store = tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                info!("stopped before anything ran");
+                return Ok(());
+            }
+            store = opening => store?,
+        };
         let host = identity();
         info!(
             version = env!("CARGO_PKG_VERSION"),

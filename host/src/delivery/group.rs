@@ -40,7 +40,7 @@ use crate::store::{
     StoreError, Subscription,
 };
 
-pub use signals::{Control, Lost, Signals};
+pub use signals::{Control, LAST_ANSWER, Lost, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
@@ -221,7 +221,11 @@ impl GroupLoop {
             let one_at_a_time =
                 led.cautious > 0 || led.head.as_ref().is_some_and(|head| head.in_flight);
             let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
-            match self.fetch(led.cursor, safe, max_events).await {
+            let Some(fetched) = signals.answer(self.fetch(led.cursor, safe, max_events)).await
+            else {
+                continue;
+            };
+            match fetched {
                 Ok(fetched) => {
                     led.trouble.over(&self.settings.name, Doing::Read);
                     if !fetched.events.is_empty() && !self.begin(led, signals).await? {
@@ -281,7 +285,9 @@ impl GroupLoop {
         if signals.lost.is_cancelled() {
             return Err(End::Lost);
         }
-        match self.store.begin_work(&self.settings.name, led.epoch, led.settled).await {
+        let begin = self.store.begin_work(&self.settings.name, led.epoch, led.settled);
+        let Some(begun) = signals.answer(begin).await else { return Ok(false) };
+        match begun {
             Ok(Settled::Committed) => {
                 led.trouble.over(&self.settings.name, Doing::BeginWork);
                 led.begun = true;
@@ -436,7 +442,13 @@ impl GroupLoop {
         };
         led.marked = true;
         let (group, store) = (&self.settings.name, &self.store);
-        match store.begin_attempt(group, led.epoch, led.settled, &head).await {
+        let begin = store.begin_attempt(group, led.epoch, led.settled, &head);
+        let begun = match interrupts.answer(begin).await {
+            Ok(begun) => begun,
+            Err(Interrupt::Lost) => return Err(End::Lost),
+            Err(Interrupt::Now) => return Ok(None),
+        };
+        match begun {
             Ok(Settled::Committed) => {
                 led.trouble.over(&self.settings.name, Doing::Mark);
                 Ok(Some(permit))
@@ -520,33 +532,35 @@ impl GroupLoop {
             if signals.lost.is_cancelled() {
                 return Err(End::Lost);
             }
-            let result = if unknown {
-                self.settle_unless_committed(&settlement).await
-            } else {
-                self.store.settle(&settlement).await
+            let settling = async {
+                if unknown {
+                    self.settle_unless_committed(&settlement).await
+                } else {
+                    self.store.settle(&settlement).await
+                }
             };
-            match result {
-                Ok(Settled::Committed) => break,
-                Ok(Settled::NotLeader) => return Err(End::Superseded),
-                Err(error) => {
+            let interrupt = match interrupts.answer(settling).await {
+                Ok(Ok(Settled::Committed)) => break,
+                Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded),
+                Ok(Err(error)) => {
                     unknown = true;
                     let delay = led.trouble.met(&self.settings.name, Doing::Settle, &error);
                     tokio::select! {
-                        () = tokio::time::sleep(delay) => {}
-                        interrupt = interrupts.next() => {
-                            if interrupt == Interrupt::Lost {
-                                return Err(End::Lost);
-                            }
-                            error!(
-                                group = %self.settings.name,
-                                position = led.committed.0,
-                                "stopping without the last settlement: its events come again"
-                            );
-                            return Err(End::Stopped);
-                        }
+                        () = tokio::time::sleep(delay) => continue,
+                        interrupt = interrupts.next() => interrupt,
                     }
                 }
+                Err(interrupt) => interrupt,
+            };
+            if interrupt == Interrupt::Lost {
+                return Err(End::Lost);
             }
+            error!(
+                group = %self.settings.name,
+                position = led.committed.0,
+                "stopping without the last settlement: its events come again"
+            );
+            return Err(End::Stopped);
         }
         led.trouble.over(&self.settings.name, Doing::Settle);
         led.marked = false;

@@ -618,6 +618,7 @@ impl Store for MemoryStore {
                 head: group.head.clone(),
                 state: group.state,
                 fruitless: group.fruitless,
+                begun_by: None,
             })
         })
         .await

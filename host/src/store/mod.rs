@@ -286,6 +286,10 @@ pub struct Leadership {
     /// How many leaderships in a row, before this one, began work and ended
     /// without a settlement and without a clean end.
     pub fruitless: u32,
+    /// The host that recorded the head's attempt as begun, in a store where a
+    /// host can lose its lock and live on: [`Store::has_shown_itself`] tells
+    /// whether it does.
+    pub begun_by: Option<String>,
 }
 
 /// What a leader asks the log for.
@@ -660,6 +664,14 @@ pub trait Store: Send + Sync + 'static {
         group: &GroupName,
         host: &HostIdentity,
     ) -> Result<Leadership, StoreError>;
+
+    /// Whether a host, by its id, has shown itself since the group's present
+    /// leadership began. One that has did not die before that, whatever became of
+    /// its lock.
+    async fn has_shown_itself(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
+        let _ = (host, group);
+        Ok(false)
+    }
 
     /// Records a clean end: no leader, nothing in flight, not fruitless. A
     /// stale epoch is ignored.

@@ -10,6 +10,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use crate::event::{Epoch, Position};
 use crate::store::GroupState;
 
+/// How long the database may take to answer once attempts are interrupted.
+pub const LAST_ANSWER: Duration = Duration::from_secs(2);
+
 /// What a leader watches while it works.
 #[derive(Debug, Clone)]
 pub struct Signals {
@@ -103,6 +106,25 @@ impl Interrupts {
             () = &mut self.interrupt => Interrupt::Now,
         }
     }
+
+    /// The database's answer, unless the leadership is lost first, or the stop
+    /// has waited for it long enough. A database that never answers must hold up
+    /// neither.
+    pub(super) async fn answer<T>(
+        &mut self,
+        call: impl Future<Output = T>,
+    ) -> Result<T, Interrupt> {
+        let patience = async {
+            (&mut self.interrupt).await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        };
+        tokio::select! {
+            biased;
+            () = &mut self.lost => Err(Interrupt::Lost),
+            answer = call => Ok(answer),
+            () = patience => Err(Interrupt::Now),
+        }
+    }
 }
 
 impl Signals {
@@ -122,6 +144,17 @@ impl Signals {
             Ok(()) = self.control.changed() => {}
             Ok(()) = self.safe.changed() => {}
             () = limit => {}
+        }
+    }
+
+    /// The database's answer, unless the leadership is lost or the host stops
+    /// first: for what may be left undone.
+    pub(crate) async fn answer<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.lost.cancelled() => None,
+            () = self.stop.cancelled() => None,
+            answer = call => Some(answer),
         }
     }
 

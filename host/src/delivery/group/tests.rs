@@ -251,6 +251,16 @@ impl Rig {
         tokio::time::timeout(DAY, called).await.expect("never called").unwrap();
     }
 
+    /// Waits until the database has been asked for this.
+    async fn asked(&self, operation: Operation) {
+        let asked = async {
+            while self.store.calls(operation) == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(DAY / 2, asked).await.expect("never asked");
+    }
+
     /// Waits until the cursor is committed at or beyond a position.
     async fn settled(&self, position: i64) {
         self.until(|_, cursor, head| cursor >= Position(position) && head.is_none()).await;
@@ -445,6 +455,47 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
     assert_eq!((&mut running.task).await.unwrap(), End::Lost);
     assert!(rig.seen().await.is_empty());
     rig.until(|_, cursor, _| cursor == Position::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_lost_its_lock_waits_for_no_answer() {
+    for call in [Operation::Fetch, Operation::BeginWork, Operation::Settle] {
+        let rig = Rig::new(3, |_, _| Act::Succeed).await;
+        rig.store.fail(call, Fault::Slow(DAY), 1);
+        let mut running = rig.start().await;
+        rig.asked(call).await;
+        running.lost.cancel();
+        let ended = tokio::time::timeout(Duration::from_millis(1), &mut running.task).await;
+        assert_eq!(ended.expect("it waits").unwrap(), End::Lost, "{call:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_the_last_answer_only_so_long() {
+    let rig = Rig::new(3, |_, _| Act::Succeed).await;
+    rig.store.fail(Operation::Settle, Fault::Slow(DAY), 1);
+    let mut running = rig.start().await;
+    rig.asked(Operation::Settle).await;
+    running.stop.cancel();
+    let early = tokio::time::timeout(DAY / 2, &mut running.task).await;
+    assert!(early.is_err(), "within the grace period the settlement is waited for");
+    running.interrupt.cancel();
+    let ended = tokio::time::timeout(LAST_ANSWER * 2, &mut running.task).await;
+    assert_eq!(ended.expect("it waits").unwrap(), End::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_events_that_nobody_will_handle() {
+    for call in [Operation::Fetch, Operation::BeginWork] {
+        let rig = Rig::new(3, |_, _| Act::Succeed).await;
+        rig.store.fail(call, Fault::Slow(DAY), 1);
+        let mut running = rig.start().await;
+        rig.asked(call).await;
+        running.stop.cancel();
+        let ended = tokio::time::timeout(Duration::from_millis(1), &mut running.task).await;
+        assert_eq!(ended.expect("it waits").unwrap(), End::Stopped, "{call:?}");
+        assert!(rig.calls().is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]

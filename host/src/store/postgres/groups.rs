@@ -149,7 +149,7 @@ pub(super) async fn begin_leadership(
          UPDATE event_host.consumer_groups
          SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
          WHERE name = $4
-         RETURNING epoch, position, state, fruitless, settled, ",
+         RETURNING epoch, position, state, fruitless, settled, head_begun_by, ",
         head_columns!()
     ))
     .bind(&host.id)
@@ -165,8 +165,26 @@ pub(super) async fn begin_leadership(
         state: read_state(row.try_get_unchecked(2)?)?,
         fruitless: count(&row, 3)?,
         settled: row.try_get_unchecked(4)?,
-        head: read_head(&row, 5)?,
+        begun_by: row.try_get_unchecked(5)?,
+        head: read_head(&row, 6)?,
     })
+}
+
+/// Both times are the server's.
+pub(super) async fn has_shown_itself(
+    connection: &mut PgConnection,
+    host: &str,
+    group: &GroupName,
+) -> Result<bool, Broken> {
+    Ok(sqlx::query_scalar(
+        "SELECT EXISTS (
+             SELECT FROM event_host.hosts h, event_host.consumer_groups g
+             WHERE h.id = $1 AND g.name = $2 AND h.seen_at > g.leader_since)",
+    )
+    .bind(host)
+    .bind(group.as_str())
+    .fetch_one(connection)
+    .await?)
 }
 
 pub(super) async fn end_leadership(
@@ -215,7 +233,8 @@ pub(super) async fn begin_attempt(
     let statement = sqlx::query(
         "UPDATE event_host.consumer_groups
          SET head_position = $1, head_attempt = $2, head_due_at = $3,
-             head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6
+             head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
+             head_begun_by = leader
          WHERE name = $7 AND epoch = $8 AND settled = $9",
     );
     let done = bind_head(statement, Some(&head))

@@ -105,10 +105,10 @@ impl Horizon {
         }
         // Writers end in any order, so a later look may be through first; what
         // it covers includes all before it.
-        if let Some(done) = self.pending.iter().rposition(|pending| pending.writers.is_empty())
-            && let Some(last) = self.pending.drain(..=done).last()
-        {
-            self.decide(last.last_position, last.last_position);
+        if let Some(done) = self.pending.iter().rposition(|pending| pending.writers.is_empty()) {
+            let decided = self.pending[done].last_position;
+            self.pending.drain(..=done);
+            self.decide(decided, decided);
         }
         if last_position > self.decided {
             // Where nothing was drawn since the newest, who came meanwhile is no

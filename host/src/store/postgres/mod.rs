@@ -216,6 +216,12 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "lead a group", |c| groups::begin_leadership(c, group, host))
     }
 
+    async fn has_shown_itself(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
+        on_shared!(self.connections, "see whether a host lives", |c| {
+            groups::has_shown_itself(c, host, group)
+        })
+    }
+
     async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
         on_shared!(self.connections, "end the leadership of a group", |c| {
             groups::end_leadership(c, group, epoch)

@@ -125,8 +125,8 @@ async fn write_state(
         .iter()
         .map(|write| ((kept(&write.scope), kept(&write.key)), write.value.as_deref()))
         .collect();
-    let mut set: (Vec<&str>, Vec<&str>, Vec<&[u8]>) = Default::default();
-    let mut delete: (Vec<&str>, Vec<&str>) = Default::default();
+    let mut set = (Vec::<&str>::new(), Vec::<&str>::new(), Vec::<&[u8]>::new());
+    let mut delete = (Vec::<&str>::new(), Vec::<&str>::new());
     for ((scope, key), value) in &last_of_each_key {
         match value {
             Some(value) => {

@@ -178,6 +178,7 @@ pub(super) async fn begin_leadership(
         position: Position(row.try_get_unchecked(1)?),
         state: read_state(&text(&row, 2)?)?,
         fruitless: count(&row, 3)?,
+        begun_by: None,
         settled: row.try_get_unchecked(4)?,
         head: read_head(&row, 5)?,
     })
