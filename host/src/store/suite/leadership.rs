@@ -7,7 +7,7 @@ use tokio::sync::Barrier;
 use super::TestDatabase;
 use super::samples::{
     dead, event, fetch_all, group, head, host, led, letters, publish_some, settings, settlement,
-    try_lock, write,
+    try_lock, until, write,
 };
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::{GroupState, Head, Leadership, Settled, Settlement, Start};
@@ -212,7 +212,7 @@ pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDat
     }
     drop(first);
     for name in ["a", "b"] {
-        assert!(try_lock(&mut second, &group(name)).await);
+        until(name, async || try_lock(&mut second, &group(name)).await).await;
     }
 }
 
@@ -281,7 +281,8 @@ pub async fn a_leader_is_shown_only_while_it_holds_the_lock(database: &dyn TestD
 
     // As a process that dies does.
     drop(session);
-    assert_eq!(watching.group(&name).await.unwrap().leader, None);
+    let gone = async || watching.group(&name).await.unwrap().leader.is_none();
+    until("the lock is free", gone).await;
     assert_eq!(watching.status().await.unwrap().groups[0].leader, None);
 
     let mut session = leading.lock_session(&host("one")).await.unwrap();

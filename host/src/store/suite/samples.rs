@@ -1,6 +1,7 @@
 //! Events, groups and settlements for the tests, and short ways to ask a store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -189,4 +190,16 @@ pub(super) async fn try_lock(session: &mut Box<dyn LockSession>, group: &GroupNa
 
 pub(super) fn ids(events: &[LogEvent]) -> Vec<&str> {
     events.iter().map(|event| event.event.id.as_str()).collect()
+}
+
+/// Looks again and again until it is so, for what another process does a little
+/// later.
+pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let looking = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let looked = tokio::time::timeout(Duration::from_secs(20), looking).await;
+    assert!(looked.is_ok(), "not within 20 s: {what}");
 }
