@@ -13,5 +13,6 @@ mod delivery;
 mod faults;
 mod leadership;
 mod operation;
+mod postgres;
 mod replay;
 mod sandbox;
