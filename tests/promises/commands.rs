@@ -5,7 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tests::{Handler, Rig, Settings, event, guest_file};
+use tests::{Handler, Rig, Settings, Store, event, guest_file};
+
+tests::on_both_stores! {
+    migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it,
+    a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was,
+    a_subscription_that_grew_reaches_later_events_and_no_earlier_ones,
+    a_listing_is_cut_at_its_limit_and_says_how_to_go_on,
+}
 
 fn tally() -> Settings {
     Settings::of([Handler::new("tally", "tally", &["a"])])
@@ -79,12 +86,13 @@ fn invoke_refuses_what_is_no_event_or_no_component() {
     assert_eq!(complaint, "error: none.wasm: there is no such file\n");
 }
 
-#[test]
-fn migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it() {
-    let rig = Rig::new(&tally().top("migrate = false"));
+fn migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it(store: Store) {
+    let rig = Rig::on(store, &tally().top("migrate = false"));
     let complaint = rig.host(["run", "--drain"]).failed(1);
     assert!(complaint.contains("host migrate"), "{complaint}");
-    assert!(!rig.database().exists());
+    if store == Store::Sqlite {
+        assert!(!rig.database().exists());
+    }
     let said = rig.host(["migrate"]).ok();
     assert!(said.contains("0001"), "{said}");
     let again = rig.host(["migrate"]).ok();
@@ -94,8 +102,7 @@ fn migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it() {
     assert_eq!(rig.state("tally", "count"), 1);
 }
 
-#[test]
-fn a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was() {
+fn a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was(store: Store) {
     let at = |name: &str, start: &str| {
         Handler::new(name, "tally", &["a"]).set(&format!("start = {start}"))
     };
@@ -105,7 +112,7 @@ fn a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was() {
         at("position", "3"),
         at("time", "2026-01-04T00:00:00Z"),
     ]);
-    let rig = Rig::new(&settings);
+    let rig = Rig::on(store, &settings);
     let dated = |day: i64| {
         tests::with(event("a", day, json!(null)), "time", format!("2026-01-0{day}T00:00:00Z"))
     };
@@ -118,9 +125,8 @@ fn a_new_group_begins_where_it_is_told_and_an_old_one_goes_on_where_it_was() {
     assert_eq!(counts(), [6, 1, 3, 3]);
 }
 
-#[test]
-fn a_subscription_that_grew_reaches_later_events_and_no_earlier_ones() {
-    let rig = Rig::new(&tally());
+fn a_subscription_that_grew_reaches_later_events_and_no_earlier_ones(store: Store) {
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 1, json!(null)), event("b", 2, json!(null))]);
     rig.drain();
     assert_eq!(rig.group("tally")["position"], 2, "what concerns others is passed");
@@ -151,9 +157,8 @@ fn a_reader_that_leaves_early_is_no_trouble() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
-#[test]
-fn a_listing_is_cut_at_its_limit_and_says_how_to_go_on() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["a"])]));
+fn a_listing_is_cut_at_its_limit_and_says_how_to_go_on(store: Store) {
+    let rig = Rig::on(store, &Settings::of([Handler::new("chaos", "chaos", &["a"])]));
     let events: Vec<Value> = (0..5).map(|n| event("a", n, json!({ "do": "reject" }))).collect();
     rig.publish(&events);
     rig.drain();

@@ -5,15 +5,26 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Client, Handler, PATIENCE, Rig, Settings, event, wait_until};
+use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+
+tests::on_both_stores! {
+    what_sql_clients_commit_is_handled_and_what_they_roll_back_is_not,
+    an_open_transaction_that_wrote_nothing_holds_nothing_up,
+    events_of_many_publishers_at_once_are_each_handled_once,
+    a_batch_that_is_open_when_the_cursor_is_moved_commits_nothing,
+    a_host_that_was_frozen_goes_on_and_the_freeze_counts_no_attempt,
+    a_cursor_beyond_the_log_is_an_error_that_says_what_to_do,
+    a_line_that_is_typed_is_published_while_the_input_is_still_open,
+    hosts_with_different_handlers_share_a_database_and_leave_each_other_alone,
+}
 
 fn tally() -> Settings {
     Settings::of([Handler::new("tally", "tally", &["a"]).attempts(1)])
 }
 
 /// A rig with an idle host, whose group has handled one event.
-fn idle() -> (Rig, tests::Running) {
-    let rig = Rig::new(&tally());
+fn idle(store: Store) -> (Rig, tests::Running) {
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 0, json!(null))]);
     let host = rig.spawn_run();
     wait_until("the first is handled", PATIENCE, || rig.state("tally", "count") == 1);
@@ -23,9 +34,8 @@ fn idle() -> (Rig, tests::Running) {
 const INSERT: &str = "INSERT INTO events (type, data) VALUES ('a', '{}')";
 
 // Promises 1 and 5.
-#[test]
-fn what_sql_clients_commit_is_handled_and_what_they_roll_back_is_not() {
-    let (rig, host) = idle();
+fn what_sql_clients_commit_is_handled_and_what_they_roll_back_is_not(store: Store) {
+    let (rig, host) = idle(store);
     let mut client = Client::new(&rig);
     for round in 0..20 {
         client.execute("BEGIN");
@@ -43,9 +53,8 @@ fn what_sql_clients_commit_is_handled_and_what_they_roll_back_is_not() {
 }
 
 // Promise 5.
-#[test]
-fn an_open_transaction_that_wrote_nothing_holds_nothing_up() {
-    let (rig, host) = idle();
+fn an_open_transaction_that_wrote_nothing_holds_nothing_up(store: Store) {
+    let (rig, host) = idle(store);
     let mut reader = Client::new(&rig);
     reader.execute("BEGIN");
     reader.execute("SELECT count(*) FROM events");
@@ -60,9 +69,8 @@ fn an_open_transaction_that_wrote_nothing_holds_nothing_up() {
 }
 
 // Promise 1.
-#[test]
-fn events_of_many_publishers_at_once_are_each_handled_once() {
-    let (rig, host) = idle();
+fn events_of_many_publishers_at_once_are_each_handled_once(store: Store) {
+    let (rig, host) = idle(store);
     let file: String = (0..200).map(|n| format!("{}\n", event("a", n, json!(null)))).collect();
     rig.write("many.jsonl", file);
     std::thread::scope(|scope| {
@@ -85,7 +93,7 @@ fn events_of_many_publishers_at_once_are_each_handled_once() {
 // Promises 7 and 18.
 #[test]
 fn a_database_that_another_program_locks_is_waited_for_and_counts_no_attempt() {
-    let (rig, host) = idle();
+    let (rig, host) = idle(Store::Sqlite);
     let mut other = Client::new(&rig);
     other.execute("BEGIN IMMEDIATE");
     other.execute(INSERT);
@@ -109,9 +117,8 @@ fn a_database_that_another_program_locks_is_waited_for_and_counts_no_attempt() {
 }
 
 // Promise 3.
-#[test]
-fn a_batch_that_is_open_when_the_cursor_is_moved_commits_nothing() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])]));
+fn a_batch_that_is_open_when_the_cursor_is_moved_commits_nothing(store: Store) {
+    let rig = Rig::on(store, &Settings::of([Handler::new("chaos", "chaos", &["command"])]));
     let slow = json!([
         { "do": "log", "line": "begun" },
         { "do": "count", "key": "count" },
@@ -132,11 +139,13 @@ fn a_batch_that_is_open_when_the_cursor_is_moved_commits_nothing() {
 }
 
 // Promises 3 and 7.
-#[test]
-fn a_host_that_was_frozen_goes_on_and_the_freeze_counts_no_attempt() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])
-        .attempts(1)
-        .set("limits.timeout = \"60s\"")]));
+fn a_host_that_was_frozen_goes_on_and_the_freeze_counts_no_attempt(store: Store) {
+    let rig = Rig::on(
+        store,
+        &Settings::of([Handler::new("chaos", "chaos", &["command"])
+            .attempts(1)
+            .set("limits.timeout = \"60s\"")]),
+    );
     let slow = json!([
         { "do": "log", "line": "begun" },
         { "do": "sleep", "ms": 500 },
@@ -162,9 +171,8 @@ fn a_host_that_was_frozen_goes_on_and_the_freeze_counts_no_attempt() {
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn a_cursor_beyond_the_log_is_an_error_that_says_what_to_do() {
-    let rig = Rig::new(&tally());
+fn a_cursor_beyond_the_log_is_an_error_that_says_what_to_do(store: Store) {
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 1, json!(null))]);
     rig.drain();
     // As after the log was put back to an older state.
@@ -178,9 +186,8 @@ fn a_cursor_beyond_the_log_is_an_error_that_says_what_to_do() {
     assert_eq!(rig.state("tally", "count"), 2);
 }
 
-#[test]
-fn a_line_that_is_typed_is_published_while_the_input_is_still_open() {
-    let (rig, host) = idle();
+fn a_line_that_is_typed_is_published_while_the_input_is_still_open(store: Store) {
+    let (rig, host) = idle(store);
     let mut publish = rig
         .command(["publish", "--file", "-"])
         .stdin(std::process::Stdio::piped())
@@ -199,10 +206,14 @@ fn a_line_that_is_typed_is_published_while_the_input_is_still_open() {
     host.stop();
 }
 
-#[test]
-fn hosts_with_different_handlers_share_a_database_and_leave_each_other_alone() {
-    let rig = Rig::new(&tally());
-    rig.write("other.toml", Settings::of([Handler::new("other", "tally", &["a"])]).to_toml());
+fn hosts_with_different_handlers_share_a_database_and_leave_each_other_alone(store: Store) {
+    let rig = Rig::on(store, &tally());
+    let other = Settings::of([Handler::new("other", "tally", &["a"])]);
+    let other = match store {
+        Store::Sqlite => other,
+        Store::Postgres => other.top(&format!("database = {:?}", rig.url())),
+    };
+    rig.write("other.toml", other.to_toml());
     let events: Vec<Value> = (0..500).map(|n| event("a", n, json!(null))).collect();
     rig.publish(&events);
     let one = rig.spawn(&["run"]);

@@ -4,7 +4,22 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Handler, PATIENCE, Rig, Settings, event, wait_until};
+use tests::{Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+
+tests::on_both_stores! {
+    what_does_not_exist_is_said_by_name,
+    a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there,
+    what_is_published_comes_out_as_it_went_in,
+    a_stop_lets_the_event_under_way_finish_and_settles_it,
+    the_grace_period_ends_what_still_runs_and_counts_no_attempt,
+    a_second_signal_exits_at_once,
+    an_idle_host_stops_at_once_also_by_ctrl_c,
+    status_says_who_leads_how_far_it_is_and_what_holds_it_up,
+    a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second,
+    a_pause_outlives_a_restart_and_drain_does_not_wait_for_it,
+    a_group_is_not_removed_while_it_has_dead_letters_or_a_leader,
+    the_log_is_quiet_while_events_flow,
+}
 
 fn tally() -> Settings {
     Settings::of([Handler::new("tally", "tally", &["a"])])
@@ -201,9 +216,8 @@ fn a_database_of_a_newer_version_is_refused_and_left_as_it_is() {
     assert_eq!(rig.number("SELECT count(*) FROM events"), 1);
 }
 
-#[test]
-fn what_does_not_exist_is_said_by_name() {
-    let rig = Rig::new(&tally());
+fn what_does_not_exist_is_said_by_name(store: Store) {
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 1, json!(null))]);
     rig.drain();
     for arguments in [
@@ -280,9 +294,8 @@ fn a_file_with_a_broken_line_is_refused_with_the_lines_number_and_published_not_
     complains(&rig.host(["publish", "--file", "."]).failed(1), &["directory"]);
 }
 
-#[test]
-fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there() {
-    let rig = Rig::new(&tally());
+fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there(store: Store) {
+    let rig = Rig::on(store, &tally());
     let mut lines: Vec<String> =
         (0..2_500).map(|n| event("a", n, json!(null)).to_string()).collect();
     let good = std::mem::replace(&mut lines[2_200], "{".to_owned());
@@ -299,9 +312,8 @@ fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there() {
     assert_eq!(rig.numbers(distinct), [2_500, 2_500]);
 }
 
-#[test]
-fn what_is_published_comes_out_as_it_went_in() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["*"]).attempts(1)]));
+fn what_is_published_comes_out_as_it_went_in(store: Store) {
+    let rig = Rig::on(store, &Settings::of([Handler::new("chaos", "chaos", &["*"]).attempts(1)]));
     let mut whole = event("a", "1", json!({ "do": "reject" }));
     for (attribute, value) in [
         ("time", json!("2020-02-29T23:59:59Z")),
@@ -356,9 +368,8 @@ fn what_is_published_comes_out_as_it_went_in() {
 }
 
 // Promise 17.
-#[test]
-fn a_stop_lets_the_event_under_way_finish_and_settles_it() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])]));
+fn a_stop_lets_the_event_under_way_finish_and_settles_it(store: Store) {
+    let rig = Rig::on(store, &Settings::of([Handler::new("chaos", "chaos", &["command"])]));
     let slow = json!([
         { "do": "log", "line": "begun" },
         { "do": "sleep", "ms": 1500 },
@@ -375,10 +386,10 @@ fn a_stop_lets_the_event_under_way_finish_and_settles_it() {
 }
 
 /// A rig whose handler is under way for an hour, if nobody stops it.
-fn under_way(grace: &str) -> (Rig, tests::Running) {
+fn under_way(store: Store, grace: &str) -> (Rig, tests::Running) {
     let handler =
         Handler::new("chaos", "chaos", &["command"]).set("limits.timeout = \"1h\"").attempts(1);
-    let rig = Rig::new(&Settings::of([handler]).top(&format!("grace = {grace:?}")));
+    let rig = Rig::on(store, &Settings::of([handler]).top(&format!("grace = {grace:?}")));
     let done = json!({ "do": "count", "key": "before" });
     let long = json!([{ "do": "log", "line": "begun" }, { "do": "sleep", "ms": 3_000_000 }]);
     rig.publish(&[event("command", 1, done), event("command", 2, long)]);
@@ -388,9 +399,8 @@ fn under_way(grace: &str) -> (Rig, tests::Running) {
 }
 
 // Promise 17.
-#[test]
-fn the_grace_period_ends_what_still_runs_and_counts_no_attempt() {
-    let (rig, mut host) = under_way("1s");
+fn the_grace_period_ends_what_still_runs_and_counts_no_attempt(store: Store) {
+    let (rig, mut host) = under_way(store, "1s");
     host.sigterm();
     let stopping = std::time::Instant::now();
     let status = host.wait_within(Duration::from_secs(10));
@@ -403,9 +413,8 @@ fn the_grace_period_ends_what_still_runs_and_counts_no_attempt() {
 }
 
 // Promise 17.
-#[test]
-fn a_second_signal_exits_at_once() {
-    let (rig, mut host) = under_way("1h");
+fn a_second_signal_exits_at_once(store: Store) {
+    let (rig, mut host) = under_way(store, "1h");
     host.sigterm();
     host.wait_for_log("it stops", |line| {
         line["message"].as_str().is_some_and(|text| text.starts_with("stopping"))
@@ -418,9 +427,8 @@ fn a_second_signal_exits_at_once() {
 }
 
 // Promise 17.
-#[test]
-fn an_idle_host_stops_at_once_also_by_ctrl_c() {
-    let rig = Rig::new(&tally());
+fn an_idle_host_stops_at_once_also_by_ctrl_c(store: Store) {
+    let rig = Rig::on(store, &tally());
     let mut host = rig.spawn_run();
     host.wait_until_leading("tally");
     host.interrupt();
@@ -428,14 +436,16 @@ fn an_idle_host_stops_at_once_also_by_ctrl_c() {
 }
 
 // Promise 19.
-#[test]
-fn status_says_who_leads_how_far_it_is_and_what_holds_it_up() {
-    let rig = Rig::new(&Settings::of([
-        Handler::new("waiting", "chaos", &["command"])
-            .set("retry = { initial = \"1h\", max = \"1h\", jitter = 0 }"),
-        Handler::new("tally", "tally", &["command"]),
-        Handler::new("paused", "tally", &["command"]),
-    ]));
+fn status_says_who_leads_how_far_it_is_and_what_holds_it_up(store: Store) {
+    let rig = Rig::on(
+        store,
+        &Settings::of([
+            Handler::new("waiting", "chaos", &["command"])
+                .set("retry = { initial = \"1h\", max = \"1h\", jitter = 0 }"),
+            Handler::new("tally", "tally", &["command"]),
+            Handler::new("paused", "tally", &["command"]),
+        ]),
+    );
     rig.publish(&[event("nothing", 0, json!(null))]);
     let host = rig.spawn_run();
     host.wait_until_leading("paused");
@@ -481,10 +491,9 @@ fn status_says_who_leads_how_far_it_is_and_what_holds_it_up() {
     host.stop();
 }
 
-#[test]
-fn a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second() {
+fn a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second(store: Store) {
     const SOON: Duration = Duration::from_millis(1_500);
-    let rig = Rig::new(&tally());
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 1, json!(null)), event("a", 2, json!(null))]);
     let host = rig.spawn_run();
     rig.wait_until_handled("tally", 2);
@@ -505,9 +514,8 @@ fn a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second() {
     host.stop();
 }
 
-#[test]
-fn a_pause_outlives_a_restart_and_drain_does_not_wait_for_it() {
-    let rig = Rig::new(&tally());
+fn a_pause_outlives_a_restart_and_drain_does_not_wait_for_it(store: Store) {
+    let rig = Rig::on(store, &tally());
     rig.publish(&[event("a", 1, json!(null))]);
     rig.drain();
     let _ = rig.host(["groups", "pause", "tally"]).ok();
@@ -519,9 +527,8 @@ fn a_pause_outlives_a_restart_and_drain_does_not_wait_for_it() {
     assert_eq!(rig.state("tally", "count"), 2);
 }
 
-#[test]
-fn a_group_is_not_removed_while_it_has_dead_letters_or_a_leader() {
-    let rig = Rig::new(&Settings::of([Handler::new("chaos", "chaos", &["command"])]));
+fn a_group_is_not_removed_while_it_has_dead_letters_or_a_leader(store: Store) {
+    let rig = Rig::on(store, &Settings::of([Handler::new("chaos", "chaos", &["command"])]));
     let count = json!({ "do": "count", "key": "count" });
     rig.publish(&[event("command", 1, json!({ "do": "reject" })), event("command", 2, count)]);
     let host = rig.spawn_run();
@@ -539,9 +546,8 @@ fn a_group_is_not_removed_while_it_has_dead_letters_or_a_leader() {
     complains(&rig.host(["groups", "show", "chaos"]).failed(1), &["group `chaos` not found"]);
 }
 
-#[test]
-fn the_log_is_quiet_while_events_flow() {
-    let rig = Rig::new(&tally());
+fn the_log_is_quiet_while_events_flow(store: Store) {
+    let rig = Rig::on(store, &tally());
     let events: Vec<Value> = (0..500).map(|n| event("a", n, json!(null))).collect();
     rig.publish(&events);
     let log = rig.drain();

@@ -5,15 +5,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Finished, Handler, Rig, Settings, event, wait_until, with};
+use tests::{Finished, Handler, Rig, Settings, Store, event, wait_until, with};
+
+tests::on_both_stores! {
+    of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found,
+    two_who_replay_all_split_the_work,
+    with_json_a_replay_of_nothing_is_an_empty_list,
+    with_json_a_dry_run_lists_what_it_would_replay,
+    a_replay_that_is_killed_leaves_each_letter_dead_or_queued,
+    a_rate_spreads_a_replay_over_time,
+    a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was,
+    what_fails_again_after_a_replay_is_a_new_dead_letter,
+    a_payload_can_be_edited_when_it_is_replayed,
+    a_dry_run_says_what_it_would_do_and_changes_nothing,
+    dead_letters_are_listed_replayed_and_discarded_while_the_host_runs,
+}
 
 fn rejecting() -> Settings {
     Settings::of([Handler::new("chaos", "chaos", &["command"]).attempts(1)])
 }
 
 /// A rig whose group `chaos` gave up on so many events. No host runs.
-fn with_dead_letters(count: usize) -> Rig {
-    let rig = Rig::new(&rejecting());
+fn with_dead_letters(store: Store, count: usize) -> Rig {
+    let rig = Rig::on(store, &rejecting());
     let events: Vec<Value> =
         (0..count).map(|n| event("command", n, json!({ "do": "reject", "text": "no" }))).collect();
     rig.publish(&events);
@@ -31,10 +45,9 @@ fn twice(rig: &Rig, arguments: &[&str]) -> [Finished; 2] {
     })
 }
 
-#[test]
-fn of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found() {
+fn of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found(store: Store) {
     const ROUNDS: usize = 20;
-    let rig = with_dead_letters(ROUNDS);
+    let rig = with_dead_letters(store, ROUNDS);
     for id in 1..=ROUNDS {
         let mut both = twice(&rig, &["dlq", "replay", &id.to_string()]);
         both.sort_by_key(|finished| finished.code);
@@ -49,10 +62,9 @@ fn of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found() 
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn two_who_replay_all_split_the_work() {
+fn two_who_replay_all_split_the_work(store: Store) {
     const LETTERS: usize = 600;
-    let rig = with_dead_letters(LETTERS);
+    let rig = with_dead_letters(store, LETTERS);
     let both = twice(&rig, &["dlq", "replay", "--group", "chaos", "--all", "--json"]);
     let mut ids = Vec::new();
     for finished in both {
@@ -67,17 +79,15 @@ fn two_who_replay_all_split_the_work() {
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn with_json_a_replay_of_nothing_is_an_empty_list() {
-    let rig = with_dead_letters(1);
+fn with_json_a_replay_of_nothing_is_an_empty_list(store: Store) {
+    let rig = with_dead_letters(store, 1);
     let all = ["dlq", "replay", "--group", "chaos", "--all"];
     assert_eq!(rig.json(&all).as_array().map(Vec::len), Some(1));
     assert_eq!(rig.json(&all), json!([]));
 }
 
-#[test]
-fn with_json_a_dry_run_lists_what_it_would_replay() {
-    let rig = with_dead_letters(2);
+fn with_json_a_dry_run_lists_what_it_would_replay(store: Store) {
+    let rig = with_dead_letters(store, 2);
     let ids = |arguments: &[&str]| -> Vec<Value> {
         let list = rig.json(arguments);
         list.as_array().expect("a list").iter().map(|one| one["id"].clone()).collect()
@@ -86,10 +96,9 @@ fn with_json_a_dry_run_lists_what_it_would_replay() {
     assert_eq!(ids(&["dlq", "replay", "--group", "chaos", "--all", "--dry-run"]), [1, 2]);
 }
 
-#[test]
-fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued() {
+fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued(store: Store) {
     const LETTERS: i64 = 2_000;
-    let rig = with_dead_letters(LETTERS as usize);
+    let rig = with_dead_letters(store, LETTERS as usize);
     let mut before = LETTERS;
     let mut broken_off = 0;
     for _ in 0..10 {
@@ -118,9 +127,8 @@ fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued() {
     assert_eq!(rig.numbers(copies), [LETTERS, LETTERS]);
 }
 
-#[test]
-fn a_rate_spreads_a_replay_over_time() {
-    let rig = with_dead_letters(6);
+fn a_rate_spreads_a_replay_over_time(store: Store) {
+    let rig = with_dead_letters(store, 6);
     let begun = Instant::now();
     let _ = rig.host(["dlq", "replay", "--group", "chaos", "--all", "--rate", "5"]).ok();
     let took = begun.elapsed();
@@ -128,8 +136,7 @@ fn a_rate_spreads_a_replay_over_time() {
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was() {
+fn a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was(store: Store) {
     let settings = |env: &str| {
         Settings::of([
             Handler::new("failed", "chaos", &["command"]).attempts(1).set(env),
@@ -137,7 +144,7 @@ fn a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was() {
             Handler::new("all", "tally", &["command"]),
         ])
     };
-    let rig = Rig::new(&settings("allow.env = { BROKEN = \"yes\" }"));
+    let rig = Rig::on(store, &settings("allow.env = { BROKEN = \"yes\" }"));
     let mut published = event(
         "command",
         "the id",
@@ -178,15 +185,14 @@ fn a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was() {
     assert_eq!(replayed["extensions"], json!({ "flag": false, "number": 2_147_483_647 }));
     assert_eq!(replayed["attempt"], 1);
     let data = "SELECT count(*) FROM (SELECT data, source, time FROM events
-                WHERE id = 'the id' GROUP BY data, source, time)";
+                WHERE id = 'the id' GROUP BY data, source, time) AS copies";
     assert_eq!(rig.number(data), 1, "the copy is the same");
     assert_eq!(rig.state("all", "count"), 1);
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn what_fails_again_after_a_replay_is_a_new_dead_letter() {
-    let rig = with_dead_letters(1);
+fn what_fails_again_after_a_replay_is_a_new_dead_letter(store: Store) {
+    let rig = with_dead_letters(store, 1);
     let _ = rig.host(["dlq", "replay", "1"]).ok();
     rig.drain();
     let letters = rig.dead_letters();
@@ -196,9 +202,8 @@ fn what_fails_again_after_a_replay_is_a_new_dead_letter() {
     assert!(rig.host(["dlq", "replay", "1"]).failed(1).contains("dead letter 1 not found"));
 }
 
-#[test]
-fn a_payload_can_be_edited_when_it_is_replayed() {
-    let rig = with_dead_letters(2);
+fn a_payload_can_be_edited_when_it_is_replayed(store: Store) {
+    let rig = with_dead_letters(store, 2);
     let good = r#"{"do":"report","type":"seen"}"#;
     let _ = rig.host(["dlq", "replay", "1", "--data", good]).ok();
     rig.write("good.json", good);
@@ -210,9 +215,8 @@ fn a_payload_can_be_edited_when_it_is_replayed() {
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
 
-#[test]
-fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
-    let rig = with_dead_letters(3);
+fn a_dry_run_says_what_it_would_do_and_changes_nothing(store: Store) {
+    let rig = with_dead_letters(store, 3);
     let (before, events) = (rig.dead_letters(), "SELECT count(*) FROM events");
     let published = rig.number(events);
     let said = rig.host(["dlq", "replay", "--group", "chaos", "--all", "--dry-run"]).ok();
@@ -226,9 +230,8 @@ fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
     assert_eq!(rig.number(events), published);
 }
 
-#[test]
-fn dead_letters_are_listed_replayed_and_discarded_while_the_host_runs() {
-    let rig = Rig::new(&rejecting());
+fn dead_letters_are_listed_replayed_and_discarded_while_the_host_runs(store: Store) {
+    let rig = Rig::on(store, &rejecting());
     rig.publish(&[event("nothing", 0, json!(null))]);
     let host = rig.spawn_run();
     host.wait_until_leading("chaos");
