@@ -2,6 +2,7 @@
 //! real servers, with sessions that are held at known points.
 
 mod locks;
+mod log;
 
 use serde_json::Value;
 use tests::{Client, Running};
