@@ -121,7 +121,7 @@ async fn write_state(
 ) -> Result<(), Broken> {
     // A statement must not touch a row twice, so the last write of a key is
     // picked here.
-    let last_of_each_key: BTreeMap<(Cow<'_, str>, Cow<'_, str>), Option<&[u8]>> = writes
+    let last_of_each_key: BTreeMap<_, _> = writes
         .iter()
         .map(|write| ((kept(&write.scope), kept(&write.key)), write.value.as_deref()))
         .collect();
