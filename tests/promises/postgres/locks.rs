@@ -7,7 +7,6 @@ use super::{end_lock_sessions, times_said};
 
 // Promises 7 and 8.
 #[test]
-#[ignore = "a leader that loses its lock leaves its mark, which the next one counts as a crash"]
 fn a_leader_that_loses_its_lock_again_and_again_is_not_taken_for_one_that_crashes() {
     let rig = Rig::on(
         Store::Postgres,
