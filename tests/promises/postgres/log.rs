@@ -261,7 +261,6 @@ fn who_holds_the_log_up_is_named_once_and_its_end_is_said() {
 
 // Promise 19.
 #[test]
-#[ignore = "a transaction that was prepared since the server's start keeps its virtual id and is not found"]
 fn a_prepared_transaction_that_holds_the_log_up_is_named() {
     let (rig, host) = idle();
     let name = prepare(&rig);

@@ -51,8 +51,9 @@ pub(super) struct Horizon {
     pending: VecDeque<Pending>,
 }
 
-/// A prepared transaction has no process: the number of it is -1. An ordinary
-/// one that is prepared gets such an id in place of the one that it had.
+/// Whether a transaction was prepared before the server was last started. A
+/// transaction that is prepared keeps its id; a restart gives it one of process
+/// -1 in place of that.
 fn is_prepared(writer: &str) -> bool {
     writer.starts_with("-1/")
 }
@@ -99,7 +100,8 @@ impl Horizon {
                 here
             });
             if gone_ordinary {
-                // It may have ended, or it may be any of the prepared ones now.
+                // It may have ended, or it may be any of those that were prepared
+                // before a restart.
                 pending.writers.extend(writers.iter().filter(|w| is_prepared(w)).cloned());
             }
         }
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_was_prepared_still_holds_what_it_held() {
+    fn a_prepared_transaction_still_holds_what_it_held_after_a_restart() {
         let mut horizon = Horizon::default();
         took(&mut horizon, 5, &["3/1"]);
         assert_eq!(took(&mut horizon, 6, &["-1/700"]), 0, "it may be the one");

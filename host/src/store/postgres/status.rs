@@ -193,17 +193,24 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
 /// insert on the log for more than a second, the oldest first.
 pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHolder>, Broken> {
     let rows = sqlx::query(
-        "SELECT l.pid::bigint, p.gid,
+        "WITH locks AS (SELECT * FROM pg_lock_status() WHERE granted),
+         writers AS (
+             SELECT DISTINCT pid, virtualtransaction FROM locks
+             WHERE locktype = 'relation' AND relation = 'event_host.events'::regclass
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+               AND mode = 'RowExclusiveLock')
+         SELECT w.pid::bigint, p.gid,
                 coalesce(a.application_name, ''),
                 coalesce(a.usename, p.owner, '')::text,
                 extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
-         FROM (SELECT DISTINCT pid, virtualtransaction FROM pg_lock_status()
-               WHERE locktype = 'relation' AND relation = 'event_host.events'::regclass
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                 AND mode = 'RowExclusiveLock' AND granted) l
-         LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-         LEFT JOIN pg_prepared_xacts p
-                ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
+         FROM writers w
+         LEFT JOIN pg_stat_activity a ON a.pid = w.pid
+         -- Every transaction that writes holds a lock on its own number, by which
+         -- a prepared one is known.
+         LEFT JOIN locks own
+                ON w.pid IS NULL AND own.locktype = 'transactionid'
+               AND own.virtualtransaction = w.virtualtransaction
+         LEFT JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
          ORDER BY 5 DESC NULLS LAST",
     )
     .fetch_all(connection)
