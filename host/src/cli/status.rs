@@ -76,13 +76,15 @@ fn standing_by(host: &HostStatus, groups: &[GroupStatus]) -> Option<String> {
 /// The table of `status` and `groups list`.
 pub(super) fn print_groups(groups: &[GroupStatus]) -> std::io::Result<()> {
     let mut table = output::table([
-        "group", "state", "leader", "epoch", "position", "lag", "lag time", "retries", "dead",
+        "group", "state", "leader", "led for", "epoch", "position", "lag", "lag time", "retries",
+        "dead",
     ]);
     for group in groups {
         table.add_row([
             group.name.to_string(),
             group.state.as_str().to_owned(),
             leader(group),
+            led_for(group),
             group.epoch.to_string(),
             group.position.to_string(),
             group.lag_events.to_string(),
@@ -98,6 +100,16 @@ pub(super) fn print_groups(groups: &[GroupStatus]) -> std::io::Result<()> {
 pub(super) fn leader(group: &GroupStatus) -> String {
     match &group.leader {
         Some(leader) => format!("{} (pid {})", leader.host.hostname, leader.host.pid),
+        None => "-".to_owned(),
+    }
+}
+
+/// For how long its leader has led.
+fn led_for(group: &GroupStatus) -> String {
+    match &group.leader {
+        Some(leader) => {
+            seconds(Timestamp::now().duration_since(leader.since).as_secs_f64().max(0.0))
+        }
         None => "-".to_owned(),
     }
 }
