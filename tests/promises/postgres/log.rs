@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::{Client, Handler, PATIENCE, Rig, Running, Settings, Store, event, wait_until};
 
+use super::says;
+
 /// What a commit may take to be handled, on a machine that does much else.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -49,11 +51,6 @@ fn flows(rig: &Rig, client: &mut Client) {
 fn wait_until_held_up(rig: &Rig, host: &Running, by: &str) {
     host.wait_for_log("the log is held up", |line| says(line, &["the log is held up", by]));
     assert_eq!(handled(rig), Vec::<i64>::new());
-}
-
-fn says(line: &Value, fragments: &[&str]) -> bool {
-    let said = line["message"].as_str().unwrap_or_default();
-    fragments.iter().all(|fragment| said.contains(fragment))
 }
 
 /// Events of these positions, and no others, were handled once and in order.
@@ -343,5 +340,39 @@ fn a_locked_a_failing_a_paused_and_a_poisoned_group_slow_no_other() {
     operator.execute("COMMIT");
     wait_until("the locked group goes on", PATIENCE, || rig.state("locked", "count") == published);
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    host.stop();
+}
+
+// Promise 4.
+#[test]
+#[ignore = "settlements that wait for locked rows take every connection of the pool for 10 s each"]
+fn more_locked_groups_than_the_pool_has_connections_slow_no_other() {
+    const LOCKED: usize = 12;
+    let handlers = (0..LOCKED)
+        .map(|n| Handler::new(&format!("locked-{n}"), "tally", &["good"]).attempts(1))
+        .chain([Handler::new("innocent", "tally", &["good"])]);
+    let rig = Rig::on(Store::Postgres, &Settings::of(handlers).top("grace = \"0s\""));
+    let host = rig.spawn_run();
+    wait_until("it leads all groups", PATIENCE, || host.count_messages("leading") == LOCKED + 1);
+    let mut operator = Client::new(&rig);
+    operator.execute("BEGIN");
+    operator.execute("SELECT FROM consumer_groups WHERE name <> 'innocent' FOR UPDATE");
+    let mut client = Client::new(&rig);
+    let begun = Instant::now();
+    let mut published = 0;
+    while begun.elapsed() < Duration::from_secs(4) {
+        client.execute("INSERT INTO events (type) VALUES ('good')");
+        published += 1;
+        wait_until("the innocent group handles it at once", AT_ONCE, || {
+            rig.state("innocent", "count") == published
+        });
+    }
+    operator.execute("COMMIT");
+    for n in 0..LOCKED {
+        let group = format!("locked-{n}");
+        wait_until("the locked group goes on", PATIENCE, || {
+            rig.state(&group, "count") == published
+        });
+    }
     host.stop();
 }

@@ -4,8 +4,10 @@
 mod locks;
 mod log;
 
+use std::time::Duration;
+
 use serde_json::Value;
-use tests::{Client, Running};
+use tests::{Client, Rig, Running, wait_until};
 
 /// Whether a line is one that a guest logged.
 fn guest_says<'a>(text: &'a str) -> impl Fn(&Value) -> bool + 'a {
@@ -30,4 +32,49 @@ fn end_lock_sessions(client: &mut Client) -> i64 {
     client.number(&format!(
         "SELECT count(*) FROM ({LOCK_HOLDERS}) l WHERE pg_terminate_backend(l.pid::int)"
     ))
+}
+
+/// Keeps a record of every settlement of a group, in `public.settlements`: when,
+/// under which epoch, up to where.
+fn record_settlements(rig: &Rig) {
+    Client::new(rig).execute(
+        "CREATE TABLE public.settlements (
+             n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz DEFAULT clock_timestamp(),
+             epoch bigint, position bigint);
+         CREATE FUNCTION public.record_settlement() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO public.settlements (epoch, position) VALUES (new.epoch, new.position);
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER record AFTER UPDATE ON event_host.consumer_groups FOR EACH ROW
+         WHEN (old.settled <> new.settled) EXECUTE FUNCTION public.record_settlement();",
+    );
+}
+
+/// Checks that no settlement came after one of a later epoch, and that the
+/// cursor never moved back.
+fn expect_settlements_in_order(rig: &Rig) {
+    let out_of_order = rig.number(
+        "SELECT count(*) FROM public.settlements one JOIN public.settlements later ON later.n > one.n
+         WHERE later.epoch < one.epoch OR later.position < one.position",
+    );
+    assert_eq!(out_of_order, 0);
+}
+
+/// Checks that no advisory lock is held, as no host is left.
+fn expect_no_lock(client: &mut Client) {
+    wait_until("no lock is held", Duration::from_secs(2), || {
+        client.number(&format!("SELECT count(*) FROM ({LOCK_HOLDERS}) l")) == 0
+    });
+}
+
+/// Whether a host stands by.
+fn stands_by(line: &Value) -> bool {
+    line["message"] == "another host leads; standing by"
+}
+
+/// Whether a line says all of this.
+fn says(line: &Value, fragments: &[&str]) -> bool {
+    let said = line["message"].as_str().unwrap_or_default();
+    fragments.iter().all(|fragment| said.contains(fragment))
 }
