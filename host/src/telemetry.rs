@@ -25,8 +25,12 @@ pub enum LogFormat {
 }
 
 /// What is logged unless a filter says otherwise: the host and the handlers from
-/// `info` on, the libraries below them from `warn` on.
-pub const DEFAULT_FILTER: &str = "warn,event_host=info,guest=info";
+/// a level on (`info`, unless it is said), and of the libraries below them
+/// warnings. Without the server's own: a PostgreSQL server that goes down sends
+/// one on each connection, and what it means for whom the host says itself, once.
+fn from_level_on(level: &str) -> EnvFilter {
+    EnvFilter::new(format!("warn,sqlx::postgres::notice=error,event_host={level},guest={level}"))
+}
 
 /// A log filter that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +48,8 @@ pub struct InvalidFilter {
 /// When the filter cannot be parsed.
 pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), InvalidFilter> {
     let filter = match filter {
-        None => EnvFilter::new(DEFAULT_FILTER),
-        Some(level) if level.parse::<tracing::Level>().is_ok() => {
-            EnvFilter::new(format!("warn,event_host={level},guest={level}"))
-        }
+        None => from_level_on("info"),
+        Some(level) if level.parse::<tracing::Level>().is_ok() => from_level_on(level),
         Some(text) => EnvFilter::try_new(text).map_err(|reason| InvalidFilter {
             filter: text.to_owned(),
             reason: reason.to_string(),
