@@ -100,6 +100,41 @@ fn a_leader_whose_lock_session_ends_in_mid_batch_commits_nothing_more_and_says_s
     assert!(last_settled(&rig, 1) < 21, "it was under way when the lock was lost");
 }
 
+// Promises 3 and 10.
+#[test]
+#[ignore = "a leader that is refused begins to lead anew without a proof of its lock, again and again"]
+fn a_leader_that_has_not_noticed_the_loss_of_its_lock_does_not_take_the_group_back() {
+    const EVENTS: i64 = 3_000;
+    let rig = Rig::on(
+        Store::Postgres,
+        &Settings::of([Handler::new("tally", "tally", &["a"])
+            .attempts(1)
+            .set("batch.max_events = 2")]),
+    );
+    let events: Vec<Value> = (0..EVENTS).map(|n| event("a", n, json!(null))).collect();
+    rig.publish(&events);
+    record_settlements(&rig);
+    let hosts = [rig.spawn_run(), rig.spawn_run()];
+    let mut client = Client::new(&rig);
+    const LOSSES: usize = 3;
+    for loss in 1..=LOSSES {
+        // It settles all the time, and so is refused before its next heartbeat.
+        rig.wait_until_handled("tally", loss as i64 * 400);
+        assert_eq!(end_lock_sessions(&mut client), 1);
+        let one_of_them = || hosts.iter().map(|host| host.count_messages("leading")).sum::<usize>();
+        wait_until("another leadership begins", PATIENCE, || one_of_them() > loss);
+    }
+    rig.wait_until_handled("tally", EVENTS);
+    let epochs = rig.number("SELECT epoch FROM consumer_groups");
+    assert_eq!(epochs as usize, 1 + LOSSES, "one leadership for each loss");
+    for host in hosts {
+        host.stop();
+    }
+    assert_eq!(rig.state("tally", "count"), EVENTS);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    expect_settlements_in_order(&rig);
+}
+
 // Promises 3 and 11.
 #[test]
 fn a_leader_that_was_frozen_while_another_took_over_commits_nothing_and_stands_by() {
