@@ -3,6 +3,7 @@
 
 mod locks;
 mod log;
+mod restart;
 
 use std::time::Duration;
 
