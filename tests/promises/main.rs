@@ -11,6 +11,7 @@ mod commands;
 mod crash;
 mod delivery;
 mod faults;
+mod fire;
 mod leadership;
 mod operation;
 mod postgres;
