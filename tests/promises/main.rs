@@ -13,6 +13,7 @@ mod delivery;
 mod faults;
 mod fire;
 mod leadership;
+mod network;
 mod operation;
 mod postgres;
 mod replay;

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub struct Traffic {
     pub requests: u64,
     /// Bytes from the server, written to clients.
     pub replies: u64,
+    /// Connections turned away by [`Proxy::refuse`].
+    pub refused: u64,
 }
 
 /// One connection through a proxy. It may have ended.
@@ -110,6 +112,7 @@ struct State {
     opened: u64,
     requests: u64,
     replies: u64,
+    refused: u64,
     hold: Option<Hold>,
     /// How many holds there were, so that each has a number of its own.
     holds: u64,
@@ -155,6 +158,7 @@ impl Proxy {
                 opened: 0,
                 requests: 0,
                 replies: 0,
+                refused: 0,
                 hold: None,
                 holds: 0,
             }),
@@ -162,6 +166,25 @@ impl Proxy {
         });
         runtime.spawn(accept(listener, upstream, Arc::clone(&shared)));
         Self { address, shared, _runtime: runtime }
+    }
+
+    /// A proxy to the server of a PostgreSQL URL, and the URL that leads through
+    /// it; for sessions of this application name, which tells them apart.
+    ///
+    /// # Panics
+    /// When the URL does not name the server and its port.
+    #[must_use]
+    pub fn before(url: &str, application_name: &str) -> (Self, String) {
+        let (scheme, rest) = url.split_once("://").expect("a URL has a scheme");
+        let (authority, path) = rest.split_once('/').expect("the URL names a database");
+        let (user, server) = authority.rsplit_once('@').expect("the URL names a user");
+        let upstream = server.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+        let proxy = Self::start(upstream.unwrap_or_else(|| panic!("no server in {url}")));
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let address = proxy.address();
+        let url =
+            format!("{scheme}://{user}@{address}/{path}{mark}application_name={application_name}");
+        (proxy, url)
     }
 
     /// Where it listens.
@@ -185,6 +208,7 @@ impl Proxy {
             opened: state.opened,
             requests: state.requests,
             replies: state.replies,
+            refused: state.refused,
         }
     }
 
@@ -527,8 +551,12 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>
 
 /// One connection, from its acceptance to its end.
 async fn serve(mut client: TcpStream, upstream: SocketAddr, shared: &Shared) -> io::Result<()> {
-    if shared.lock().refusing {
-        return Ok(());
+    {
+        let mut state = shared.lock();
+        if state.refusing {
+            state.refused += 1;
+            return Ok(());
+        }
     }
     let mut server = timeout(CONNECT, TcpStream::connect(upstream)).await??;
     client.set_nodelay(true)?;

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::database::{Client, Place, Store};
 use crate::handlers::Settings;
+use crate::namespace::Namespace;
 use crate::process::{self, Finished, Running};
 use crate::{PATIENCE, wait_until};
 
@@ -169,6 +170,14 @@ impl Rig {
     pub fn spawn(&self, arguments: &[&str]) -> Running {
         let arguments = arguments.iter().chain(&["--log-format", "json"]);
         Running::start(&mut self.command(arguments))
+    }
+
+    /// [`Rig::spawn`], with the network of a namespace.
+    #[must_use]
+    pub fn spawn_inside(&self, namespace: &Namespace, arguments: &[&str]) -> Running {
+        let mut command = namespace.command(process::binary());
+        command.args(arguments).args(["--log-format", "json"]);
+        Running::start(command.current_dir(self.folder.path()).env_remove("HOST_LOG"))
     }
 
     /// A group, as `groups show` tells it.

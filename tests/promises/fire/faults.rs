@@ -110,7 +110,7 @@ impl<'a> Arena<'a> {
     }
 
     fn strike(&mut self, fault: Fault) {
-        let victim = self.random.usize(..self.hosts.len());
+        let victim = self.victim();
         match fault {
             Fault::Kill => {
                 let Host { running, .. } = self.hosts.swap_remove(victim);
@@ -136,8 +136,23 @@ impl<'a> Arena<'a> {
         }
     }
 
+    /// Mostly one that leads a group, as there is more to break.
+    fn victim(&mut self) -> usize {
+        let leading = self.client().texts(
+            "SELECT application_name FROM pg_stat_activity
+             WHERE pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
+        );
+        let leader = self.hosts.iter().position(|host| leading.contains(&host.name));
+        let any = self.random.usize(..self.hosts.len());
+        leader.filter(|_| self.random.u8(..4) > 0).unwrap_or(any)
+    }
+
+    fn client(&self) -> Client {
+        Client::of_url(&url_for(self.server, "tests"))
+    }
+
     fn end_sessions(&self, which: &str) {
-        Client::of_url(&url_for(self.server, "tests")).execute(&format!(
+        self.client().execute(&format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE application_name LIKE 'host-%' AND {which}"
         ));
