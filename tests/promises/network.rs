@@ -245,7 +245,7 @@ fn without_hints_an_event_still_comes_at_once() {
     let far = Far::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
     let host = far.lead(&["tally"]);
     let mut client = Client::new(&far.rig);
-    let mut listener = || {
+    let listener = || {
         wait_for("a session listens", PATIENCE, || {
             let listens = "SELECT client_port::bigint FROM pg_stat_activity
                            WHERE datname = current_database() AND query LIKE 'LISTEN%'";

@@ -34,7 +34,7 @@ fn bytes_pass_both_ways_and_are_counted() {
     first.ask(b"one");
     second.ask(&[7; 100_000]);
 
-    let total = Traffic { open: 2, opened: 2, requests: 100_003, replies: 100_003 };
+    let total = Traffic { open: 2, opened: 2, requests: 100_003, replies: 100_003, refused: 0 };
     wait_until("all is counted", PATIENCE, || proxy.traffic() == total);
 }
 
@@ -230,7 +230,8 @@ fn refused_clients_never_reach_the_server_and_others_stay() {
     Asking::connect(proxy.address()).end().unwrap();
     server.expect_none();
     old.ask(b"still here");
-    assert_eq!(proxy.traffic().opened, 1);
+    let Traffic { opened, refused, .. } = proxy.traffic();
+    assert_eq!((opened, refused), (1, 1));
 
     proxy.accept();
     let (mut new, _, _) = connect(&server, &proxy);
