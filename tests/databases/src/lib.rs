@@ -38,9 +38,16 @@ impl Database {
     /// # Panics
     /// When `DATABASE_URL` is not set, or the server does not create one.
     pub async fn create() -> Self {
-        let server = server();
-        let mut connection = connect(&server).await;
-        let database = Self::copy_of("template0", &server, &mut connection).await;
+        Self::create_on(&server()).await
+    }
+
+    /// [`Database::create`], on a server that a URL of one of its databases names.
+    ///
+    /// # Panics
+    /// When the server does not create one.
+    pub async fn create_on(server: &str) -> Self {
+        let mut connection = connect(server).await;
+        let database = Self::copy_of("template0", server, &mut connection).await;
         close(connection).await;
         database
     }

@@ -1,0 +1,191 @@
+//! What the real program costs while nothing happens.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::PgConnection;
+
+use super::{Database, Effort, guest};
+
+/// The name that the host's connections have.
+const APPLICATION: &str = "bench-idle-host";
+
+/// How long a host may take to lead its groups, or to stop.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// After the last group is led, until the host has come to rest.
+const REST: Duration = Duration::from_secs(3);
+
+/// What a host with nothing to do costs.
+pub(crate) struct Idle {
+    /// Its groups.
+    pub(crate) groups: usize,
+    /// Over how long it was measured.
+    pub(crate) length: Duration,
+    /// Transactions a second that the server committed, each a statement.
+    pub(crate) statements: f64,
+    /// The host's processor time, of one core.
+    pub(crate) host: f64,
+    /// The same of the server's processes that serve it; `None` where they are
+    /// not known to be on this machine.
+    pub(crate) server: Option<f64>,
+    /// The host's connections.
+    pub(crate) connections: usize,
+}
+
+impl Idle {
+    /// Runs a host with so many groups of one component, and stops it again.
+    pub(crate) async fn measure(database: &Database, groups: usize, effort: Effort) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watching = database.connect().await;
+        let mut host = Running::start(folder.path(), database.url(), groups);
+        let began = Instant::now();
+        while led(&mut watching).await < groups as i64 {
+            assert!(host.runs() && began.elapsed() < PATIENCE, "the groups are not led");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(REST).await;
+        let length = Duration::from_secs(effort.pick(2, 10));
+        let backends = backends(&mut watching).await;
+        let server = || -> Option<Duration> {
+            database.is_private().then(|| backends.iter().map(|&pid| cpu(pid)).sum())
+        };
+        let before = (cpu(host.pid()), server(), commits(&mut watching).await, Instant::now());
+        tokio::time::sleep(length).await;
+        let after = (cpu(host.pid()), server(), commits(&mut watching).await, before.3.elapsed());
+        let seconds = after.3.as_secs_f64();
+        let part = |before: Duration, after: Duration| (after - before).as_secs_f64() / seconds;
+        drop(host);
+        Self {
+            groups,
+            length,
+            statements: (after.2 - before.2) as f64 / seconds,
+            host: part(before.0, after.0),
+            server: before.1.zip(after.1).map(|(before, after)| part(before, after)),
+            connections: backends.len(),
+        }
+    }
+
+    /// The heading of [`Idle::print`].
+    pub(crate) fn print_heading() {
+        println!(
+            "{:>7} {:>13} {:>10} {:>12} {:>12}",
+            "groups", "statements/s", "host CPU", "server CPU", "connections"
+        );
+    }
+
+    /// One line.
+    pub(crate) fn print(&self) {
+        let percent = |part: f64| format!("{:.1} %", part * 100.0);
+        println!(
+            "{:>7} {:>13.0} {:>10} {:>12} {:>12}",
+            self.groups,
+            self.statements,
+            percent(self.host),
+            self.server.map_or_else(|| "unknown".to_owned(), percent),
+            self.connections
+        );
+    }
+}
+
+/// A host program, which ends when it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(folder: &Path, url: &str, groups: usize) -> Self {
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let mut toml = format!("database = \"{url}{separator}application_name={APPLICATION}\"\n");
+        for group in 0..groups {
+            let component = guest();
+            write!(
+                toml,
+                "[handlers.idle-{group}]\ncomponent = {component:?}\nsubscribe = [\"bench.*\"]\n"
+            )
+            .unwrap();
+        }
+        let settings = folder.join("handlers.toml");
+        std::fs::write(&settings, toml).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_host"))
+            .args(["--log", "warn", "run"])
+            .arg(settings)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn runs(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It is our child and not waited for, so the id is still its own.
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if !self.runs() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn led(connection: &mut PgConnection) -> i64 {
+    // The host may not have made the tables' rows yet.
+    sqlx::query_scalar(
+        "SELECT count(*) FROM event_host.consumer_groups
+         WHERE name LIKE 'idle-%' AND leader IS NOT NULL",
+    )
+    .fetch_one(connection)
+    .await
+    .unwrap()
+}
+
+async fn commits(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar(
+        "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
+    )
+    .fetch_one(connection)
+    .await
+    .unwrap()
+}
+
+/// The server's processes for the host's connections.
+async fn backends(connection: &mut PgConnection) -> Vec<u32> {
+    let pids: Vec<i32> = sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = $1",
+    )
+    .bind(APPLICATION)
+    .fetch_all(connection)
+    .await
+    .unwrap();
+    pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect()
+}
+
+/// The processor time that a process of this machine has used so far.
+fn cpu(pid: u32) -> Duration {
+    // What Linux counts in towards programs, on every machine that it runs on.
+    const TICKS_A_SECOND: f64 = 100.0;
+    const UTIME: usize = 11;
+    const STIME: usize = 12;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name may hold anything, and ends with the last parenthesis.
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks = |field: usize| fields[field].parse::<f64>().unwrap();
+    Duration::from_secs_f64((ticks(UTIME) + ticks(STIME)) / TICKS_A_SECOND)
+}
