@@ -20,10 +20,10 @@ use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::clock::Clock;
 use crate::delivery::group::{
-    Control, End, GroupLoop, GroupSettings, LAST_ANSWER, Lost, PASS_INTERVAL, Signals,
+    Control, End, GroupLoop, GroupSettings, LAST_ANSWER, PASS_INTERVAL, Signals,
 };
 use crate::event::{Attempt, Epoch, GroupName, Position};
-use crate::leadership::Locks;
+use crate::leadership::{Lease, Locks};
 use crate::store::{self, GroupState, HostIdentity, LogHolder, Start, Store, StoreError};
 
 /// How long a host that began an attempt and lost its lock is given to show that
@@ -208,17 +208,17 @@ impl GroupTask {
             // Without an owner of the locks there is nothing to compete for, and
             // the host is about to stop.
             let Some(lease) = lease else { return self.stop.cancelled().await };
-            self.lead(lease.lost()).await;
+            self.lead(&lease).await;
             lease.release().await;
         }
     }
 
     /// Leads under one lock, for as many epochs as it takes.
-    async fn lead(&self, lost: &Lost) {
+    async fn lead(&self, lease: &Lease) {
         let signals = Signals {
             stop: self.stop.clone(),
             interrupt: self.interrupt.clone(),
-            lost: lost.clone(),
+            lost: lease.lost().clone(),
             safe: self.safe.clone(),
             control: self.control.clone(),
         };
@@ -246,7 +246,14 @@ impl GroupTask {
                 "leading"
             );
             self.look_for_signs_of_life(&mut leadership, &signals).await;
-            match self.group.lead(leadership, signals.clone()).await {
+            let mut end = self.group.lead(leadership, signals.clone()).await;
+            if end == End::Superseded {
+                lease.prove().await;
+                if signals.lost.is_cancelled() {
+                    end = End::Lost;
+                }
+            }
+            match end {
                 End::Stopped => {
                     self.end(epoch, &signals).await;
                     debug!(group = %self.name(), "stopped");

@@ -55,6 +55,20 @@ impl Lease {
         &self.lost
     }
 
+    /// Asks for a proof of the lock, and returns once it is there or the lock is
+    /// lost. Whoever finds that somebody else has led must not begin again on an
+    /// older one: the lock may have gone with its session since, and two leaders
+    /// would take the group from each other until the next proof is due.
+    pub async fn prove(&self) {
+        let (done, proved) = oneshot::channel();
+        // Fails only when the owner has ended, and every lease is lost.
+        let _ = self.locks.requests.send(Request::Prove { done });
+        tokio::select! {
+            _ = proved => {}
+            () = self.lost.cancelled() => {}
+        }
+    }
+
     /// Gives the lock back, and returns once it is free, or lost.
     pub async fn release(self) {
         let released = self.give_back();

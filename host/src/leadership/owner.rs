@@ -37,6 +37,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(super) enum Request {
     Lock(GroupName, Waiter),
     Unlock { group: GroupName, lost: Lost, done: oneshot::Sender<()> },
+    Prove { done: oneshot::Sender<()> },
 }
 
 /// Somebody who waits for a lock.
@@ -174,6 +175,11 @@ impl Owner {
                 // Whoever asked may have been cancelled; the lock is free anyway.
                 let _ = done.send(());
             }
+            Request::Prove { done } => {
+                self.prove().await;
+                // Whoever asked may have been cancelled.
+                let _ = done.send(());
+            }
         }
     }
 
@@ -200,9 +206,13 @@ impl Owner {
                 Err(why) => return self.end_session(&why),
             }
         }
-        if self.session.as_ref().is_some_and(|session| Instant::now() < session.beat_at) {
-            return;
+        if self.session.as_ref().is_some_and(|session| Instant::now() >= session.beat_at) {
+            self.prove().await;
         }
+    }
+
+    /// Proves the session that there is, or ends it.
+    async fn prove(&mut self) {
         let standing_by = self.standing_by();
         let Some(session) = &mut self.session else { return };
         match session.prove(&standing_by).await {

@@ -102,7 +102,6 @@ fn a_leader_whose_lock_session_ends_in_mid_batch_commits_nothing_more_and_says_s
 
 // Promises 3 and 10.
 #[test]
-#[ignore = "a leader that is refused begins to lead anew without a proof of its lock, again and again"]
 fn a_leader_that_has_not_noticed_the_loss_of_its_lock_does_not_take_the_group_back() {
     const EVENTS: i64 = 3_000;
     let rig = Rig::on(
