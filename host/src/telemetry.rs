@@ -26,10 +26,13 @@ pub enum LogFormat {
 
 /// What is logged unless a filter says otherwise: the host and the handlers from
 /// a level on (`info`, unless it is said), and of the libraries below them
-/// warnings. Without the server's own: a PostgreSQL server that goes down sends
-/// one on each connection, and what it means for whom the host says itself, once.
+/// warnings. Without those of a PostgreSQL server that goes down, which come on
+/// each connection, and of the listener that loses its own: what they mean for
+/// whom the host says itself, once.
 fn from_level_on(level: &str) -> EnvFilter {
-    EnvFilter::new(format!("warn,sqlx::postgres::notice=error,event_host={level},guest={level}"))
+    EnvFilter::new(format!(
+        "warn,sqlx::postgres::notice=error,sqlx_core::pool=error,event_host={level},guest={level}"
+    ))
 }
 
 /// A log filter that cannot be parsed.
