@@ -15,6 +15,7 @@ mod fire;
 mod leadership;
 mod network;
 mod operation;
+mod pooler;
 mod postgres;
 mod replay;
 mod sandbox;

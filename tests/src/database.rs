@@ -136,6 +136,20 @@ impl Client {
         Self::connect(&Place::Url(url.to_owned()))
     }
 
+    /// Connects to a PostgreSQL database as a pooler's client: with no parameters
+    /// that one would refuse, so names need their schema.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[must_use]
+    pub fn of_pooler(url: &str) -> Self {
+        let runtime = runtime();
+        let options: PgConnectOptions = url.parse().expect("a URL");
+        let options = options.extra_float_digits(None);
+        let session = runtime.block_on(options.connect()).expect("the database opens");
+        Self { runtime, session: Session::Postgres(session) }
+    }
+
     fn connect(place: &Place) -> Self {
         let runtime = runtime();
         let session = runtime.block_on(async {
@@ -197,6 +211,20 @@ impl Client {
                 .map(|rows| rows.into_iter().map(AnyRow::Postgres).collect()),
         };
         rows.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// [`Client::texts`], without preparing a statement, which some poolers
+    /// cannot carry.
+    ///
+    /// # Panics
+    /// When the query fails, or the client is not of a PostgreSQL database.
+    pub fn texts_unprepared(&mut self, sql: &str) -> Vec<String> {
+        let Session::Postgres(session) = &mut self.session else {
+            panic!("SQLite has no poolers");
+        };
+        let rows = self.runtime.block_on(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(session));
+        let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        rows.into_iter().map(|row| AnyRow::Postgres(row).text(0)).collect()
     }
 
     /// The one number that a query gives; none, and NULL, are 0. In PostgreSQL

@@ -98,7 +98,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<
 
 /// A process that does not outlive its test.
 #[derive(Debug)]
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
