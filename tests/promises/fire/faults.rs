@@ -59,9 +59,10 @@ impl<'a> Arena<'a> {
         arena
     }
 
-    /// Fires for so long.
-    pub(super) fn fire(&mut self, duration: Duration) {
+    /// Fires for so long, and gives the number of faults.
+    pub(super) fn fire(&mut self, duration: Duration) -> u64 {
         let begun = Instant::now();
+        let mut faults = 0;
         let mut deck = Vec::new();
         while begun.elapsed() < duration {
             let pause = Duration::from_millis(self.random.u64(1_500..4_500));
@@ -73,11 +74,13 @@ impl<'a> Arena<'a> {
             if let Some(fault) = deck.pop() {
                 println!("{:5.1} s: {fault:?}", begun.elapsed().as_secs_f64());
                 self.strike(fault);
+                faults += 1;
             }
         }
         for host in &mut self.hosts {
             host.thaw();
         }
+        faults
     }
 
     /// Lets all hosts end well, and gives the log of every host there was.
