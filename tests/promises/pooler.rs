@@ -97,7 +97,6 @@ fn pooled_by_session_a_host_runs_with_and_without_a_database_for_its_locks() {
 }
 
 #[test]
-#[ignore = "a pooler that shares sessions out by the transaction is not found out at the start"]
 fn pooled_by_transaction_a_host_is_refused_without_a_database_for_its_locks() {
     let Some(pooled) = Pooled::new(Pooling::Transaction) else { return };
     pooled.go_through_the_pooler(false);
@@ -114,7 +113,6 @@ fn pooled_by_transaction_a_host_is_refused_without_a_database_for_its_locks() {
 }
 
 #[test]
-#[ignore = "a pooler that shares sessions out by the transaction is not found out at the start"]
 fn pooled_by_transaction_a_host_runs_with_a_database_for_its_locks_and_leaves_no_trace() {
     let Some(pooled) = Pooled::new(Pooling::Transaction) else { return };
     pooled.go_through_the_pooler(true);

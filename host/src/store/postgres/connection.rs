@@ -128,6 +128,11 @@ impl Connections {
         place(&self.shared.options)
     }
 
+    /// Whether the shared connections may go through a pooler.
+    pub(super) fn through_a_pooler(&self) -> bool {
+        self.through_a_pooler
+    }
+
     /// A session of one's own.
     pub(super) async fn connect_directly(&self) -> Result<PgConnection, Broken> {
         self.connect(&self.direct, true).await

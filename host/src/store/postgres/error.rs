@@ -2,6 +2,7 @@
 
 use sqlx::error::DatabaseError;
 
+use super::pooler;
 use crate::store::StoreError;
 
 /// Why an operation broke off: by an answer that is ready for the caller, or
@@ -67,6 +68,9 @@ fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
         "42P01" | "3F000" | "42883" | "42703" => unusable(format!(
             "{server} has no tables of event-host, or older ones ({message}): run `host migrate`"
         )),
+        "26000" | "42P05" => {
+            unusable(format!("{} ({message})", pooler::statements_are_lost(server)))
+        }
         "42501" => unusable(format!(
             "this role may not do that at {server} ({message}): `host grants` prints the rights that a role needs"
         )),

@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::connection::{Connections, DEADLINE};
 use super::error::Broken;
-use super::guards;
+use super::{guards, pooler};
 use crate::event::GroupName;
 use crate::store::lock_key::LockKey;
 use crate::store::{HostIdentity, LockSession, StoreError};
@@ -98,7 +98,7 @@ impl AdvisoryLocks {
         let backend: i32 = row.try_get_unchecked(0)?;
         let token: Option<String> = row.try_get_unchecked(1)?;
         if backend != self.backend || token.as_deref() != Some(&*self.token) {
-            return Err(behind_a_pooler().into());
+            return Err(pooler::locks_change_hands().into());
         }
         if !standing_by.is_empty() {
             self.end_silent_leaders(standing_by).await?;
@@ -224,15 +224,9 @@ async fn is_a_session_of_its_own(
     let now: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(connection).await?;
     transaction.rollback().await?;
     if theirs.as_deref() == Some(token) || now != backend {
-        return Err(behind_a_pooler().into());
+        return Err(pooler::locks_change_hands().into());
     }
     Ok(())
-}
-
-fn behind_a_pooler() -> StoreError {
-    StoreError::Unusable(
-        "the session for the locks changes hands: a pooler shares it out by the transaction; give a direct connection to the server as `lock_database`".to_owned(),
-    )
 }
 
 #[async_trait]

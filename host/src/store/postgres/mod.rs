@@ -22,6 +22,7 @@ mod horizon;
 mod listen;
 mod locks;
 mod log;
+mod pooler;
 mod safe;
 mod schema;
 mod settle;
@@ -160,6 +161,8 @@ impl Store for PostgresStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         let server = self.connections.server();
+        let poolers = pooler::check(&self.connections, &server);
+        self.connections.within("look for a pooler", DEADLINE, poolers).await?;
         on_shared!(self.connections, "check the database", |c| guards::check(c, &server))
     }
 
