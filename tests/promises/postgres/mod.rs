@@ -1,8 +1,10 @@
 //! What only several hosts on one server can promise, or break: held against
 //! real servers, with sessions that are held at known points.
 
+mod guards;
 mod locks;
 mod log;
+mod replay;
 mod restart;
 
 use std::time::Duration;
