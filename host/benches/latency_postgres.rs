@@ -129,6 +129,8 @@ fn round(rig: &Rig, reader: Reader, events: usize) -> Vec<f64> {
     let seen = Arc::new(Seen::default());
     let stop = CancellationToken::new();
     let hint = matches!(reader, Reader::HintedHost | Reader::Listen);
+    // Past what the readers by hand have read.
+    rig.hosts.block_on(rig.database.store().seek(&group(), Start::Latest)).unwrap();
     let publish = || {
         let committed = publish(rig.database.url(), &seen, events, hint);
         let seen = current_thread().block_on(seen.at_least(committed.len()));
