@@ -225,7 +225,9 @@ CREATE TABLE event_host.home (
 
 -- A look at the end of the log; its statements run one after the other, which
 -- is what it is for:
--- 1. `last_position`: the last position that was drawn;
+-- 1. `last_position`: the last position that was drawn; where that is `known`,
+--    at or below which all is decided, there is nothing more to see, and the
+--    locks of the whole server are not read in vain;
 -- 2. then `writers`: every transaction that holds the lock of an insert on the
 --    log. An insert takes that lock before it draws its position and keeps it
 --    until its event is visible, or gone. So once none of them is left, no event
@@ -248,6 +250,11 @@ BEGIN
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END
     INTO last_position
     FROM event_host.events_position_seq s;
+
+    IF last_position = known THEN
+        writers := '{}';
+        RETURN;
+    END IF;
 
     SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}')
     INTO writers
