@@ -55,6 +55,10 @@ pub use grants::{Purpose, grants};
 /// Whoever holds the log up for less is no news.
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
+/// What a transaction that has drawn a position usually needs at most until it is
+/// committed.
+const COMMIT_TAKES: Duration = Duration::from_millis(5);
+
 /// The store on a PostgreSQL server. A clone shares its connections.
 #[derive(Clone)]
 pub struct PostgresStore {
@@ -71,6 +75,8 @@ struct Watch {
     horizon: Horizon,
     /// Since when the safe position has stood still because somebody holds it.
     held_since: Option<Instant>,
+    /// Since when somebody has held it without a break, whether it moved or not.
+    contended_since: Option<Instant>,
 }
 
 impl Watch {
@@ -82,7 +88,19 @@ impl Watch {
             Some(since) if safe == before => Some(since),
             _ => Some(Instant::now()),
         };
+        self.contended_since = match self.contended_since {
+            _ if !self.horizon.is_held() => None,
+            Some(since) => Some(since),
+            None => Some(Instant::now()),
+        };
         Ok(safe)
+    }
+
+    /// Whether somebody is likely to be committing at this moment, so that it is
+    /// worth looking again at once. Not where there is always somebody: then each
+    /// look finds something anyway.
+    fn is_about_to_move(&self) -> bool {
+        self.contended_since.is_some_and(|since| since.elapsed() < COMMIT_TAKES)
     }
 }
 
@@ -180,8 +198,14 @@ impl Store for PostgresStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         on_watch!(self, "read the safe position", |c, watch| async {
-            let look = safe::look(c, &watch.horizon).await?;
-            watch.take(look)
+            loop {
+                let before = watch.horizon.safe();
+                let look = safe::look(c, &watch.horizon).await?;
+                let safe = watch.take(look)?;
+                if safe > before || !watch.is_about_to_move() {
+                    return Ok(safe);
+                }
+            }
         })
     }
 
