@@ -37,7 +37,7 @@ const LIFE_POLL: Duration = Duration::from_millis(100);
 const CONTROL_POLL: Duration = Duration::from_millis(250);
 
 /// How often the safe position is read while events arrive.
-const BUSY_POLL: Duration = Duration::from_millis(1);
+const BUSY_POLL: Duration = Duration::from_micros(500);
 
 /// How often it is read after [`QUIET_AFTER`] without a new event.
 const QUIET_POLL: Duration = Duration::from_millis(20);
@@ -385,11 +385,14 @@ impl Watcher {
                     continue;
                 }
             }
-            let poll = if last_event.elapsed() < QUIET_AFTER { BUSY_POLL } else { QUIET_POLL };
+            let quiet = last_event.elapsed() >= QUIET_AFTER;
+            let pause = async {
+                if quiet { tokio::time::sleep(QUIET_POLL).await } else { nap(BUSY_POLL).await }
+            };
             tokio::select! {
                 () = self.published.notified() => {}
                 () = self.store.hint() => {}
-                () = tokio::time::sleep(poll) => {}
+                () = pause => {}
             }
         }
     }
@@ -419,6 +422,15 @@ impl Watcher {
             }
             modified
         }))
+    }
+}
+
+/// Sleeps for less than the runtime's timer can, whose step is a millisecond and
+/// which so takes up to two for one.
+async fn nap(time: Duration) {
+    if tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.is_err() {
+        // The runtime takes no more work of this kind: it is going down.
+        tokio::time::sleep(time).await;
     }
 }
 
