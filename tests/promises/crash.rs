@@ -164,7 +164,7 @@ fn once_an_event_is_suspected_each_death_counts_as_an_attempt(store: Store) {
     let rig = Rig::on(
         store,
         &Settings::of([Handler::new("poisoned", "chaos", &["command"])
-            .attempts(5)
+            .attempts(3)
             .set("limits.timeout = \"1h\"")]),
     );
     let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
@@ -178,9 +178,9 @@ fn once_an_event_is_suspected_each_death_counts_as_an_attempt(store: Store) {
         }
         host.kill9();
         deaths += 1;
-        assert!(deaths <= 2 + 5, "it was not given up after {deaths} deaths, with 5 attempts");
+        assert!(deaths <= 2 + 3, "it was not given up after {deaths} deaths, with 3 attempts");
     }
-    assert_eq!(rig.dead_letters()[0]["attempts"], 5);
+    assert_eq!(rig.dead_letters()[0]["attempts"], 3);
 }
 
 // Promise 8.
