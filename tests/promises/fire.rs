@@ -27,7 +27,6 @@ use writers::{Account, Writers};
 const USUALLY: u64 = 30;
 
 const WRITERS: u64 = 24;
-const HOSTS: u32 = 2;
 
 /// So that a line of the server's log begins with who caused it and what it is:
 /// `[pid] SQLSTATE application level: text`, without an application where it is
@@ -68,7 +67,7 @@ fn under_fire_every_committed_event_is_handled_once_and_in_order() {
 
     let witness = Witness::start(&url);
     let writers = Writers::start(&url, WRITERS, seed);
-    let mut arena = Arena::new(&rig, &mut server, HOSTS, seed);
+    let mut arena = Arena::new(&rig, &mut server, writers.keep_prepared(), seed);
     let faults = arena.fire(Duration::from_secs(seconds));
     let account = writers.stop();
     wait_until_drained(&rig);
@@ -106,9 +105,9 @@ fn wait_until_drained(rig: &Rig) {
 fn all_that_was_committed_is_in_the_log(rig: &Rig, account: &Account) {
     let ids = rig.texts("SELECT id FROM events WHERE type IN ('work', 'command')");
     let log: BTreeSet<String> = ids.iter().cloned().collect();
-    let Account { committed, undone, unknown } = account;
+    let Account { committed, undone, unknown, prepared } = account;
     println!(
-        "{} events: {} known to be committed, {} undone, {} unknown",
+        "{} events: {} known to be committed, {} undone, {} unknown; {prepared} transactions prepared",
         ids.len(),
         committed.len(),
         undone.len(),
@@ -122,7 +121,7 @@ fn all_that_was_committed_is_in_the_log(rig: &Rig, account: &Account) {
     let strange: Vec<_> =
         log.iter().filter(|id| !committed.contains(*id) && !unknown.contains(*id)).collect();
     assert!(strange.is_empty(), "nobody knows of {strange:?}");
-    assert!(committed.len() > 100, "there was hardly any load");
+    assert!(committed.len() > 100 && *prepared > 10, "there was hardly any load");
 }
 
 fn all_is_handled_once_and_in_order(rig: &Rig, logs: &[Vec<Value>]) {

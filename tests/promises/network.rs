@@ -219,6 +219,7 @@ fn is_refused_when_it_comes_late(group: &str, guest: &str, commit: &[u8]) {
     assert!(late.is_open());
     late.resume();
     wait_until("the server has had it all", PATIENCE, || !late.is_open());
+    assert_eq!(far.settled(group), before);
     far.rig.publish(&[command(3)]);
     wait_until("it goes on", PATIENCE, || far.settled(group)[0] == 3);
     let after = far.settled(group);

@@ -1,11 +1,13 @@
 //! What happens to the hosts and to the server while the writers write.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use serde_json::Value;
 use test_postgres::{Server, Stop};
-use tests::{Client, Rig, Running};
+use tests::{Client, PATIENCE, Rig, Running, wait_until};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -30,6 +32,9 @@ const DECK: [Fault; 7] = [
     Fault::Restart(Stop::Immediate),
 ];
 
+/// How many run at the same time.
+const HOSTS: u32 = 2;
+
 /// A host, and what the server calls its sessions.
 struct Host {
     name: String,
@@ -41,6 +46,7 @@ struct Host {
 pub(super) struct Arena<'a> {
     rig: &'a Rig,
     server: &'a mut Server,
+    keep_prepared: Arc<AtomicBool>,
     random: Rng,
     hosts: Vec<Host>,
     /// How many hosts were started so far, for their names.
@@ -50,10 +56,17 @@ pub(super) struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    pub(super) fn new(rig: &'a Rig, server: &'a mut Server, hosts: u32, seed: u64) -> Self {
+    /// `keep_prepared` keeps prepared transactions from being ended.
+    pub(super) fn new(
+        rig: &'a Rig,
+        server: &'a mut Server,
+        keep_prepared: Arc<AtomicBool>,
+        seed: u64,
+    ) -> Self {
         let random = Rng::with_seed(seed);
-        let mut arena = Self { rig, server, random, hosts: vec![], started: 0, logs: vec![] };
-        for _ in 0..hosts {
+        let (hosts, logs) = (Vec::new(), Vec::new());
+        let mut arena = Self { rig, server, keep_prepared, random, hosts, started: 0, logs };
+        for _ in 0..HOSTS {
             arena.start_host();
         }
         arena
@@ -135,7 +148,16 @@ impl<'a> Arena<'a> {
                 let name = &self.hosts[victim].name;
                 self.end_sessions(&format!("application_name = '{name}'"));
             }
-            Fault::Restart(how) => self.server.restart(how).expect("the server restarts"),
+            Fault::Restart(how) => {
+                // What was prepared before a restart has another name after it.
+                self.keep_prepared.store(true, Ordering::Relaxed);
+                let mut client = self.client();
+                wait_until("something is prepared", PATIENCE, || {
+                    client.number("SELECT count(*) FROM pg_prepared_xacts") > 0
+                });
+                self.server.restart(how).expect("the server restarts");
+                self.keep_prepared.store(false, Ordering::Relaxed);
+            }
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Account {
     pub(super) undone: BTreeSet<String>,
     /// The session ended in the middle of the commit. The log knows.
     pub(super) unknown: BTreeSet<String>,
+    /// Prepared transactions that were ended, one way or the other.
+    pub(super) prepared: u32,
 }
 
 impl Account {
@@ -33,6 +35,7 @@ impl Account {
         self.committed.extend(other.committed);
         self.undone.extend(other.undone);
         self.unknown.extend(other.unknown);
+        self.prepared += other.prepared;
     }
 }
 
@@ -46,6 +49,7 @@ struct Prepared {
 pub(super) struct Writers {
     runtime: Runtime,
     stop: Arc<AtomicBool>,
+    keep_prepared: Arc<AtomicBool>,
     writers: Vec<JoinHandle<Account>>,
     resolver: JoinHandle<Account>,
 }
@@ -73,8 +77,15 @@ impl Writers {
         let writers = writers.collect();
         let sessions = Sessions(options.application_name("resolver"));
         let random = Rng::with_seed(seed.wrapping_add(count));
-        let resolver = runtime.spawn(resolve_all(prepared, sessions, random));
-        Self { runtime, stop, writers, resolver }
+        let keep_prepared = Arc::new(AtomicBool::new(false));
+        let keep = Arc::clone(&keep_prepared);
+        let resolver = runtime.spawn(resolve_all(prepared, keep, sessions, random));
+        Self { runtime, stop, keep_prepared, writers, resolver }
+    }
+
+    /// While this is true, what is prepared is left so.
+    pub(super) fn keep_prepared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.keep_prepared)
     }
 
     /// Stops them, ends what they have prepared, and gives their account. The
@@ -356,6 +367,7 @@ impl Writer {
 /// will be no more.
 async fn resolve_all(
     mut prepared: UnboundedReceiver<Prepared>,
+    keep: Arc<AtomicBool>,
     sessions: Sessions,
     mut random: Rng,
 ) -> Account {
@@ -363,6 +375,9 @@ async fn resolve_all(
     let mut session = sessions.open(&mut random).await;
     while let Some(Prepared { name, ids }) = prepared.recv().await {
         pause(&mut random, 0, 80).await;
+        while keep.load(Ordering::Relaxed) {
+            pause(&mut random, 5, 10).await;
+        }
         let commit = random.u8(..4) > 0;
         let how = if commit { "COMMIT" } else { "ROLLBACK" };
         let mut tried = false;
@@ -370,6 +385,7 @@ async fn resolve_all(
             let sql = format!("{how} PREPARED '{name}'");
             match session.execute(AssertSqlSafe(sql)).await {
                 Ok(_) => {
+                    account.prepared += 1;
                     let fate = if commit { &mut account.committed } else { &mut account.undone };
                     fate.extend(ids);
                     break;
@@ -384,6 +400,8 @@ async fn resolve_all(
                 Err(_) => {
                     tried = true;
                     session = sessions.open(&mut random).await;
+                    // So that hosts meet what was prepared before a restart.
+                    pause(&mut random, 500, 1_500).await;
                 }
             }
         }
