@@ -254,7 +254,7 @@ fn a_password_is_never_said_whether_it_is_right_or_wrong() {
         url(&server, "tr0ub4dor"),
         format!("postgres://runner@{address}/postgres?password=tr0ub4dor"),
         // Nothing listens there, and there is no such database.
-        format!("postgres://runner:tr0ub4dor@127.0.0.1:1/postgres?connect_timeout=2"),
+        "postgres://runner:tr0ub4dor@127.0.0.1:1/postgres?connect_timeout=2".to_owned(),
         format!("postgres://runner:{PASSWORD}@{address}/nowhere"),
         format!("postgres://runner:{PASSWORD}@{address}/postgres?sslmode=require"),
     ] {

@@ -1,7 +1,9 @@
 //! Replay while sessions hold what it needs (promise 9).
 
+use std::thread;
+
 use serde_json::{Value, json};
-use tests::{Client, Handler, PATIENCE, Rig, Running, Settings, Store, event, wait_until};
+use tests::{Client, Finished, Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
 
 /// A rig whose group `chaos` gave up on so many events. No host runs.
 fn with_dead_letters(count: i64) -> Rig {
@@ -48,14 +50,16 @@ fn dead_and_queued(rig: &Rig) -> [i64; 2] {
     )
 }
 
-/// The exit codes and the complaints of two processes, the good one first.
-fn ends(processes: [Running; 2]) -> [(Option<i32>, String); 2] {
-    let mut ends = processes.map(|mut process| {
-        let code = process.wait().code();
-        let said: Vec<String> = process.log().iter().map(Value::to_string).collect();
-        (code, said.join("\n"))
+/// Runs two commands at once, does something once both wait for a lock, and gives
+/// how they ended, the one that did well first.
+fn both_waiting(rig: &Rig, commands: [&[&str]; 2], then: impl FnOnce()) -> [Finished; 2] {
+    let mut ends = thread::scope(|scope| {
+        let running = commands.map(|arguments| scope.spawn(move || rig.host(arguments)));
+        wait_for_waiting(rig, 2);
+        then();
+        running.map(|command| command.join().expect("the command ends"))
     });
-    ends.sort();
+    ends.sort_by_key(|finished| finished.code);
     ends
 }
 
@@ -63,12 +67,11 @@ fn ends(processes: [Running; 2]) -> [(Option<i32>, String); 2] {
 fn of_two_replays_that_wait_for_the_same_row_one_replays_it_and_one_does_not_find_it() {
     let rig = with_dead_letters(1);
     let mut holder = holder(&rig, 1);
-    let both = [rig.spawn(&["dlq", "replay", "1"]), rig.spawn(&["dlq", "replay", "1"])];
-    wait_for_waiting(&rig, 2);
-    holder.execute("ROLLBACK");
-    let [winner, loser] = ends(both);
-    assert_eq!((winner.0, loser.0), (Some(0), Some(1)), "{winner:?} {loser:?}");
-    assert!(loser.1.contains("dead letter 1 not found"), "{loser:?}");
+    let replay: &[&str] = &["dlq", "replay", "1"];
+    let [winner, loser] = both_waiting(&rig, [replay, replay], || holder.execute("ROLLBACK"));
+    assert!(winner.ok().contains("dead letter 1 goes back to group chaos"));
+    let complaint = loser.failed(1);
+    assert!(complaint.contains("dead letter 1 not found"), "{complaint}");
     assert_eq!(dead_and_queued(&rig), [0, 1]);
 }
 
@@ -76,13 +79,14 @@ fn of_two_replays_that_wait_for_the_same_row_one_replays_it_and_one_does_not_fin
 fn replays_that_wait_for_a_row_that_is_then_gone_do_not_find_it() {
     let rig = with_dead_letters(1);
     let mut holder = holder(&rig, 1);
-    let both = [rig.spawn(&["dlq", "replay", "1"]), rig.spawn(&["dlq", "discard", "1"])];
-    wait_for_waiting(&rig, 2);
-    holder.execute("DELETE FROM dead_letters WHERE id = 1");
-    holder.execute("COMMIT");
-    for (code, said) in ends(both) {
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("dead letter 1 not found"), "{said}");
+    let commands: [&[&str]; 2] = [&["dlq", "replay", "1"], &["dlq", "discard", "1"]];
+    let ends = both_waiting(&rig, commands, || {
+        holder.execute("DELETE FROM dead_letters WHERE id = 1");
+        holder.execute("COMMIT");
+    });
+    for end in ends {
+        let complaint = end.failed(1);
+        assert!(complaint.contains("dead letter 1 not found"), "{complaint}");
     }
     assert_eq!(dead_and_queued(&rig), [0, 0]);
 }
