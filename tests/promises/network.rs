@@ -128,7 +128,7 @@ fn a_host_whose_server_falls_silent_steps_down_is_replaced_and_still_stops() {
     only_the_near_host_handled_it(rig);
 
     far.sigterm();
-    assert!(far.wait_within(Duration::from_secs(4)).success(), "{:#?}", far.log());
+    assert!(far.wait_within(Duration::from_secs(5)).success(), "{:#?}", far.log());
     near.stop();
 }
 
@@ -143,7 +143,9 @@ fn a_host_whose_server_is_silent_stops_within_its_grace() {
     far.rig.wait_until_handled("noop", 1);
     far.proxy.stall();
     host.sigterm();
-    assert!(host.wait_within(Duration::from_secs(5)).success(), "{:#?}", host.log());
+    // Two seconds of grace, two more for the answer to the settlement and for
+    // that to the end of the leadership, and two for the machine.
+    assert!(host.wait_within(Duration::from_secs(8)).success(), "{:#?}", host.log());
 }
 
 // Promises 1, 2, 7 and 18.
