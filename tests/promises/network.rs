@@ -265,7 +265,7 @@ fn without_hints_an_event_still_comes_at_once() {
     let mut publish = |what: &str| {
         client.execute("INSERT INTO events (type) VALUES ('a')");
         count += 1;
-        wait_until(what, Duration::from_secs(1), || far.rig.state("tally", "count") == count);
+        wait_until(what, Duration::from_secs(3), || far.rig.state("tally", "count") == count);
     };
     connection_of(first).stall();
     for _ in 0..5 {
