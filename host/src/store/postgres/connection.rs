@@ -22,6 +22,9 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(15);
 /// The same for one that reads the whole log.
 pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
+/// For a transaction with a statement that reads the whole log.
+pub(super) const LONG_STATEMENT: &str = "SET LOCAL statement_timeout = '115s'";
+
 /// How long it may take to connect, unless the URL says otherwise.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -32,11 +35,19 @@ pub const POOL_SIZE: usize = 8;
 /// a statement ends, and with it every lock of its transaction, and a network
 /// that swallows everything is noticed. The server cannot do the last group on
 /// every system, and is asked for each by itself.
+///
+/// And that each statement goes by its index, as all are written to: a plan that
+/// was made and kept while the log was short would read the whole log for every
+/// batch once it is long, until somebody analyses the table. Compiling a plan
+/// never pays here.
 const SESSION: &str = "
     SET statement_timeout = '15s';
     SET lock_timeout = '10s';
     SET idle_in_transaction_session_timeout = '10s';
     SET synchronous_commit = on;
+    SET enable_seqscan = off;
+    SET enable_bitmapscan = off;
+    SET jit = off;
     DO $$
     DECLARE
         setting record;
@@ -126,6 +137,11 @@ impl Connections {
     /// Where the server is, for messages: never with a password.
     pub(super) fn server(&self) -> String {
         place(&self.shared.options)
+    }
+
+    /// Where sessions of one's own lead, for messages.
+    pub(super) fn direct_server(&self) -> String {
+        place(&self.direct.options)
     }
 
     /// Whether the shared connections may go through a pooler.
@@ -228,9 +244,13 @@ impl Shared<'_> {
     }
 
     /// Gives the connection back if the work went well, and closes it if not.
+    /// Where the connection itself broke, those that lie idle are likely to be
+    /// broken, too: each would cost somebody a failure of their own.
     pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
-        if result.is_ok() {
-            self.connections.idle().push(self.connection);
+        match &result {
+            Ok(_) => self.connections.idle().push(self.connection),
+            Err(broken) if broken.ended_the_session() => self.connections.idle().clear(),
+            Err(_) => {}
         }
         result
     }

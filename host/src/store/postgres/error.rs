@@ -28,6 +28,18 @@ impl From<sqlx::Error> for Broken {
 }
 
 impl Broken {
+    /// Whether there is no session any more: the network broke, or the server
+    /// stopped, or somebody ended it.
+    pub(super) fn ended_the_session(&self) -> bool {
+        match self {
+            Self::Sql(sqlx::Error::Io(_)) => true,
+            Self::Sql(sqlx::Error::Database(answer)) => {
+                matches!(answer.code().as_deref(), Some("57P01" | "57P02" | "57P03"))
+            }
+            Self::Sql(_) | Self::Told(_) => false,
+        }
+    }
+
     /// The answer for the caller: `what` was to be done at `server`.
     pub(super) fn told(self, what: &str, server: &str) -> StoreError {
         let error = match self {

@@ -7,18 +7,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::connection::Connections;
+use super::error::Broken;
 
 /// The channel.
-pub(super) const CHANNEL: &str = "event_host";
+const CHANNEL: &str = "event_host";
 
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+/// Gives a hint.
+pub(super) async fn hint(connection: &mut PgConnection) -> Result<(), Broken> {
+    sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await?;
+    Ok(())
+}
 
 /// Listens until it is dropped.
 #[derive(Debug)]

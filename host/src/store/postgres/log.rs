@@ -1,8 +1,10 @@
 //! The log: appending to it and reading from it.
 
-use sqlx::{PgConnection, Row};
+use jiff::Timestamp;
+use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Events, Time, event_columns, read_log_event, unnest_events};
+use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use crate::event::{Event, Position, Tenant};
 use crate::store::{Fetch, Fetched, Start, refusals};
@@ -100,6 +102,21 @@ pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) 
     (types, prefixes.into_iter().map(|prefix| prefix.trim_end_matches('*')).collect())
 }
 
+/// The window ends the batch in the server, so that no more data travels than
+/// was asked for; the length of a stored value is known without reading it.
+pub(super) const FETCH: &str = concat!(
+    "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
+            dataschema, partitionkey, extensions::text, data
+     FROM (SELECT *, sum(octet_length(data)) OVER (
+                      ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+           FROM event_host.events
+           WHERE position > $6 AND position <= $7 AND ",
+    receives!(),
+    " ORDER BY position LIMIT $8) AS e
+     WHERE before IS NULL OR before < $9
+     ORDER BY position"
+);
+
 pub(super) async fn fetch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
@@ -111,31 +128,18 @@ pub(super) async fn fetch(
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
-    // The window ends the batch in the server, so that no more data travels than
-    // was asked for; the length of a stored value is known without reading it.
-    let rows = sqlx::query(concat!(
-        "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
-                dataschema, partitionkey, extensions::text, data
-         FROM (SELECT *, sum(octet_length(data)) OVER (
-                          ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-               FROM event_host.events
-               WHERE position > $6 AND position <= $7 AND ",
-        receives!(),
-        " ORDER BY position LIMIT $8) AS e
-         WHERE before IS NULL OR before < $9
-         ORDER BY position"
-    ))
-    .bind(group.as_str())
-    .bind(tenant.as_str())
-    .bind(subscription.is_all())
-    .bind(types)
-    .bind(prefixes)
-    .bind(after.0)
-    .bind(horizon.0)
-    .bind(limit)
-    .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
-    .fetch_all(&mut *connection)
-    .await?;
+    let rows = sqlx::query(FETCH)
+        .bind(group.as_str())
+        .bind(tenant.as_str())
+        .bind(subscription.is_all())
+        .bind(types)
+        .bind(prefixes)
+        .bind(after.0)
+        .bind(horizon.0)
+        .bind(limit)
+        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
+        .fetch_all(&mut *connection)
+        .await?;
     let mut events = Vec::with_capacity(rows.len());
     let mut bytes = 0_usize;
     for row in &rows {
@@ -183,14 +187,26 @@ pub(super) async fn place(connection: &mut PgConnection, start: Start) -> Result
         }
         Start::Position(position) => Ok(position),
         Start::Time(time) => {
-            let first: Option<i64> = sqlx::query_scalar(
-                "SELECT position FROM event_host.events WHERE time >= $1
-                 ORDER BY position LIMIT 1",
-            )
-            .bind(Time(time))
-            .fetch_optional(connection)
-            .await?;
-            Ok(first.map_or(last, |first| Position(first - 1)))
+            let first = first_since(connection, time).await?;
+            Ok(first.map_or(last, |first| Position(first.0 - 1)))
         }
     }
+}
+
+/// Nobody asks for times often enough to be worth an index in every producer's
+/// way, so this may read the whole log.
+async fn first_since(
+    connection: &mut PgConnection,
+    time: Timestamp,
+) -> Result<Option<Position>, Broken> {
+    let mut transaction = connection.begin().await?;
+    transaction.execute(LONG_STATEMENT).await?;
+    let first: Option<i64> = sqlx::query_scalar(
+        "SELECT position FROM event_host.events WHERE time >= $1 ORDER BY position LIMIT 1",
+    )
+    .bind(Time(time))
+    .fetch_optional(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(first.map(Position))
 }

@@ -34,9 +34,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{Connection, PgConnection};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::{
     Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
@@ -193,7 +194,19 @@ impl Store for PostgresStore {
         tenant: &Tenant,
         events: &[Event],
     ) -> Result<Vec<Position>, StoreError> {
-        on_shared!(self.connections, "publish", |c| publish(c, tenant, events))
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let positions = on_shared!(self.connections, "publish", |c| publish(c, tenant, events))?;
+        // After the commit and not within it: a NOTIFY makes commits wait for
+        // each other. It is a hint, and they are published without it.
+        let hinted = on_shared!(self.connections, "hint that something was published", |c| {
+            listen::hint(c)
+        });
+        if let Err(why) = hinted {
+            debug!("no hint was given: {why}");
+        }
+        Ok(positions)
     }
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
@@ -232,7 +245,9 @@ impl Store for PostgresStore {
     }
 
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
-        on_shared!(self.connections, "make a group", |c| groups::ensure(c, settings))
+        on_shared!(self.connections, "make a group", LONG_DEADLINE, |c| {
+            groups::ensure(c, settings)
+        })
     }
 
     async fn begin_leadership(
@@ -334,7 +349,9 @@ impl Store for PostgresStore {
     }
 
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
-        on_shared!(self.connections, "move a cursor", |c| groups::seek(c, group, to))
+        on_shared!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
+            groups::seek(c, group, to)
+        })
     }
 
     async fn remove_group(
@@ -387,20 +404,12 @@ async fn publish(
     tenant: &Tenant,
     events: &[Event],
 ) -> Result<Vec<Position>, Broken> {
-    if events.is_empty() {
-        return Ok(Vec::new());
+    if log::is_one_statement(events) {
+        return log::append(connection, tenant, events).await;
     }
-    let positions = if log::is_one_statement(events) {
-        log::append(connection, tenant, events).await?
-    } else {
-        let mut transaction = connection.begin().await?;
-        let positions = log::append(&mut transaction, tenant, events).await?;
-        transaction.commit().await?;
-        positions
-    };
-    // After the commit and not within it: a NOTIFY makes commits wait for each
-    // other.
-    connection.execute(sqlx::query("SELECT pg_notify($1, '')").bind(listen::CHANNEL)).await?;
+    let mut transaction = connection.begin().await?;
+    let positions = log::append(&mut transaction, tenant, events).await?;
+    transaction.commit().await?;
     Ok(positions)
 }
 
