@@ -16,7 +16,7 @@ CREATE TABLE event_host.events (
     -- CloudEvents' `time`: when it happened.
     time            timestamptz NOT NULL DEFAULT now()
                     CONSTRAINT time_is_finite_and_before_the_year_10000 CHECK (
-                        isfinite(time) AND time <= '9999-12-30 22:00:00.999999+00'),
+                        isfinite(time) AND time <= '9999-12-30 22:00:00+00'),
     -- When it was appended.
     published_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     tenant          text NOT NULL DEFAULT '',
@@ -71,7 +71,8 @@ FOR EACH STATEMENT EXECUTE FUNCTION event_host.refuse_change();
 --
 -- SECURITY DEFINER, so that a role that may execute it needs no right to the
 -- table; the search_path is pinned, so that it does what stands here whoever
--- calls it. `data` is kept as its JSON text.
+-- calls it. `data` is kept as its JSON text. TIME is a word of SQL's own, so as
+-- a named argument it stands in quotes: "time" => now().
 CREATE FUNCTION event_host.publish(
     type            text,
     data            jsonb       DEFAULT NULL,
@@ -234,7 +235,9 @@ CREATE TABLE event_host.home (
 --    can still appear at or below `last_position`. Prepared transactions have no
 --    process, so transactions are named by their virtual ids;
 -- 3. then, where nobody writes and `last_position` is news, `last_event`: the
---    last position up to there that holds an event.
+--    last position up to there that holds an event, if one of the last 100,000
+--    does, and else the position before those. What was rolled back stays in the
+--    index for a while, and nobody shall wait until millions of it are passed.
 -- Roles: it runs with the rights of its caller, who needs SELECT on the log and
 -- on its sequence.
 CREATE FUNCTION event_host.look_at_the_end(
@@ -266,8 +269,9 @@ BEGIN
       AND l.granted;
 
     IF writers = '{}' AND last_position IS DISTINCT FROM known THEN
-        SELECT coalesce(max(e.position), 0) INTO last_event
-        FROM event_host.events e WHERE e.position <= last_position;
+        SELECT coalesce(max(e.position), greatest(last_position - 100000, 0)) INTO last_event
+        FROM event_host.events e
+        WHERE e.position > last_position - 100000 AND e.position <= last_position;
     END IF;
 END
 $$;

@@ -23,8 +23,9 @@ pub(super) struct Look {
     /// The transactions that held the lock of an insert afterwards, by their
     /// virtual ids.
     pub(super) writers: BTreeSet<String>,
-    /// The last position up to there that holds an event, if it was asked for
-    /// and nobody was writing.
+    /// A position up to there above which none holds an event, if it was asked
+    /// for and nobody was writing: the last event's, or, where that is far below,
+    /// one in between.
     pub(super) last_event: Option<i64>,
 }
 
