@@ -42,6 +42,8 @@ pub(super) struct AdvisoryLocks {
     backend: i32,
     token: String,
     held: BTreeSet<GroupName>,
+    /// The server's processes that this role may not end, as was said.
+    out_of_reach: BTreeSet<i32>,
 }
 
 impl AdvisoryLocks {
@@ -49,7 +51,6 @@ impl AdvisoryLocks {
         connections: Arc<Connections>,
         host: &HostIdentity,
     ) -> Result<Self, StoreError> {
-        let server = connections.server();
         let opening = async {
             let mut connection = connections.connect_directly().await?;
             let token = uuid::Uuid::new_v4().to_string();
@@ -64,7 +65,10 @@ impl AdvisoryLocks {
             is_a_session_of_its_own(&mut connection, &mut other, backend, &token).await?;
             // A goodbye is a courtesy: the server notices without it.
             let _ = other.close().await;
-            guards::check(&mut connection, &server).await?;
+            if connections.through_a_pooler() {
+                is_the_same_database(&connections, &mut connection).await?;
+            }
+            guards::check(&mut connection, &connections.direct_server()).await?;
             announce(&mut connection, host).await?;
             Ok::<_, Broken>(Self {
                 connections: Arc::clone(&connections),
@@ -73,6 +77,7 @@ impl AdvisoryLocks {
                 backend,
                 token,
                 held: BTreeSet::new(),
+                out_of_reach: BTreeSet::new(),
             })
         };
         connections.within("open the session for the locks", DEADLINE, opening).await
@@ -107,16 +112,22 @@ impl AdvisoryLocks {
     }
 
     /// Ends the sessions of hosts that hold the lock of one of these groups and
-    /// have been silent for longer than they may be.
+    /// have been silent for longer than they may be. Of one that this role may
+    /// not end it says so once: to try would be an error, which would cost this
+    /// host what it leads.
     async fn end_silent_leaders(&mut self, groups: &[GroupName]) -> Result<(), Broken> {
         let keys: Vec<i64> = groups.iter().map(|group| LockKey::of(group).0).collect();
         let rows = sqlx::query(
             "SELECT h.hostname, h.pid, h.backend_pid,
                     extract(epoch FROM clock_timestamp() - h.seen_at)::float8,
-                    pg_terminate_backend(h.backend_pid)
+                    CASE WHEN (me.rolsuper OR NOT theirs.rolsuper)
+                          AND (pg_has_role(theirs.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+                         THEN pg_terminate_backend(h.backend_pid) END
              FROM event_host.hosts h
              JOIN pg_stat_get_activity(NULL) a
                ON a.pid = h.backend_pid AND a.backend_start = h.backend_start
+             JOIN pg_roles theirs ON theirs.oid = a.usesysid
+             JOIN pg_roles me ON me.rolname = current_user
              WHERE h.seen_at < clock_timestamp() - make_interval(secs => $2)
                AND h.backend_pid IN (
                    SELECT pid FROM pg_lock_status()
@@ -129,13 +140,29 @@ impl AdvisoryLocks {
         .fetch_all(&mut self.connection)
         .await?;
         for row in &rows {
-            warn!(
-                hostname = row.try_get_unchecked::<String, _>(0)?,
-                pid = row.try_get_unchecked::<i64, _>(1)?,
-                backend = row.try_get_unchecked::<i32, _>(2)?,
-                silent_seconds = row.try_get_unchecked::<f64, _>(3)?,
-                "ended the lock session of a host that has been silent for too long"
-            );
+            let hostname: String = row.try_get_unchecked(0)?;
+            let pid: i64 = row.try_get_unchecked(1)?;
+            let backend: i32 = row.try_get_unchecked(2)?;
+            let silent_seconds: f64 = row.try_get_unchecked(3)?;
+            match row.try_get_unchecked::<Option<bool>, _>(4)? {
+                Some(true) => warn!(
+                    hostname,
+                    pid,
+                    backend,
+                    silent_seconds,
+                    "ended the lock session of a host that has been silent for too long"
+                ),
+                // It ended by itself.
+                Some(false) => {}
+                None if self.out_of_reach.insert(backend) => warn!(
+                    hostname,
+                    pid,
+                    backend,
+                    silent_seconds,
+                    "a host that has been silent for too long holds the lock of a group, and this role may not end its session: let all hosts connect as one role, or grant pg_signal_backend"
+                ),
+                None => {}
+            }
         }
         Ok(())
     }
@@ -196,10 +223,14 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
     .bind(i64::from(host.pid))
     .execute(&mut *connection)
     .await?;
+    // While its session is there, the row says whose it is.
     sqlx::query(
         "DELETE FROM event_host.hosts h
          WHERE h.seen_at < clock_timestamp() - make_interval(secs => $1)
-           AND NOT EXISTS (SELECT FROM event_host.consumer_groups g WHERE g.leader = h.id)",
+           AND NOT EXISTS (SELECT FROM event_host.consumer_groups g WHERE g.leader = h.id)
+           AND NOT EXISTS (
+               SELECT FROM pg_stat_get_activity(NULL) a
+               WHERE a.pid = h.backend_pid AND coalesce(a.backend_start = h.backend_start, true))",
     )
     .bind(FORGOTTEN_AFTER)
     .execute(connection)
@@ -227,6 +258,37 @@ async fn is_a_session_of_its_own(
         return Err(pooler::locks_change_hands().into());
     }
     Ok(())
+}
+
+/// Refuses locks in another database than the one that they are to guard: there
+/// they would keep nobody away.
+async fn is_the_same_database(
+    connections: &Connections,
+    connection: &mut PgConnection,
+) -> Result<(), Broken> {
+    let mut shared = connections.shared().await?;
+    let guarded = identity(shared.connection()).await;
+    let guarded = shared.give_back(guarded)?;
+    if guarded == identity(connection).await? {
+        return Ok(());
+    }
+    Err(StoreError::Unusable(format!(
+        "`lock_database` leads to {}, which is not the database that `database` leads to, {}: name the same database of the same server in both",
+        connections.direct_server(),
+        connections.server(),
+    ))
+    .into())
+}
+
+/// What no other database anywhere has: its cluster and its number there.
+async fn identity(connection: &mut PgConnection) -> Result<(i64, i64), Broken> {
+    let row = sqlx::query(
+        "SELECT c.system_identifier, d.oid::bigint
+         FROM pg_control_system() c, pg_database d WHERE d.datname = current_database()",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?))
 }
 
 #[async_trait]

@@ -7,6 +7,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{group_name, optional_time, read_tenant, time};
+use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use super::groups::{head_columns, read_head, read_leader, read_state};
 use super::horizon::Horizon;
@@ -85,7 +86,7 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
     let settled = groups.iter().map(|group| group.position).max().unwrap_or(Position::ZERO);
     Ok(LogStatus {
         last_position: Position(last),
-        safe_position: safe_position.max(settled.min(Position(last))),
+        safe_position: safe_position.max(settled).min(Position(last)),
         events,
         held_up_by,
         groups,
@@ -98,7 +99,7 @@ async fn begin_snapshot(
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
     let mut snapshot =
         connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    snapshot.execute("SET LOCAL statement_timeout = '115s'").await?;
+    snapshot.execute(LONG_STATEMENT).await?;
     Ok(snapshot)
 }
 
@@ -162,11 +163,16 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
 
 async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken> {
     // The lock session's backend tells whether a host is there; its own word
-    // tells how long ago it was well.
+    // tells how long ago it was well. When a session of another role began is
+    // hidden from a role that may not read all statistics: it takes the host's
+    // word for it.
     let rows = sqlx::query(
         "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by
          FROM event_host.hosts h
-         JOIN pg_stat_get_activity(h.backend_pid) a ON a.backend_start = h.backend_start
+         JOIN pg_stat_get_activity(NULL) a
+           ON a.pid = h.backend_pid
+          AND coalesce(a.backend_start = h.backend_start,
+                       h.seen_at > clock_timestamp() - interval '1 minute')
          ORDER BY h.hostname, h.pid",
     )
     .fetch_all(connection)
