@@ -244,9 +244,16 @@ fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValue> {
         Value::Null => None,
         Value::Bool(value) => Some(ExtensionValue::Boolean(value)),
         Value::String(value) => Some(ExtensionValue::Text(value)),
+        // JSON has one kind of number, and jsonb keeps the zeros of `1.0`.
         Value::Number(number) => {
-            Some(match number.as_i64().and_then(|number| i32::try_from(number).ok()) {
-                Some(integer) => ExtensionValue::Integer(integer),
+            let integer = number.as_f64().filter(|number| {
+                number.fract() == 0.0
+                    && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(number)
+            });
+            Some(match integer {
+                // In range, and whole.
+                #[expect(clippy::cast_possible_truncation)]
+                Some(integer) => ExtensionValue::Integer(integer as i32),
                 None => ExtensionValue::Text(number.to_string()),
             })
         }

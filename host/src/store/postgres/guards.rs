@@ -7,8 +7,9 @@ use super::error::Broken;
 use crate::event::Position;
 use crate::store::{StoreError, refusals};
 
-/// Refuses a standby server, a log that hands its positions out ahead or again,
-/// cursors beyond the log, and a database that was restored from elsewhere.
+/// Refuses a standby server, a database that cannot keep every text, a log that
+/// hands its positions out ahead or again, cursors beyond the log, and a database
+/// that was restored from elsewhere.
 pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result<(), Broken> {
     let row = sqlx::query(
         "SELECT pg_is_in_recovery(),
@@ -17,7 +18,8 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
                  WHERE q.seqrelid = 'event_host.events_position_seq'::regclass),
                 (SELECT max(position) FROM event_host.events),
                 (SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END
-                 FROM event_host.events_position_seq s)",
+                 FROM event_host.events_position_seq s),
+                current_setting('server_encoding')",
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -34,6 +36,12 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
             version / 10_000
         ));
     }
+    let encoding: String = row.try_get_unchecked(5)?;
+    if encoding != "UTF8" {
+        return unusable(format!(
+            "{server} keeps texts in {encoding}, in which those of events and failures cannot all be stored: make a database with `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
+        ));
+    }
     let cache: i64 = row.try_get_unchecked(2)?;
     if cache != 1 {
         return unusable(format!(
@@ -47,17 +55,22 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
             "the sequence event_host.events_position_seq of {server} stands at {drawn}, and the log has an event at position {last}: positions would be handed out again; run `SELECT setval('event_host.events_position_seq', {last})`"
         ));
     }
+    // The cursors are those of the statement's snapshot, and the sequence is read
+    // after that: the log may grow meanwhile, and a cursor with it.
     let beyond = sqlx::query(
-        "SELECT name, position FROM event_host.consumer_groups WHERE position > $1
-         ORDER BY name LIMIT 1",
+        "SELECT g.name, g.position, s.drawn
+         FROM event_host.consumer_groups g,
+              (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS drawn
+               FROM event_host.events_position_seq) s
+         WHERE g.position > s.drawn ORDER BY g.name LIMIT 1",
     )
-    .bind(drawn)
     .fetch_optional(&mut *connection)
     .await?;
     if let Some(row) = beyond {
         let group = super::columns::group_name(row.try_get_unchecked(0)?)?;
         let cursor = Position(row.try_get_unchecked(1)?);
-        return Err(refusals::cursor_beyond_the_log(&group, cursor, Position(drawn)).into());
+        let drawn = Position(row.try_get_unchecked(2)?);
+        return Err(refusals::cursor_beyond_the_log(&group, cursor, drawn).into());
     }
     is_at_home(connection, server).await
 }

@@ -45,7 +45,11 @@ async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken>
     if !exists {
         return Ok(BTreeSet::new());
     }
-    let listed = connection.list_applied_migrations(APPLIED).await.map_err(sqlx::Error::from)?;
+    let listed =
+        connection.list_applied_migrations(APPLIED).await.map_err(|error| match error {
+            MigrateError::Execute(error) => error,
+            other => other.into(),
+        })?;
     Ok(listed.into_iter().map(|migration| migration.version).collect())
 }
 
@@ -106,10 +110,9 @@ pub(super) async fn migrate(
             // Whoever had the lock before may have done it all.
             let before = applied(&mut transaction).await?;
             transaction.execute("SET LOCAL statement_timeout = 0").await?;
-            embedded
-                .run_direct(None, &mut *transaction, false)
-                .await
-                .map_err(|error| worded(error, server, &embedded))?;
+            if let Err(error) = embedded.run_direct(None, &mut *transaction, false).await {
+                return Err(worded(error, server, &embedded));
+            }
             transaction.commit().await?;
             let new = embedded.iter().filter(|migration| !before.contains(&migration.version));
             return Ok(new.map(name).collect());
@@ -133,6 +136,16 @@ fn worded(error: MigrateError, server: &str, embedded: &Migrator) -> Broken {
             "{server} was migrated by another build of host, whose migration {version} differs from this one's: use that build, or a new database"
         ))
         .into(),
+        MigrateError::Execute(sqlx::Error::Database(database))
+        | MigrateError::ExecuteMigration(sqlx::Error::Database(database), _)
+            if database.code().as_deref() == Some("42501") =>
+        {
+            StoreError::Unusable(format!(
+                "this role may not make or change the schema `event_host` at {server} ({}): run `host migrate` as its owner; for a new one, as a role that has CREATE on the database",
+                database.message()
+            ))
+            .into()
+        }
         MigrateError::Execute(error) => error.into(),
         MigrateError::ExecuteMigration(sqlx::Error::Database(database), version) => {
             StoreError::Unusable(format!(
