@@ -1,0 +1,122 @@
+//! How the server goes about what is asked often: by an index, whatever it knew
+//! of the log when it made its plan.
+
+use sqlx::PgConnection;
+
+use super::{PostgresDatabase, group, publish, run, value};
+use crate::event::{Position, Tenant};
+use crate::store::postgres::log::FETCH;
+use crate::store::{Fetch, Store, Subscription};
+
+/// As many rows as are read before it is plain that a statement reads them all.
+const MANY: i64 = 200_000;
+
+async fn fill(owner: &mut PgConnection) {
+    run(
+        owner,
+        format!(
+            "ALTER TABLE event_host.events SET (autovacuum_enabled = off);
+             INSERT INTO event_host.events (type)
+             SELECT CASE WHEN i % 50000 = 0 THEN 'rare' ELSE 'common' END
+             FROM generate_series(1, {MANY}) i"
+        ),
+    )
+    .await;
+}
+
+/// How many rows of the log the server has read in whole-table scans.
+async fn rows_read_without_an_index(owner: &mut PgConnection) -> i64 {
+    run(owner, "SELECT pg_stat_clear_snapshot()").await;
+    value(owner, "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'events'").await
+}
+
+#[tokio::test]
+async fn a_plan_that_was_kept_from_when_the_log_was_short_does_not_read_the_whole_of_it() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    publish(&store, "common").await;
+    run(&mut owner, "ANALYZE event_host.events").await;
+    let (name, tenant) = (group("g"), Tenant::none());
+    let rare = Subscription::new(["rare"]).unwrap();
+    let fetch = |after: i64, up_to: i64| {
+        store.fetch(Fetch {
+            group: &name,
+            tenant: &tenant,
+            subscription: &rare,
+            after: Position(after),
+            up_to: Position(up_to),
+            max_events: 1_000,
+            max_bytes: usize::MAX,
+        })
+    };
+    // The server keeps a plan from the sixth time on.
+    for _ in 0..8 {
+        assert_eq!(fetch(0, 1).await.unwrap().events, []);
+    }
+    fill(&mut owner).await;
+    let before = rows_read_without_an_index(&mut owner).await;
+    let mut after = 0;
+    let mut found = 0;
+    let mut fetches = 0;
+    while after <= MANY {
+        let fetched = fetch(after, MANY + 1).await.unwrap();
+        after = fetched.scanned_to.0;
+        found += fetched.events.len();
+        fetches += 1;
+    }
+    assert_eq!((found, fetches), (4, 5));
+    // Statistics are sent when a session ends, or a little later.
+    drop(store);
+    super::until("the sessions end", async || {
+        value::<i64>(
+            &mut owner,
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name = 'event-host'",
+        )
+        .await
+            == 0
+    })
+    .await;
+    assert_eq!(rows_read_without_an_index(&mut owner).await, before);
+}
+
+#[tokio::test]
+async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    fill(&mut owner).await;
+    for analyzed in [false, true] {
+        if analyzed {
+            run(&mut owner, "ANALYZE event_host.events").await;
+        }
+        for mode in ["force_generic_plan", "force_custom_plan"] {
+            let name = format!("{mode}_{analyzed}");
+            run(
+                &mut owner,
+                format!(
+                    "SET enable_seqscan = off; SET enable_bitmapscan = off;
+                     SET plan_cache_mode = {mode};
+                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint, bigint)
+                     AS {FETCH}"
+                ),
+            )
+            .await;
+            let explain = format!(
+                "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
+                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000)"
+            );
+            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
+                .fetch_all(&mut owner)
+                .await
+                .unwrap();
+            let plan = plan.join("\n");
+            assert!(plan.contains("Index Scan using events_pkey"), "{mode}: {plan}");
+            assert!(!plan.contains("Sort"), "{mode}: {plan}");
+            assert!(
+                plan.contains("Index Scan using events_pkey on events (actual rows=100"),
+                "{mode}: {plan}"
+            );
+        }
+    }
+}

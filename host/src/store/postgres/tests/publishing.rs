@@ -1,0 +1,268 @@
+//! Publishing from SQL: what any client of the database can do, and what it is
+//! told when an event is none.
+
+use jiff::Timestamp;
+use sqlx::{Connection, PgConnection};
+
+use super::{PostgresDatabase, run, seen, try_to_run, types, value};
+use crate::event::{Event, ExtensionValue, LogEvent};
+
+fn text(text: &str) -> ExtensionValue {
+    ExtensionValue::Text(text.to_owned())
+}
+
+async fn the_only_event(database: &PostgresDatabase) -> Event {
+    let mut events = seen(&database.store()).await;
+    assert_eq!(events.len(), 1);
+    events.remove(0).event
+}
+
+#[tokio::test]
+async fn a_plain_insert_makes_a_whole_event() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    let before = Timestamp::now();
+    run(
+        &mut session,
+        r#"INSERT INTO event_host.events (type, data) VALUES ('paid', '{"id": 7}');
+          INSERT INTO event_host.events (type) VALUES ('paid');
+          INSERT INTO event_host.events (type, data) VALUES ('paid', '\x00ff')"#,
+    )
+    .await;
+    let events = seen(&database.store()).await;
+    let data: Vec<_> = events.iter().map(|event| event.event.data.as_deref()).collect();
+    assert_eq!(data, [Some(&br#"{"id": 7}"#[..]), None, Some(b"\x00\xff")]);
+    for LogEvent { event, deliver_to, .. } in &events {
+        let id: uuid::Uuid = event.id.parse().unwrap();
+        assert_eq!((id.get_version_num(), id.to_string()), (4, event.id.clone()));
+        assert_eq!(event.source, "/sql");
+        let age = event.time.duration_since(before).abs();
+        assert!(age.as_secs() < 60, "{} is not now", event.time);
+        assert_eq!((&event.datacontenttype, &event.subject), (&None, &None));
+        assert_eq!(*deliver_to, None);
+    }
+    assert_ne!(events[0].event.id, events[1].event.id);
+}
+
+#[tokio::test]
+async fn publish_takes_type_and_data_by_their_places_and_gives_the_position() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    let before = Timestamp::now();
+    let first: i64 = value(&mut session, "SELECT event_host.publish('gone')").await;
+    run(&mut session, "BEGIN; SELECT event_host.publish('gone'); ROLLBACK").await;
+    let position: i64 =
+        value(&mut session, r#"SELECT event_host.publish('paid', '{"b": 1.50, "a": "ü"}')"#).await;
+    assert_eq!(position, first + 2, "what was rolled back took one");
+    let events = seen(&database.store()).await;
+    let positions: Vec<i64> = events.iter().map(|event| event.position.0).collect();
+    assert_eq!(positions, [first, position], "and is not there");
+    let [without_data, event] = [0, 1].map(|n| events[n].event.clone());
+    assert_eq!((without_data.data, without_data.datacontenttype), (None, None));
+    // jsonb keeps the value, not the text.
+    assert_eq!(event.data.as_deref(), Some("{\"a\": \"ü\", \"b\": 1.50}".as_bytes()));
+    assert_eq!(event.datacontenttype.as_deref(), Some("application/json"));
+    assert_eq!(event.source, "/sql");
+    assert_eq!(event.id.parse::<uuid::Uuid>().unwrap().get_version_num(), 4);
+    assert!(event.time.duration_since(before).abs().as_secs() < 60);
+}
+
+#[tokio::test]
+async fn publish_takes_every_other_attribute_by_its_name() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    run(
+        &mut session,
+        r#"SELECT event_host.publish(
+            'paid', '[1, null]', id => 'i', source => '/s', subject => 'sub',
+            "time" => '2026-01-31 13:00:00.123456+01', datacontenttype => 'application/vnd.paid+json',
+            dataschema => 'https://example.com/s', partitionkey => 'k',
+            extensions => '{"yes": true, "n": -7, "whole": 1.0, "big": 2e3, "t": "x", "none": null}')"#,
+    )
+    .await;
+    let event = the_only_event(&database).await;
+    let wanted = Event {
+        id: "i".to_owned(),
+        source: "/s".to_owned(),
+        event_type: "paid".to_owned(),
+        subject: Some("sub".to_owned()),
+        time: "2026-01-31T12:00:00.123456Z".parse().unwrap(),
+        datacontenttype: Some("application/vnd.paid+json".to_owned()),
+        dataschema: Some("https://example.com/s".to_owned()),
+        partitionkey: Some("k".to_owned()),
+        extensions: [
+            ("yes".to_owned(), ExtensionValue::Boolean(true)),
+            ("n".to_owned(), ExtensionValue::Integer(-7)),
+            ("whole".to_owned(), ExtensionValue::Integer(1)),
+            ("big".to_owned(), ExtensionValue::Integer(2_000)),
+            ("t".to_owned(), text("x")),
+        ]
+        .into(),
+        data: Some(b"[1, null]".to_vec()),
+    };
+    assert_eq!(event, wanted);
+    wanted.check().unwrap();
+}
+
+#[tokio::test]
+async fn an_event_lives_and_dies_with_its_callers_transaction() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut session = database.raw().await;
+    run(&mut session, "CREATE TABLE public.orders (id int PRIMARY KEY)").await;
+    for sql in [
+        "BEGIN; SELECT event_host.publish('gone'); INSERT INTO public.orders VALUES (1); ROLLBACK",
+        "BEGIN; INSERT INTO event_host.events (type) VALUES ('gone'); ROLLBACK",
+        "BEGIN; SAVEPOINT s; SELECT event_host.publish('gone'); ROLLBACK TO s; COMMIT",
+    ] {
+        run(&mut session, sql).await;
+    }
+    run(&mut session, "INSERT INTO public.orders VALUES (1)").await;
+    // One statement, and one transaction, of which the second half fails.
+    let twice = "SELECT event_host.publish('gone'); INSERT INTO public.orders VALUES (1)";
+    assert!(try_to_run(&mut session, twice).await.is_err());
+    assert_eq!(types(&store).await, Vec::<String>::new());
+    run(
+        &mut session,
+        "BEGIN; SELECT event_host.publish('kept'); INSERT INTO public.orders VALUES (2); COMMIT",
+    )
+    .await;
+    assert_eq!(types(&store).await, ["kept"]);
+}
+
+#[tokio::test]
+async fn a_driver_publishes_with_prepared_statements_and_its_own_types() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    for n in 0..10_i64 {
+        // Often enough for the server to keep a plan.
+        let mut transaction = session.begin().await.unwrap();
+        sqlx::query("SELECT event_host.publish($1, $2, partitionkey => $3)")
+            .bind("function")
+            .bind(serde_json::json!({ "n": n }))
+            .bind(n.to_string())
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        sqlx::query("INSERT INTO event_host.events (type, data, extensions) VALUES ($1, $2, $3)")
+            .bind("table")
+            .bind(n.to_be_bytes().as_slice())
+            .bind(serde_json::json!({ "n": n }))
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        transaction.commit().await.unwrap();
+    }
+    let events = seen(&database.store()).await;
+    assert_eq!(events.len(), 20);
+    for (n, pair) in (0_i64..).zip(events.chunks(2)) {
+        let [function, table] = pair else { unreachable!() };
+        assert_eq!(function.event.event_type, "function");
+        assert_eq!(function.event.data.as_deref(), Some(format!("{{\"n\": {n}}}").as_bytes()));
+        assert_eq!(function.event.partitionkey.as_deref(), Some(&*n.to_string()));
+        assert_eq!(table.event.data.as_deref(), Some(n.to_be_bytes().as_slice()));
+        let n = ExtensionValue::Integer(i32::try_from(n).unwrap());
+        assert_eq!(table.event.extensions["n"], n);
+    }
+}
+
+/// Why a statement is refused: the constraint's name, or the column's that must
+/// not be null, or the SQLSTATE.
+async fn refusal(session: &mut PgConnection, sql: &str) -> String {
+    let error = try_to_run(session, sql).await.expect_err(sql);
+    let answer = error.as_database_error().unwrap();
+    match (answer.constraint(), answer.code().as_deref()) {
+        (Some(constraint), _) => constraint.to_owned(),
+        (None, Some("23502")) => {
+            let message = answer.message();
+            message.split('"').nth(1).unwrap().to_owned()
+        }
+        (None, code) => code.unwrap().to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    let names = "extensions_have_names_of_a_to_z_and_digits";
+    let values = "extensions_are_booleans_integers_and_strings";
+    let own = "extensions_are_no_attributes_of_their_own";
+    let time = "time_is_finite_and_before_the_year_10000";
+    for (column, given, why) in [
+        ("id", "''", "id_is_not_empty"),
+        ("source", "''", "source_is_not_empty"),
+        ("time", "'infinity'", time),
+        ("time", "'-infinity'", time),
+        ("time", "'9999-12-30 22:00:00.000001+00'", time),
+        ("extensions", "'[]'", "extensions_are_an_object"),
+        ("extensions", "'null'", "extensions_are_an_object"),
+        ("extensions", "'7'", "extensions_are_an_object"),
+        ("extensions", r#"'{"": 1}'"#, names),
+        ("extensions", r#"'{"Upper": 1}'"#, names),
+        ("extensions", r#"'{"a_b": 1}'"#, names),
+        ("extensions", r#"'{"good": 1, "a-b": 1}'"#, names),
+        ("extensions", r#"'{"a\nb": 1}'"#, names),
+        ("extensions", r#"'{"a": 1.5}'"#, values),
+        ("extensions", r#"'{"a": 2147483648}'"#, values),
+        ("extensions", r#"'{"a": -2147483649}'"#, values),
+        ("extensions", r#"'{"a": {"b": 1}}'"#, values),
+        ("extensions", r#"'{"good": 1, "a": []}'"#, values),
+        ("extensions", r#"'{"id": "x"}'"#, own),
+        ("extensions", r#"'{"partitionkey": "x"}'"#, own),
+        ("extensions", r#"'{"specversion": "1.0"}'"#, own),
+        ("extensions", r#"'{"data": "x"}'"#, own),
+    ] {
+        let insert =
+            format!("INSERT INTO event_host.events (type, \"{column}\") VALUES ('a', {given})");
+        assert_eq!(refusal(&mut session, &insert).await, why, "{insert}");
+        let publish = format!("SELECT event_host.publish('a', \"{column}\" => {given})");
+        assert_eq!(refusal(&mut session, &publish).await, why, "{publish}");
+    }
+    for (sql, why) in [
+        ("INSERT INTO event_host.events (type) VALUES ('')", "type_is_not_empty"),
+        ("SELECT event_host.publish('')", "type_is_not_empty"),
+        ("SELECT event_host.publish(NULL)", "type"),
+        ("INSERT INTO event_host.events (data) VALUES ('')", "type"),
+        ("INSERT INTO event_host.events (type, id) VALUES ('a', NULL)", "id"),
+        ("INSERT INTO event_host.events (type, source) VALUES ('a', NULL)", "source"),
+        ("INSERT INTO event_host.events (type, time) VALUES ('a', NULL)", "time"),
+        // Positions are the log's own, and nothing in it changes.
+        ("INSERT INTO event_host.events (position, type) VALUES (1, 'a')", "428C9"),
+        ("UPDATE event_host.events SET type = 'b'", "P0001"),
+        ("SELECT event_host.publish('a', '{')", "22P02"),
+        ("SELECT event_host.publish('a', '\"\\u0000\"')", "22P05"),
+    ] {
+        assert_eq!(refusal(&mut session, sql).await, why, "{sql}");
+    }
+    assert_eq!(seen(&database.store()).await, []);
+}
+
+#[tokio::test]
+async fn whatever_the_log_lets_in_can_be_handled() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    run(
+        &mut session,
+        r#"INSERT INTO event_host.events (type, extensions) VALUES
+             ('a', '{}'), ('a', '{"a": 2147483647, "b": -2147483648, "c": 0.0, "d": -0}'),
+             ('a', '{"a": null, "b": "2147483648", "c": false, "0": ""}');
+           INSERT INTO event_host.events (type, time) VALUES
+             ('a', '0001-01-01 00:00:00+00'), ('a', '9999-12-30 22:00:00+00'),
+             ('a', '4713-01-01 00:00:00+00 BC');
+           INSERT INTO event_host.events (type, subject, partitionkey, dataschema, datacontenttype)
+           VALUES ('ü.🦀', '', '', '', ''), (repeat('long', 10000), 'x', 'x', 'x', 'x')"#,
+    )
+    .await;
+    let events = seen(&database.store()).await;
+    assert_eq!(events.len(), 8);
+    let numbers: Vec<_> = events[1].event.extensions.values().cloned().collect();
+    assert_eq!(numbers, [i32::MAX, i32::MIN, 0, 0].map(ExtensionValue::Integer));
+    let rest: Vec<_> = events[2].event.extensions.iter().map(|(k, v)| (&**k, v.clone())).collect();
+    assert_eq!(
+        rest,
+        [("0", text("")), ("b", text("2147483648")), ("c", ExtensionValue::Boolean(false))]
+    );
+    let years = [3, 4, 5].map(|n| events[n].event.time.to_string());
+    assert_eq!(years, ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "-004712-01-01T00:00:00Z"]);
+}

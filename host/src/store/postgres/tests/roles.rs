@@ -1,0 +1,433 @@
+//! What a role can do with exactly what `grants` gives it, and what it cannot.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use futures_util::FutureExt;
+use sqlx::PgConnection;
+
+use super::{
+    PostgresDatabase, PostgresStore, dead, first_settlement, group, host, led, publish, run, seen,
+    session_at, settings, store_at, try_to_run, types, until,
+};
+use crate::event::{Attempt, Epoch, Position};
+use crate::store::postgres::{Purpose, grants};
+use crate::store::{
+    DeadLetterFilter, GroupState, Head, LockSession, Settled, Settlement, Start, StateWrite, Store,
+};
+
+/// A role that may log in and has been granted something.
+struct Role {
+    name: String,
+    url: String,
+}
+
+impl Role {
+    fn store(&self) -> PostgresStore {
+        store_at(&self.url)
+    }
+
+    async fn session(&self) -> PgConnection {
+        session_at(&self.url).await
+    }
+}
+
+/// Runs a test with a role of its own, which is gone afterwards: roles belong to
+/// the whole server. Its name needs quotes.
+async fn with_role(
+    database: &PostgresDatabase,
+    purpose: Option<Purpose>,
+    test: impl AsyncFnOnce(&Role),
+) {
+    let mut owner = database.raw().await;
+    let name = format!("Test \"{:016x}", fastrand::u64(..));
+    let quoted = name.replace('"', "\"\"");
+    run(&mut owner, format!("CREATE ROLE \"{quoted}\" LOGIN PASSWORD 'secret'")).await;
+    if let Some(purpose) = purpose {
+        run(&mut owner, grants(&name, purpose)).await;
+    }
+    let url = database.database.url();
+    let address =
+        url.rsplit_once('@').map_or_else(|| url.trim_start_matches("postgres://"), |(_, at)| at);
+    let user = percent_encoding::utf8_percent_encode(&name, percent_encoding::NON_ALPHANUMERIC);
+    let role = Role { url: format!("postgres://{user}:secret@{address}"), name };
+    let outcome = AssertUnwindSafe(test(&role)).catch_unwind().await;
+    run(&mut owner, format!("DROP OWNED BY \"{quoted}\"; DROP ROLE \"{quoted}\"")).await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+}
+
+async fn code(session: &mut PgConnection, sql: &str) -> String {
+    let error = try_to_run(session, sql).await.expect_err(sql);
+    error.as_database_error().unwrap().code().unwrap().into_owned()
+}
+
+const FORBIDDEN: &str = "42501";
+
+#[tokio::test]
+async fn a_publisher_publishes_either_way_and_does_nothing_else() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Publisher), async |role| {
+        let mut session = role.session().await;
+        for sql in [
+            "SELECT event_host.publish('a', '{\"n\": 1}', subject => 's')",
+            "INSERT INTO event_host.events (type, data) VALUES ('b', '1')",
+            "INSERT INTO event_host.events (type, id, source, subject, time, datacontenttype,
+                                            dataschema, partitionkey, extensions)
+             VALUES ('c', 'i', '/s', 's', now(), 't/t', 'x:y', 'k', '{\"a\": 1}')",
+            "BEGIN; SELECT event_host.publish('d'); COMMIT",
+        ] {
+            run(&mut session, sql).await;
+        }
+        assert_eq!(types(&database.store()).await, ["a", "b", "c", "d"]);
+
+        for sql in [
+            "SELECT * FROM event_host.events",
+            "SELECT position FROM event_host.events",
+            "INSERT INTO event_host.events (type) VALUES ('x') RETURNING position",
+            "INSERT INTO event_host.events (type, tenant) VALUES ('x', 'other')",
+            "INSERT INTO event_host.events (type, deliver_to) VALUES ('x', 'g')",
+            "INSERT INTO event_host.events (type, published_at) VALUES ('x', now())",
+            "INSERT INTO event_host.events (position, type) OVERRIDING SYSTEM VALUE VALUES (9, 'x')",
+            "UPDATE event_host.events SET type = 'x'",
+            "DELETE FROM event_host.events",
+            "TRUNCATE event_host.events",
+            "DO $$ BEGIN LOCK TABLE event_host.events IN ACCESS EXCLUSIVE MODE; END $$",
+            "SELECT nextval('event_host.events_position_seq')",
+            "SELECT setval('event_host.events_position_seq', 1)",
+            "SELECT last_value FROM event_host.events_position_seq",
+            "SELECT * FROM event_host.look_at_the_end(0)",
+            "SELECT * FROM event_host.consumer_groups",
+            "UPDATE event_host.consumer_groups SET position = 0",
+            "SELECT * FROM event_host.dead_letters",
+            "DELETE FROM event_host.dead_letters",
+            "SELECT * FROM event_host.state",
+            "SELECT * FROM event_host.hosts",
+            "SELECT * FROM event_host.home",
+            "SELECT * FROM event_host.migrations",
+            "CREATE TABLE event_host.mine (id int)",
+            "ALTER TABLE event_host.events DISABLE TRIGGER ALL",
+            "CREATE OR REPLACE FUNCTION event_host.refuse_change() RETURNS trigger
+             LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        ] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_role_without_grants_can_do_nothing() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, None, async |role| {
+        let mut session = role.session().await;
+        for sql in [
+            "SELECT event_host.publish('a')",
+            "INSERT INTO event_host.events (type) VALUES ('a')",
+            "SELECT * FROM event_host.events",
+        ] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+        // And with the schema alone, which everybody might be given.
+        let mut owner = database.raw().await;
+        let name = role.name.replace('"', "\"\"");
+        run(&mut owner, format!("GRANT USAGE ON SCHEMA event_host TO \"{name}\"")).await;
+        for sql in ["SELECT event_host.publish('a')", "SELECT event_host.look_at_the_end(0)"] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+        let error = role.store().check_schema(true).await.unwrap_err();
+        super::says(&error, &["may not do that", "host grants"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn publishing_is_safe_from_what_its_caller_puts_in_its_way() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Publisher), async |role| {
+        let mut owner = database.raw().await;
+        run(
+            &mut owner,
+            "CREATE SCHEMA trap; GRANT USAGE ON SCHEMA trap TO PUBLIC;
+             CREATE FUNCTION trap.now() RETURNS timestamptz
+             LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
+             CREATE FUNCTION trap.gen_random_uuid() RETURNS uuid
+             LANGUAGE sql AS $$ SELECT '00000000-0000-0000-0000-000000000000'::uuid $$",
+        )
+        .await;
+        let mut session = role.session().await;
+        run(&mut session, "SET search_path = trap, pg_catalog; SELECT event_host.publish('a')")
+            .await;
+        let events = seen(&database.store()).await;
+        assert_eq!(events.len(), 1);
+        assert!(!events[0].event.id.starts_with("00000000"));
+        assert!(events[0].event.time > "2020-01-01T00:00:00Z".parse().unwrap());
+    })
+    .await;
+}
+
+/// Three events, handled by `g`, which a host of another role leads, and given
+/// up on.
+async fn given_up_on(store: &PostgresStore) -> Box<dyn LockSession> {
+    let mut session = store.lock_session(&host("one")).await.unwrap();
+    led(store, "g").await;
+    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    for event_type in ["a", "b", "c"] {
+        publish(store, event_type).await;
+    }
+    let events = seen(store).await;
+    let settlement = Settlement {
+        dead_letters: events.into_iter().map(dead).collect(),
+        state: vec![StateWrite { scope: String::new(), key: "k".into(), value: Some(vec![1]) }],
+        ..first_settlement("g", 3)
+    };
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    session
+}
+
+#[tokio::test]
+async fn an_operator_can_do_all_that_the_commands_do() {
+    let database = PostgresDatabase::new().await;
+    let owner = database.store();
+    let session = given_up_on(&owner).await;
+    with_role(&database, Some(Purpose::Operator), async |role| {
+        let store = role.store();
+        store.check_schema(true).await.unwrap();
+        store.check().await.unwrap();
+        let status = store.status().await.unwrap();
+        assert_eq!((status.events, status.last_position), (3, Position(3)));
+        let g = &status.groups[0];
+        assert_eq!(g.leader.as_ref().map(|leader| &*leader.host.hostname), Some("one"));
+        assert_eq!(g.dead_letters, 3);
+        let hosts: Vec<_> = status.hosts.iter().map(|host| &*host.host.hostname).collect();
+        assert_eq!(hosts, ["one"], "though its session is another role's");
+
+        let name = group("g");
+        store.group(&name).await.unwrap();
+        store.controls().await.unwrap();
+        store.cursor(&name).await.unwrap();
+        store.pause(&name, "a reason").await.unwrap();
+        store.resume(&name).await.unwrap();
+        for to in [
+            Start::Earliest,
+            Start::Latest,
+            Start::Position(Position(1)),
+            Start::Time(jiff::Timestamp::UNIX_EPOCH),
+        ] {
+            store.seek(&name, to).await.unwrap();
+        }
+        let ids = store.dead_letter_ids(&name).await.unwrap();
+        let filter = DeadLetterFilter { group: Some(name.clone()), ..Default::default() };
+        assert_eq!(store.dead_letters(&filter).await.unwrap().len(), 3);
+        assert_eq!(store.dead_letters(&DeadLetterFilter::default()).await.unwrap().len(), 3);
+        store.dead_letter(ids[0]).await.unwrap();
+        store.replay(ids[0], Some(b"other")).await.unwrap();
+        let replayed = store.replay_some(&name, ids[0], ids[1], 10).await.unwrap();
+        assert_eq!(replayed.len(), 1);
+        store.discard(ids[2]).await.unwrap();
+        publish(&store, "by hand").await;
+        assert_eq!(store.adopt().await.unwrap().groups, []);
+
+        let error = store.remove_group(&name, true).await.unwrap_err();
+        super::says(&error, &["is led by process 4711 on one"]);
+        drop(session);
+        until("it is removed", async || store.remove_group(&name, true).await.is_ok()).await;
+
+        // A log that was restored elsewhere.
+        let mut raw = database.raw().await;
+        run(&mut raw, "UPDATE event_host.home SET system_identifier = 1").await;
+        assert_eq!(store.adopt().await.unwrap().from, Some(1));
+
+        let mut session = role.session().await;
+        for sql in [
+            "UPDATE event_host.events SET type = 'x'",
+            "DELETE FROM event_host.events",
+            "TRUNCATE event_host.events",
+            "SELECT nextval('event_host.events_position_seq')",
+            "SELECT setval('event_host.events_position_seq', 1)",
+            "INSERT INTO event_host.dead_letters (group_name) VALUES ('g')",
+            "UPDATE event_host.state SET value = ''",
+            "DELETE FROM event_host.hosts",
+            "DELETE FROM event_host.home",
+            "UPDATE event_host.migrations SET version = 7",
+            "CREATE TABLE event_host.mine (id int)",
+        ] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_can_do_all_that_running_handlers_takes() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Host), async |role| {
+        let store = role.store();
+        store.check_schema(true).await.unwrap();
+        assert_eq!(store.migrate().await.unwrap(), Vec::<String>::new(), "there is nothing to do");
+        store.check().await.unwrap();
+        let mut session = store.lock_session(&host("one")).await.unwrap();
+        store.ensure_group(&settings("g")).await.unwrap();
+        store.ensure_group(&settings("g")).await.unwrap();
+        assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+        session.heartbeat(&[]).await.unwrap();
+        led(&store, "g").await;
+        publish(&store, "a").await;
+        let name = group("g");
+        let event = seen(&store).await.remove(0);
+        assert!(store.log_holders().await.unwrap().is_empty());
+        store.begin_work(&name, Epoch(1), 0).await.unwrap();
+        let head = Head {
+            position: Position(1),
+            attempt: Attempt(1),
+            due_at: jiff::Timestamp::UNIX_EPOCH,
+            failure: None,
+            in_flight: true,
+        };
+        store.begin_attempt(&name, Epoch(1), 0, &head).await.unwrap();
+        assert!(!store.has_shown_itself("nobody", &name).await.unwrap());
+        let write = |value| StateWrite { scope: String::new(), key: "k".into(), value };
+        for (number, state) in [
+            (1, vec![write(Some(vec![1]))]),
+            (2, vec![write(Some(vec![2]))]),
+            (3, vec![write(None)]),
+        ] {
+            let settlement = Settlement {
+                number,
+                dead_letters: vec![dead(event.clone())],
+                emits: vec![super::event("emitted")],
+                state,
+                ..first_settlement("g", 1)
+            };
+            assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+            store.state_get(&name, "", "k").await.unwrap();
+        }
+        store.state_keys(&name, "", "", 10).await.unwrap();
+        store.cursor(&name).await.unwrap();
+        store.controls().await.unwrap();
+        store.status().await.unwrap();
+        assert_eq!(store.group(&name).await.unwrap().state, GroupState::Running);
+        store.end_leadership(&name, Epoch(1)).await.unwrap();
+        session.unlock(&name).await.unwrap();
+
+        let mut raw = role.session().await;
+        for sql in [
+            "UPDATE event_host.events SET type = 'x'",
+            "DELETE FROM event_host.events",
+            "SELECT nextval('event_host.events_position_seq')",
+            "SELECT setval('event_host.events_position_seq', 1)",
+            "DELETE FROM event_host.dead_letters",
+            "DELETE FROM event_host.consumer_groups",
+            "UPDATE event_host.home SET system_identifier = 1",
+            "DELETE FROM event_host.migrations",
+            "CREATE TABLE event_host.mine (id int)",
+        ] {
+            assert_eq!(code(&mut raw, sql).await, FORBIDDEN, "{sql}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_leader_that_a_host_may_not_end_costs_it_nothing() {
+    let database = PostgresDatabase::new().await;
+    let owner = database.store();
+    let mut theirs = owner.lock_session(&host("one")).await.unwrap();
+    owner.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(theirs.try_locks(&[group("g")]).await.unwrap(), [true]);
+    let mut raw = database.raw().await;
+    run(&mut raw, "UPDATE event_host.hosts SET seen_at = seen_at - interval '10 minutes'").await;
+    with_role(&database, Some(Purpose::Host), async |role| {
+        let name = role.name.replace('"', "\"\"");
+        run(&mut raw, format!("GRANT pg_read_all_stats, pg_signal_backend TO \"{name}\"")).await;
+        let store = role.store();
+        let mut ours = store.lock_session(&host("two")).await.unwrap();
+        assert_eq!(ours.try_locks(&[group("g"), group("h")]).await.unwrap(), [false, true]);
+        // A superuser's session is out of reach of everybody else.
+        for _ in 0..2 {
+            ours.heartbeat(&[group("g")]).await.unwrap();
+        }
+        assert_eq!(ours.try_locks(&[group("g"), group("h")]).await.unwrap(), [false, true]);
+    })
+    .await;
+    theirs.heartbeat(&[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
+    let database = test_databases::Database::create().await;
+    let with_schema = PostgresDatabase::new().await;
+    with_role(&with_schema, None, async |role| {
+        let url = role.url.replace(with_schema.database.name(), database.name());
+        let error = store_at(&url).migrate().await.unwrap_err();
+        super::says(
+            &error,
+            &["may not make or change the schema `event_host`", "owner", "CREATE on the database"],
+        );
+        // There is a schema, of somebody else, and nothing in it.
+        let mut owner = session_at(database.url()).await;
+        let name = role.name.replace('"', "\"\"");
+        let database = database.name();
+        run(
+            &mut owner,
+            format!(
+                "CREATE SCHEMA event_host; GRANT USAGE ON SCHEMA event_host TO \"{name}\";
+                 GRANT CREATE ON DATABASE {database} TO \"{name}\""
+            ),
+        )
+        .await;
+        let error = store_at(&url).migrate().await.unwrap_err();
+        super::says(&error, &["may not make or change the schema `event_host`"]);
+        run(
+            &mut owner,
+            format!(
+                "REVOKE CREATE ON DATABASE {database} FROM \"{name}\"; DROP OWNED BY \"{name}\""
+            ),
+        )
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_publisher_has_ten_columns_and_one_function_and_no_more() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Publisher), async |role| {
+        // By the server's own account.
+        let mut owner = database.raw().await;
+        let of_role = |query| sqlx::query_scalar::<_, String>(query).bind(&role.name);
+        let mut columns = of_role(
+            "SELECT table_name || '.' || column_name FROM information_schema.column_privileges
+             WHERE grantee = $1 AND privilege_type = 'INSERT'",
+        )
+        .fetch_all(&mut owner)
+        .await
+        .unwrap();
+        columns.sort();
+        let wanted = [
+            "data", "datacontenttype", "dataschema", "extensions", "id", "partitionkey", "source",
+            "subject", "time", "type",
+        ];
+        assert_eq!(columns, wanted.map(|column| format!("events.{column}")));
+        let others = of_role(
+            "SELECT privilege_type FROM information_schema.column_privileges
+             WHERE grantee = $1 AND privilege_type <> 'INSERT'
+             UNION ALL
+             SELECT privilege_type FROM information_schema.table_privileges WHERE grantee = $1
+             UNION ALL
+             SELECT privilege_type FROM information_schema.usage_privileges WHERE grantee = $1",
+        )
+        .fetch_all(&mut owner)
+        .await
+        .unwrap();
+        assert_eq!(others, Vec::<String>::new());
+        let functions = of_role(
+            "SELECT routine_name::text FROM information_schema.routine_privileges WHERE grantee = $1",
+        )
+        .fetch_all(&mut owner)
+        .await
+        .unwrap();
+        assert_eq!(functions, ["publish"]);
+    })
+    .await;
+}

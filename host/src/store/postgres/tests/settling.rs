@@ -1,0 +1,223 @@
+//! Settlements on a real server: what they cost, and what becomes of one that
+//! is late, given up, or broken off in the middle.
+
+use super::wire::{Said, Wire};
+use super::{
+    PostgresDatabase, PostgresStore, dead, event, first_settlement, group, hold_inserts_into, led,
+    let_inserts_go, publish, run, seen, store_at, until, until_waiting, value,
+};
+use crate::event::{Epoch, Event, Position, Tenant};
+use crate::store::{DeadLetterFilter, Settled, Settlement, StateWrite, Store, StoreError};
+
+/// The group's settlement of a number, which moves its cursor to ten times that.
+fn numbered(number: i64) -> Settlement {
+    Settlement { number, ..first_settlement("g", number * 10) }
+}
+
+#[tokio::test]
+async fn a_settlement_that_moves_the_cursor_alone_is_one_round_trip() {
+    let database = PostgresDatabase::new().await;
+    let wire = Wire::to(database.database.url()).await;
+    let store = store_at(wire.url());
+    led(&store, "g").await;
+    // The first one makes the statement known to the server.
+    assert_eq!(store.settle(&numbered(1)).await.unwrap(), Settled::Committed);
+    wire.said();
+    assert_eq!(store.settle(&numbered(2)).await.unwrap(), Settled::Committed);
+    assert_eq!(wire.said(), Said { round_trips: 1, statements: 1 });
+    let head = crate::store::Head {
+        position: Position(31),
+        attempt: crate::event::Attempt(2),
+        due_at: jiff::Timestamp::UNIX_EPOCH,
+        failure: None,
+        in_flight: false,
+    };
+    let with_a_retry = Settlement { head: Some(head), ..numbered(3) };
+    assert_eq!(store.settle(&with_a_retry).await.unwrap(), Settled::Committed);
+    assert_eq!(wire.said(), Said { round_trips: 1, statements: 1 });
+    // One that is refused is told in one as well.
+    assert_eq!(store.settle(&numbered(3)).await.unwrap(), Settled::NotLeader);
+    assert_eq!(wire.said(), Said { round_trips: 1, statements: 1 });
+}
+
+/// A settlement with so many of everything.
+async fn with_everything(store: &PostgresStore, number: i64, count: usize) -> Settlement {
+    let events: Vec<Event> =
+        (0..count).map(|n| Event { id: n.to_string(), ..event("some") }).collect();
+    store.publish(&Tenant::none(), &events).await.unwrap();
+    let log = seen(store).await;
+    let write = |n: usize| StateWrite {
+        scope: String::new(),
+        key: n.to_string(),
+        value: n.is_multiple_of(2).then(|| vec![1]),
+    };
+    Settlement {
+        dead_letters: log.into_iter().rev().take(count).map(dead).collect(),
+        emits: events,
+        state: (0..count).map(write).collect(),
+        ..numbered(number)
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_of_thousands_takes_as_many_statements_as_one_of_two() {
+    let database = PostgresDatabase::new().await;
+    let wire = Wire::to(database.database.url()).await;
+    let store = store_at(wire.url());
+    led(&store, "g").await;
+    let mut costs = Vec::new();
+    for (number, count) in [(1, 2), (2, 2), (3, 1_000)] {
+        let settlement = with_everything(&store, number, count).await;
+        wire.said();
+        assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+        costs.push(wire.said());
+    }
+    // BEGIN, the cursor, dead letters, emits, values, deletions, COMMIT; the
+    // first time the server is also told of five of them.
+    assert_eq!(costs[1], Said { round_trips: 7, statements: 7 });
+    assert_eq!(costs[2], costs[1]);
+    let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
+    assert_eq!(letters.len(), 1_004);
+    assert_eq!(store.state_keys(&group("g"), "", "", 2_000).await.unwrap().len(), 500);
+    assert_eq!(seen(&store).await.len(), 2 * 1_004, "what was published, and emitted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_copy_of_a_settlement_is_refused_and_the_cursor_never_goes_back() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    run(&mut other, "BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE").await;
+    // The leader settles, gets no answer, and settles again: both are with the
+    // server, which carries out what it has received.
+    let settle = |store: PostgresStore, number| {
+        tokio::spawn(async move { store.settle(&numbered(number)).await })
+    };
+    let abandoned = settle(database.store(), 1);
+    until_waiting(&mut other, 1).await;
+    let again = settle(store.clone(), 1);
+    until_waiting(&mut other, 2).await;
+    run(&mut other, "ROLLBACK").await;
+    let mut outcomes = [abandoned.await.unwrap().unwrap(), again.await.unwrap().unwrap()]
+        .map(|outcome| outcome == Settled::Committed);
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [false, true]);
+
+    assert_eq!(store.settle(&numbered(2)).await.unwrap(), Settled::Committed);
+    assert_eq!(store.settle(&numbered(1)).await.unwrap(), Settled::NotLeader);
+    let cursor = store.cursor(&group("g")).await.unwrap();
+    assert_eq!((cursor.settled, cursor.position), (2, Position(20)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_waits_for_a_takeover_and_is_refused_after_it() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    run(&mut other, "BEGIN; UPDATE event_host.consumer_groups SET epoch = epoch + 1").await;
+    let everything = with_everything(&store, 1, 2).await;
+    let settling = tokio::spawn({
+        let store = store.clone();
+        async move { store.settle(&everything).await }
+    });
+    until_waiting(&mut other, 1).await;
+    run(&mut other, "COMMIT").await;
+    assert_eq!(settling.await.unwrap().unwrap(), Settled::NotLeader);
+    let cursor = store.cursor(&group("g")).await.unwrap();
+    assert_eq!((cursor.epoch, cursor.settled, cursor.position), (Epoch(2), 0, Position(0)));
+    assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap(), []);
+    assert_eq!(seen(&store).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asking_for_the_cursor_waits_for_what_is_still_open() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    for (end, settled) in [("ROLLBACK", 0), ("COMMIT", 1)] {
+        let mut other = database.raw().await;
+        run(
+            &mut other,
+            "BEGIN; UPDATE event_host.consumer_groups SET position = 10, settled = 1
+             WHERE settled = 0",
+        )
+        .await;
+        let asking = tokio::spawn({
+            let store = store.clone();
+            async move { store.cursor(&group("g")).await }
+        });
+        until_waiting(&mut other, 1).await;
+        run(&mut other, end).await;
+        let cursor = asking.await.unwrap().unwrap();
+        assert_eq!((cursor.settled, cursor.position), (settled, Position(settled * 10)));
+    }
+}
+
+/// How many sessions of the host have something open.
+async fn open_sessions(session: &mut sqlx::PgConnection) -> i64 {
+    value(
+        session,
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'event-host'
+           AND state <> 'idle'",
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_is_given_up_in_the_middle_leaves_nothing_open() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    let settlement = with_everything(&store, 1, 2).await;
+    hold_inserts_into(&mut other, "dead_letters").await;
+    let settling = tokio::spawn({
+        let (store, settlement) = (store.clone(), settlement.clone());
+        async move { store.settle(&settlement).await }
+    });
+    until_waiting(&mut other, 1).await;
+    settling.abort();
+    assert!(settling.await.unwrap_err().is_cancelled());
+    // The server notices though the statement still waits.
+    until("nothing is open", async || open_sessions(&mut other).await == 0).await;
+    let cursor = store.cursor(&group("g")).await.unwrap();
+    assert_eq!((cursor.settled, cursor.position), (0, Position(0)));
+    assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap(), []);
+    let_inserts_go(&mut other).await;
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_whose_session_is_ended_in_the_middle_leaves_nothing() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    let settlement = with_everything(&store, 1, 2).await;
+    hold_inserts_into(&mut other, "events").await;
+    let settling = tokio::spawn({
+        let (store, settlement) = (store.clone(), settlement.clone());
+        async move { store.settle(&settlement).await }
+    });
+    until_waiting(&mut other, 1).await;
+    let ended: i64 = value(
+        &mut other,
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .await;
+    assert_eq!(ended, 1);
+    let error = settling.await.unwrap().unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    // That is what the leader then does: it asks, and tries again.
+    assert_eq!(store.cursor(&group("g")).await.unwrap().settled, 0);
+    let_inserts_go(&mut other).await;
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap().len(), 2);
+    publish(&store, "after").await;
+    assert_eq!(seen(&store).await.len(), 5);
+}
