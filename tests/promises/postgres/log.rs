@@ -345,7 +345,6 @@ fn a_locked_a_failing_a_paused_and_a_poisoned_group_slow_no_other() {
 
 // Promise 4.
 #[test]
-#[ignore = "settlements that wait for locked rows take every connection of the pool for 10 s each"]
 fn more_locked_groups_than_the_pool_has_connections_slow_no_other() {
     const LOCKED: usize = 12;
     let handlers = (0..LOCKED)

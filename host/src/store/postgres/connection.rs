@@ -10,7 +10,7 @@ use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Executor, PgConnection};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::Broken;
@@ -36,13 +36,17 @@ pub const POOL_SIZE: usize = 8;
 /// that swallows everything is noticed. The server cannot do the last group on
 /// every system, and is asked for each by itself.
 ///
+/// A statement that waits for a lock has one of the few connections that all
+/// groups share, so it gives up soon and is tried again; what an operator asks
+/// for waits longer ([`PATIENT`]).
+///
 /// And that each statement goes by its index, as all are written to: a plan that
 /// was made and kept while the log was short would read the whole log for every
 /// batch once it is long, until somebody analyses the table. Compiling a plan
 /// never pays here.
 const SESSION: &str = "
     SET statement_timeout = '15s';
-    SET lock_timeout = '10s';
+    SET lock_timeout = '200ms';
     SET idle_in_transaction_session_timeout = '10s';
     SET synchronous_commit = on;
     SET enable_seqscan = off;
@@ -108,6 +112,12 @@ impl Address {
         Ok(Self { options, connect_timeout })
     }
 }
+
+/// For an operator's request, which may wait for others to let go of a row.
+const PATIENT: &str = "SET lock_timeout = '10s'";
+
+/// As [`SESSION`] has it.
+const IMPATIENT: &str = "SET lock_timeout = '200ms'";
 
 /// The connections to one server.
 pub(super) struct Connections {
@@ -243,12 +253,24 @@ impl Shared<'_> {
         &mut self.connection
     }
 
+    /// Lets the statements that follow wait for locks for long, or no longer.
+    pub(super) async fn set_patient(&mut self, patient: bool) -> Result<(), Broken> {
+        if !self.connections.through_a_pooler {
+            self.connection.execute(if patient { PATIENT } else { IMPATIENT }).await?;
+        }
+        Ok(())
+    }
+
     /// Gives the connection back if the work went well, and closes it if not.
     /// Where the connection itself broke, those that lie idle are likely to be
     /// broken, too: each would cost somebody a failure of their own.
     pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
         match &result {
             Ok(_) => self.connections.idle().push(self.connection),
+            // Nothing is open on it, and many may wait in vain at once.
+            Err(broken) if broken.waited_in_vain() && !self.connection.is_in_transaction() => {
+                self.connections.idle().push(self.connection);
+            }
             Err(broken) if broken.ended_the_session() => self.connections.idle().clear(),
             Err(_) => {}
         }
@@ -278,4 +300,27 @@ macro_rules! on_shared {
     }};
 }
 
-pub(super) use on_shared;
+/// Does something on a shared connection that may wait for others to let go of a
+/// row.
+macro_rules! on_shared_patiently {
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
+        let connections: &$crate::store::postgres::connection::Connections = &$connections;
+        let work = async {
+            let mut shared = connections.shared().await?;
+            shared.set_patient(true).await?;
+            let $connection = shared.connection();
+            let result = $work.await;
+            if result.is_ok()
+                && let Err(broken) = shared.set_patient(false).await
+            {
+                // The work is done; the connection alone is of no more use.
+                tracing::debug!("closing a connection: {broken:?}");
+                return result;
+            }
+            shared.give_back(result)
+        };
+        connections.within($what, $deadline, work).await
+    }};
+}
+
+pub(super) use {on_shared, on_shared_patiently};

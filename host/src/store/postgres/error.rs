@@ -28,6 +28,13 @@ impl From<sqlx::Error> for Broken {
 }
 
 impl Broken {
+    /// Whether a single statement gave up on a lock, which undid it and left the
+    /// session as it was.
+    pub(super) fn waited_in_vain(&self) -> bool {
+        matches!(self, Self::Sql(sqlx::Error::Database(answer))
+            if answer.code().as_deref() == Some("55P03"))
+    }
+
     /// Whether there is no session any more: the network broke, or the server
     /// stopped, or somebody ended it.
     pub(super) fn ended_the_session(&self) -> bool {

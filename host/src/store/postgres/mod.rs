@@ -45,7 +45,7 @@ use super::{
     LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
 };
 use crate::event::{Epoch, Event, GroupName, Position, Tenant};
-use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared};
+use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_patiently};
 use error::Broken;
 use horizon::Horizon;
 use listen::Listener;
@@ -337,19 +337,19 @@ impl Store for PostgresStore {
     }
 
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
-        on_shared!(self.connections, "pause a group", |c| {
+        on_shared_patiently!(self.connections, "pause a group", DEADLINE, |c| {
             groups::set_state(c, group, GroupState::Paused, Some(reason))
         })
     }
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
-        on_shared!(self.connections, "resume a group", |c| {
+        on_shared_patiently!(self.connections, "resume a group", DEADLINE, |c| {
             groups::set_state(c, group, GroupState::Running, None)
         })
     }
 
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
-        on_shared!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
+        on_shared_patiently!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
             groups::seek(c, group, to)
         })
     }
@@ -359,7 +359,7 @@ impl Store for PostgresStore {
         group: &GroupName,
         with_dead_letters: bool,
     ) -> Result<(), StoreError> {
-        on_shared!(self.connections, "remove a group", |c| {
+        on_shared_patiently!(self.connections, "remove a group", DEADLINE, |c| {
             groups::remove(c, group, with_dead_letters)
         })
     }
@@ -377,7 +377,7 @@ impl Store for PostgresStore {
     }
 
     async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
-        on_shared!(self.connections, "replay a dead letter", |c| {
+        on_shared_patiently!(self.connections, "replay a dead letter", DEADLINE, |c| {
             dead_letters::replay(c, id, data)
         })
     }
@@ -389,13 +389,15 @@ impl Store for PostgresStore {
         up_to: DeadLetterId,
         limit: usize,
     ) -> Result<Vec<Replayed>, StoreError> {
-        on_shared!(self.connections, "replay dead letters", |c| {
+        on_shared_patiently!(self.connections, "replay dead letters", DEADLINE, |c| {
             dead_letters::replay_some(c, group, after, up_to, limit)
         })
     }
 
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
-        on_shared!(self.connections, "discard a dead letter", |c| dead_letters::discard(c, id))
+        on_shared_patiently!(self.connections, "discard a dead letter", DEADLINE, |c| {
+            dead_letters::discard(c, id)
+        })
     }
 }
 

@@ -109,7 +109,9 @@ pub(super) async fn migrate(
         if ours {
             // Whoever had the lock before may have done it all.
             let before = applied(&mut transaction).await?;
-            transaction.execute("SET LOCAL statement_timeout = 0").await?;
+            transaction
+                .execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
+                .await?;
             if let Err(error) = embedded.run_direct(None, &mut *transaction, false).await {
                 return Err(worded(error, server, &embedded));
             }
