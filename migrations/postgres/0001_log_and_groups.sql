@@ -85,9 +85,13 @@ CREATE FUNCTION event_host.publish(
     partitionkey    text        DEFAULT NULL,
     extensions      jsonb       DEFAULT NULL
 ) RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+DECLARE
+    drawn bigint;
+BEGIN
     INSERT INTO event_host.events (
         type, data, id, source, subject, "time",
         datacontenttype, dataschema, partitionkey, extensions)
@@ -103,7 +107,9 @@ AS $$
         publish.dataschema,
         publish.partitionkey,
         publish.extensions)
-    RETURNING position
+    RETURNING position INTO drawn;
+    RETURN drawn;
+END
 $$;
 
 REVOKE ALL ON FUNCTION event_host.publish(
