@@ -16,9 +16,6 @@ const APPLICATION: &str = "bench-idle-host";
 /// How long a host may take to lead its groups, or to stop.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// After the last group is led, until the host has come to rest.
-const REST: Duration = Duration::from_secs(3);
-
 /// What a host with nothing to do costs.
 pub(crate) struct Idle {
     /// Its groups.
@@ -47,7 +44,9 @@ impl Idle {
             assert!(host.runs() && began.elapsed() < PATIENCE, "the groups are not led");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        tokio::time::sleep(REST).await;
+        // A session with nothing to do tells what it did up to ten seconds later,
+        // and much was done at the start.
+        tokio::time::sleep(Duration::from_secs(effort.pick(3, 12))).await;
         let length = Duration::from_secs(effort.pick(2, 10));
         let backends = backends(&mut watching).await;
         let server = || -> Option<Duration> {
