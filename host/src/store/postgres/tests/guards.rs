@@ -181,7 +181,6 @@ async fn locks_in_another_database_than_the_log_are_refused() {
     let other = PostgresDatabase::new().await;
     let server = Server::start(&[]).unwrap();
     let elsewhere = server.url("postgres");
-    store_at(&elsewhere).migrate().await.unwrap();
     let with_locks_at =
         |url: &str| PostgresStore::new(database.database.url().into(), Some(url.into())).unwrap();
     for (url, name) in [(other.database.url(), other.database.name()), (&elsewhere, "postgres")] {
