@@ -37,11 +37,18 @@ fn name(migration: &Migration) -> String {
     format!("{:04}_{}", migration.version, migration.description.replace(' ', "_"))
 }
 
-async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken> {
-    let exists: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-        .bind(APPLIED)
-        .fetch_one(&mut *connection)
-        .await?;
+pub(super) async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken> {
+    // Read as any other rows, and not by `to_regclass`: that goes by what the
+    // session has cached, and does not see what another has made since this
+    // transaction began.
+    let exists: bool = sqlx::query_scalar(
+        "SELECT EXISTS (
+             SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE n.nspname || '.' || c.relname = $1)",
+    )
+    .bind(APPLIED)
+    .fetch_one(&mut *connection)
+    .await?;
     if !exists {
         return Ok(BTreeSet::new());
     }

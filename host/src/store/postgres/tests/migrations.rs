@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use sqlx::Connection;
 use test_databases::Database;
 use tokio::task::JoinSet;
 
 use super::{PostgresDatabase, run, says, session_at, store_at, until, value};
+use crate::store::postgres::schema::applied;
 use crate::store::{Store, StoreError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,6 +65,18 @@ async fn whoever_waits_for_a_migration_waits_outside_of_the_server() {
     run(&mut other, "SELECT pg_advisory_unlock(x'6576686f73746d67'::bigint)").await;
     let all = tokio::time::timeout(Duration::from_secs(30), hosts.join_all()).await.unwrap();
     assert_eq!(all.iter().filter(|applied| !applied.is_empty()).count(), 1);
+}
+
+#[tokio::test]
+async fn whoever_has_waited_for_a_migration_sees_what_was_done_meanwhile() {
+    let database = Database::create().await;
+    let mut waiting = session_at(database.url()).await;
+    assert!(applied(&mut waiting).await.unwrap().is_empty());
+    // It waits in a transaction that began before the other one's end.
+    let mut waiting = waiting.begin().await.unwrap();
+    assert!(applied(&mut waiting).await.unwrap().is_empty());
+    assert_eq!(store_at(database.url()).migrate().await.unwrap().len(), 1);
+    assert_eq!(applied(&mut waiting).await.unwrap(), [1].into());
 }
 
 #[tokio::test]
