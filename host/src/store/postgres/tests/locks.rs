@@ -169,12 +169,13 @@ async fn a_session_that_has_the_number_of_a_dead_ones_process_is_let_be() {
     let mut owner = database.raw().await;
     let mut now = store.lock_session(&host("now")).await.unwrap();
     assert!(try_lock(&mut now, "g").await);
-    // A host that is gone had the same process of the server's, an hour before.
+    // A host that is gone had the same process of the server's, a while before:
+    // too long ago to be well, and not long enough to be forgotten.
     run(
         &mut owner,
         "INSERT INTO event_host.hosts (id, hostname, pid, seen_at, backend_pid, backend_start)
-         SELECT 'gone', 'gone', 1, seen_at - interval '1 hour', backend_pid,
-                backend_start - interval '1 hour'
+         SELECT 'gone', 'gone', 1, seen_at - interval '10 minutes', backend_pid,
+                backend_start - interval '10 minutes'
          FROM event_host.hosts",
     )
     .await;
@@ -186,6 +187,8 @@ async fn a_session_that_has_the_number_of_a_dead_ones_process_is_let_be() {
     let hosts = store.status().await.unwrap().hosts;
     let names: Vec<&str> = hosts.iter().map(|host| &*host.host.hostname).collect();
     assert_eq!(names, ["now", "standby"], "and the dead one is not shown");
+    let known: i64 = value(&mut owner, "SELECT count(*) FROM event_host.hosts").await;
+    assert_eq!(known, 3, "though it is still known");
     assert_eq!(hosts[1].standing_by, [group("g")]);
 }
 

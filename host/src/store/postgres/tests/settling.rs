@@ -1,6 +1,8 @@
 //! Settlements on a real server: what they cost, and what becomes of one that
 //! is late, given up, or broken off in the middle.
 
+use std::time::{Duration, Instant};
+
 use super::wire::{Said, Wire};
 use super::{
     PostgresDatabase, PostgresStore, dead, event, first_settlement, group, hold_inserts_into, led,
@@ -173,20 +175,32 @@ async fn a_settlement_that_is_given_up_in_the_middle_leaves_nothing_open() {
     led(&store, "g").await;
     let mut other = database.raw().await;
     let settlement = with_everything(&store, 1, 2).await;
-    hold_inserts_into(&mut other, "dead_letters").await;
+    // Asleep and not behind a lock, as a wait for one ends by itself.
+    run(
+        &mut other,
+        "CREATE FUNCTION public.doze() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM pg_sleep(14); RETURN NULL; END $$;
+         CREATE TRIGGER doze BEFORE INSERT ON event_host.dead_letters
+         FOR EACH STATEMENT EXECUTE FUNCTION public.doze()",
+    )
+    .await;
     let settling = tokio::spawn({
         let (store, settlement) = (store.clone(), settlement.clone());
         async move { store.settle(&settlement).await }
     });
-    until_waiting(&mut other, 1).await;
+    let asleep = "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    until("it sleeps", async || value::<i64>(&mut other, asleep).await == 1).await;
     settling.abort();
     assert!(settling.await.unwrap_err().is_cancelled());
-    // The server notices though the statement still waits.
+    let given_up = Instant::now();
+    // The server notices though the statement goes on.
     until("nothing is open", async || open_sessions(&mut other).await == 0).await;
+    assert!(given_up.elapsed() < Duration::from_secs(10), "{:?}", given_up.elapsed());
     let cursor = store.cursor(&group("g")).await.unwrap();
     assert_eq!((cursor.settled, cursor.position), (0, Position(0)));
     assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap(), []);
-    let_inserts_go(&mut other).await;
+    run(&mut other, "DROP TRIGGER doze ON event_host.dead_letters").await;
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
     assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap().len(), 2);
 }
