@@ -223,8 +223,8 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHold
     .await?;
     let mut holders = Vec::new();
     for row in &rows {
-        // Of another role's session only its process is shown, unless this role
-        // may read all statistics.
+        // Since when another role's session has a transaction open is shown to
+        // those alone who may read all statistics.
         let age: Option<f64> = row.try_get_unchecked(4)?;
         if age.is_none_or(|age| age >= HELD_UP_AFTER.as_secs_f64()) {
             holders.push(LogHolder {

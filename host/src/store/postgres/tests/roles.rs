@@ -12,7 +12,8 @@ use super::{
 use crate::event::{Attempt, Epoch, Position};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, GroupState, Head, LockSession, Settled, Settlement, Start, StateWrite, Store,
+    DeadLetterFilter, GroupState, Head, LockSession, LogHolder, Settled, Settlement, Start,
+    StateWrite, Store,
 };
 
 /// A role that may log in and has been granted something.
@@ -256,6 +257,52 @@ async fn an_operator_can_do_all_that_the_commands_do() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_holds_the_log_up_is_named_as_far_as_the_role_may_see() {
+    let database = PostgresDatabase::new().await;
+    let mut holder = database.raw().await;
+    run(
+        &mut holder,
+        "SET application_name = 'shop'; BEGIN;
+         INSERT INTO event_host.events (type) VALUES ('a')",
+    )
+    .await;
+    let process = i64::from(super::pid(&mut holder).await);
+    let user: String = super::value(&mut holder, "SELECT current_user::text").await;
+    for purpose in [Purpose::Operator, Purpose::Host] {
+        with_role(&database, Some(purpose), async |role| {
+            let store = role.store();
+            let held = store.status().await.unwrap().held_up_by;
+            let unseen = LogHolder {
+                pid: Some(process),
+                prepared: None,
+                application: "shop".to_owned(),
+                user: user.clone(),
+                age_seconds: None,
+            };
+            assert_eq!(held, [unseen], "since when is not shown to everybody");
+
+            // The remark below the grants says what shows the rest.
+            let remark = grants(&role.name, purpose);
+            let more = remark.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+            let more: String = more.map(|right| format!("GRANT {right}")).collect();
+            run(&mut database.raw().await, more).await;
+            let mut held = Vec::new();
+            until("it has held the log up for a second", async || {
+                held = store.status().await.unwrap().held_up_by;
+                !held.is_empty()
+            })
+            .await;
+            let [LogHolder { pid: Some(of), age_seconds: Some(age), .. }] = &held[..] else {
+                panic!("{held:?}");
+            };
+            assert_eq!(*of, process);
+            assert!(*age >= 1.0, "{age}");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

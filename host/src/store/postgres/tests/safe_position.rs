@@ -8,7 +8,7 @@ use test_postgres::Stop;
 
 use super::{
     PostgresDatabase, group, pid, publish, run, says, seen, server_of_its_own, session_at,
-    store_at, try_to_run, types, until, value,
+    store_at, try_to_run, types, until, until_waiting, value,
 };
 use crate::event::Position;
 use crate::store::{LogHolder, Store, StoreError};
@@ -159,6 +159,36 @@ async fn what_holds_the_log_up_outlives_the_watchers_connection() {
     }
     run(&mut a, "COMMIT").await;
     assert_eq!(types(&store).await, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_that_waits_keeps_no_group_from_the_log_and_can_be_given_up() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    insert(&mut owner, "before").await;
+    assert_eq!(types(&store).await, ["before"]);
+    // The sequence cannot be read meanwhile.
+    run(
+        &mut owner,
+        "BEGIN;
+         ALTER SEQUENCE event_host.events_position_seq RENAME TO elsewhere;
+         ALTER SEQUENCE event_host.elsewhere RENAME TO events_position_seq",
+    )
+    .await;
+    let looking = tokio::spawn({
+        let store = store.clone();
+        async move { store.safe_position().await }
+    });
+    until_waiting(&mut owner, 1).await;
+    let name = group("g");
+    let known = super::all_after(&name, Position(0), Position(1));
+    assert_eq!(store.fetch(known).await.unwrap().events.len(), 1);
+    looking.abort();
+    assert!(looking.await.unwrap_err().is_cancelled());
+    run(&mut owner, "ROLLBACK").await;
+    insert(&mut owner, "after").await;
+    assert_eq!(types(&store).await, ["before", "after"]);
 }
 
 #[tokio::test]
