@@ -247,6 +247,7 @@ async fn an_operator_can_do_all_that_the_commands_do() {
             "SELECT nextval('event_host.events_position_seq')",
             "SELECT setval('event_host.events_position_seq', 1)",
             "INSERT INTO event_host.dead_letters (group_name) VALUES ('g')",
+            "UPDATE event_host.dead_letters SET attempts = 0",
             "UPDATE event_host.state SET value = ''",
             "DELETE FROM event_host.hosts",
             "DELETE FROM event_host.home",
