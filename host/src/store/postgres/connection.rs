@@ -264,12 +264,15 @@ impl Shared<'_> {
     /// Gives the connection back if the work went well, and closes it if not.
     /// Where the connection itself broke, those that lie idle are likely to be
     /// broken, too: each would cost somebody a failure of their own.
-    pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
+    pub(super) async fn give_back<T>(mut self, result: Result<T, Broken>) -> Result<T, Broken> {
         match &result {
             Ok(_) => self.connections.idle().push(self.connection),
-            // Nothing is open on it, and many may wait in vain at once.
-            Err(broken) if broken.waited_in_vain() && !self.connection.is_in_transaction() => {
-                self.connections.idle().push(self.connection);
+            // Many may wait in vain at once. A transaction that was dropped is
+            // undone with the next word on its connection, so there must be one.
+            Err(broken) if broken.waited_in_vain() => {
+                if self.connection.ping().await.is_ok() {
+                    self.connections.idle().push(self.connection);
+                }
             }
             Err(broken) if broken.ended_the_session() => self.connections.idle().clear(),
             Err(_) => {}
@@ -294,7 +297,7 @@ macro_rules! on_shared {
             let mut shared = connections.shared().await?;
             let $connection = shared.connection();
             let result = $work.await;
-            shared.give_back(result)
+            shared.give_back(result).await
         };
         connections.within($what, $deadline, work).await
     }};
@@ -310,14 +313,12 @@ macro_rules! on_shared_patiently {
             shared.set_patient(true).await?;
             let $connection = shared.connection();
             let result = $work.await;
-            if result.is_ok()
-                && let Err(broken) = shared.set_patient(false).await
-            {
-                // The work is done; the connection alone is of no more use.
+            if let Err(broken) = shared.set_patient(false).await {
+                // The work has its answer; the connection alone is of no more use.
                 tracing::debug!("closing a connection: {broken:?}");
                 return result;
             }
-            shared.give_back(result)
+            shared.give_back(result).await
         };
         connections.within($what, $deadline, work).await
     }};

@@ -61,12 +61,18 @@ impl AdvisoryLocks {
                 .await?;
             let backend: i32 =
                 sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
-            let mut other = connections.connect_directly().await?;
-            is_a_session_of_its_own(&mut connection, &mut other, backend, &token).await?;
-            // A goodbye is a courtesy: the server notices without it.
-            let _ = other.close().await;
             if connections.through_a_pooler() {
+                let mut other = connections.connect_directly().await?;
+                is_a_session_of_its_own(&mut connection, &mut other, backend, &token).await?;
+                // A goodbye is a courtesy: the server notices without it.
+                let _ = other.close().await;
                 is_the_same_database(&connections, &mut connection).await?;
+            } else {
+                let mut other = connections.shared().await?;
+                let is_one =
+                    is_a_session_of_its_own(&mut connection, other.connection(), backend, &token)
+                        .await;
+                other.give_back(is_one).await?;
             }
             guards::check(&mut connection, &connections.direct_server()).await?;
             announce(&mut connection, host).await?;
@@ -268,7 +274,7 @@ async fn is_the_same_database(
 ) -> Result<(), Broken> {
     let mut shared = connections.shared().await?;
     let guarded = identity(shared.connection()).await;
-    let guarded = shared.give_back(guarded)?;
+    let guarded = shared.give_back(guarded).await?;
     if guarded == identity(connection).await? {
         return Ok(());
     }

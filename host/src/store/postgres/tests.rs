@@ -56,6 +56,13 @@ impl PostgresDatabase {
         store_at(self.database.url())
     }
 
+    /// A store whose statements wait for locks for as long as it takes, so that a
+    /// test can hold them: behind a pooler no session is set up.
+    fn patient_store(&self) -> PostgresStore {
+        let url = self.database.url();
+        PostgresStore::new(url.into(), Some(url.into())).unwrap()
+    }
+
     /// A session as any other program would open it.
     async fn raw(&self) -> PgConnection {
         session_at(self.database.url()).await

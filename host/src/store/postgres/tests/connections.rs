@@ -1,13 +1,16 @@
 //! How many connections a host opens, and what becomes of broken ones.
 
+use std::cell::Cell;
+
 use tokio::task::JoinSet;
 
 use super::{
-    PostgresDatabase, all_after, first_settlement, group, host, led, publish, seen, until, value,
+    PostgresDatabase, all_after, first_settlement, group, host, led, publish, run, says, seen,
+    until, value,
 };
 use crate::event::Position;
 use crate::store::postgres::POOL_SIZE;
-use crate::store::{Settled, Store, StoreError};
+use crate::store::{Settled, Settlement, Store, StoreError};
 
 /// The sessions of hosts in this database.
 const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity
@@ -21,12 +24,10 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
     let wanted = i64::try_from(POOL_SIZE + 3).unwrap();
     assert_eq!(wanted, 11, "as the documentation says");
 
-    let mut session = store.lock_session(&host("one")).await.unwrap();
+    let first = store.lock_session(&host("one")).await.unwrap();
     let names: Vec<_> = (0..200).map(|n| group(&format!("g{n}"))).collect();
-    assert!(session.try_locks(&names).await.unwrap().into_iter().all(|held| held));
     publish(&store, "a").await;
-    // One that proves that the lock session is its own is closed again.
-    until("the pool has one", async || value::<i64>(&mut observer, SESSIONS).await == 2).await;
+    assert_eq!(value::<i64>(&mut observer, SESSIONS).await, 2, "the lock session, and one");
 
     let mut work = JoinSet::new();
     work.spawn({
@@ -42,18 +43,40 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
             for number in 1..=5 {
                 let fetched = store.fetch(all_after(&group(&name), Position(0), safe)).await;
                 assert_eq!(fetched.unwrap().events.len(), 1);
-                let settlement = crate::store::Settlement { number, ..first_settlement(&name, 1) };
+                let settlement = Settlement { number, ..first_settlement(&name, 1) };
                 assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
             }
         });
     }
-    let mut most = 0;
-    while work.len() > 1 {
-        most = most.max(value(&mut observer, SESSIONS).await);
-        while work.try_join_next().is_some_and(|done| done.map(|()| true).unwrap()) {}
-        tokio::task::yield_now().await;
-    }
-    most = most.max(value(&mut observer, SESSIONS).await);
+    // The lock session is lost meanwhile, again and again.
+    let reopened = Cell::new(false);
+    let reopening = async {
+        let mut raw = database.raw().await;
+        let mut session = first;
+        for _ in 0..3 {
+            let lost: i32 = value(&mut raw, "SELECT backend_pid FROM event_host.hosts").await;
+            drop(session);
+            until("the server sees it", async || {
+                let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {lost}");
+                value::<i64>(&mut raw, alive).await == 0
+            })
+            .await;
+            session = store.lock_session(&host("one")).await.unwrap();
+            assert!(session.try_locks(&names).await.unwrap().into_iter().all(|held| held));
+        }
+        reopened.set(true);
+        session
+    };
+    let watching = async {
+        let mut most = 0;
+        while work.len() > 1 || !reopened.get() {
+            most = most.max(value(&mut observer, SESSIONS).await);
+            while work.try_join_next().is_some_and(|done| done.map(|()| true).unwrap()) {}
+            tokio::task::yield_now().await;
+        }
+        most
+    };
+    let (mut session, most) = tokio::join!(reopening, watching);
     assert_eq!(most, wanted);
     session.heartbeat(&[]).await.unwrap();
     work.shutdown().await;
@@ -80,6 +103,51 @@ async fn a_restart_of_the_server_fails_once_and_not_once_for_each_connection() {
     let error = store.cursor(&group("g0")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     store.cursor(&group("g0")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_a_lock_in_vain_keeps_its_connection_and_leaves_nothing_open_on_it() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut observer = database.raw().await;
+    led(&store, "g").await;
+    publish(&store, "a").await;
+    let mut other = database.raw().await;
+    run(&mut other, "BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE").await;
+    let pids = SESSIONS.replace("count(*)", "array_agg(pid ORDER BY pid)");
+    let before: Vec<i32> = value(&mut observer, pids.clone()).await;
+    let alone = first_settlement("g", 1);
+    let in_a_transaction = Settlement { emits: vec![super::event("emitted")], ..alone.clone() };
+    for settlement in [&alone, &in_a_transaction] {
+        let error = store.settle(settlement).await.unwrap_err();
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+        says(&error, &["holds what it needs locked"]);
+        let idle = SESSIONS.to_owned() + " AND state <> 'idle'";
+        assert_eq!(value::<i64>(&mut observer, idle).await, 0);
+        assert_eq!(value::<Vec<i32>>(&mut observer, pids.clone()).await, before);
+    }
+    // An operator waits, and is no less patient than the next.
+    for _ in 0..2 {
+        let pausing = tokio::spawn({
+            let store = store.clone();
+            async move { store.pause(&group("g"), "a reason").await }
+        });
+        tokio::time::timeout(super::PATIENCE, async {
+            // For longer than a leader does.
+            let waits = SESSIONS.to_owned()
+                + " AND clock_timestamp() - query_start > interval '500 ms'
+                    AND wait_event_type = 'Lock'";
+            until("it waits", async || value::<i64>(&mut observer, waits.clone()).await == 1).await;
+        })
+        .await
+        .unwrap();
+        run(&mut other, "COMMIT").await;
+        pausing.await.unwrap().unwrap();
+        run(&mut other, "BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE").await;
+        assert!(store.settle(&in_a_transaction).await.is_err(), "a leader does not");
+    }
+    run(&mut other, "COMMIT").await;
+    assert_eq!(store.settle(&in_a_transaction).await.unwrap(), Settled::Committed);
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ async fn a_cursor_beyond_the_log_is_refused_until_it_is_moved() {
 #[tokio::test]
 async fn a_log_that_grows_while_it_is_checked_is_not_taken_for_a_broken_one() {
     let database = PostgresDatabase::new().await;
-    let store = database.store();
+    let store = database.patient_store();
     led(&store, "g").await;
     let mut other = database.raw().await;
     run(&mut other, "BEGIN; LOCK TABLE event_host.consumer_groups IN ACCESS EXCLUSIVE MODE").await;
@@ -177,21 +177,26 @@ async fn a_restored_database_is_refused_until_it_is_adopted() {
 
 #[tokio::test]
 async fn locks_in_another_database_than_the_log_are_refused() {
-    let database = PostgresDatabase::new().await;
-    let other = PostgresDatabase::new().await;
-    let server = Server::start(&[]).unwrap();
-    let elsewhere = server.url("postgres");
-    let with_locks_at =
-        |url: &str| PostgresStore::new(database.database.url().into(), Some(url.into())).unwrap();
-    for (url, name) in [(other.database.url(), other.database.name()), (&elsewhere, "postgres")] {
-        let error = with_locks_at(url).lock_session(&host("one")).await.err().unwrap();
+    let (server, other_server) = (Server::start(&[]).unwrap(), Server::start(&[]).unwrap());
+    let with = |database: &str, locks: &str| {
+        PostgresStore::new(database.into(), Some(locks.into())).unwrap()
+    };
+    let at_home = server.url("postgres");
+    for (elsewhere, name) in [
+        // Another database of the same server, and the one that has the same
+        // name and number on another.
+        (server.url("template1"), "template1"),
+        (other_server.url("postgres"), "postgres"),
+    ] {
+        let error = with(&at_home, &elsewhere).lock_session(&host("one")).await.err().unwrap();
         assert!(matches!(error, StoreError::Unusable(_)), "{error:?}");
         let leads_to = format!("`lock_database` leads to database {name} at ");
-        let and_not_to = format!("`database` leads to, database {} at ", database.database.name());
-        says(&error, &[&leads_to, &and_not_to, "the same database"]);
+        let and_not_to = "`database` leads to, database postgres at ";
+        says(&error, &[&leads_to, and_not_to, "the same database"]);
     }
-    let mut session =
-        with_locks_at(database.database.url()).lock_session(&host("one")).await.unwrap();
+    let database = PostgresDatabase::new().await;
+    let url = database.database.url();
+    let mut session = with(url, url).lock_session(&host("one")).await.unwrap();
     assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
     let mut direct = database.store().lock_session(&host("two")).await.unwrap();
     assert_eq!(direct.try_locks(&[group("g")]).await.unwrap(), [false]);

@@ -89,6 +89,7 @@ async fn a_session_that_a_pooler_exchanges_is_refused_and_told_what_to_do() {
     says(&error, &["changes hands", "pooler", "`lock_database`"]);
 
     // The same, once the session has spoken the statement before.
+    let store = store_at(wire.url());
     let mut session = store.lock_session(&host("two")).await.unwrap();
     session.heartbeat(&[]).await.unwrap();
     wire.exchange_sessions();

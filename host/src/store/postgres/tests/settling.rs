@@ -87,7 +87,7 @@ async fn a_settlement_of_thousands_takes_as_many_statements_as_one_of_two() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_copy_of_a_settlement_is_refused_and_the_cursor_never_goes_back() {
     let database = PostgresDatabase::new().await;
-    let store = database.store();
+    let store = database.patient_store();
     led(&store, "g").await;
     let mut other = database.raw().await;
     run(&mut other, "BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE").await;
@@ -96,7 +96,7 @@ async fn a_late_copy_of_a_settlement_is_refused_and_the_cursor_never_goes_back()
     let settle = |store: PostgresStore, number| {
         tokio::spawn(async move { store.settle(&numbered(number)).await })
     };
-    let abandoned = settle(database.store(), 1);
+    let abandoned = settle(database.patient_store(), 1);
     until_waiting(&mut other, 1).await;
     let again = settle(store.clone(), 1);
     until_waiting(&mut other, 2).await;
@@ -115,7 +115,7 @@ async fn a_late_copy_of_a_settlement_is_refused_and_the_cursor_never_goes_back()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_waits_for_a_takeover_and_is_refused_after_it() {
     let database = PostgresDatabase::new().await;
-    let store = database.store();
+    let store = database.patient_store();
     led(&store, "g").await;
     let mut other = database.raw().await;
     run(&mut other, "BEGIN; UPDATE event_host.consumer_groups SET epoch = epoch + 1").await;
@@ -136,7 +136,7 @@ async fn a_settlement_waits_for_a_takeover_and_is_refused_after_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asking_for_the_cursor_waits_for_what_is_still_open() {
     let database = PostgresDatabase::new().await;
-    let store = database.store();
+    let store = database.patient_store();
     led(&store, "g").await;
     for (end, settled) in [("ROLLBACK", 0), ("COMMIT", 1)] {
         let mut other = database.raw().await;
@@ -208,7 +208,7 @@ async fn a_settlement_that_is_given_up_in_the_middle_leaves_nothing_open() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_whose_session_is_ended_in_the_middle_leaves_nothing() {
     let database = PostgresDatabase::new().await;
-    let store = database.store();
+    let store = database.patient_store();
     led(&store, "g").await;
     let mut other = database.raw().await;
     let settlement = with_everything(&store, 1, 2).await;
