@@ -1,6 +1,7 @@
 //! How many connections a host opens, and what becomes of broken ones.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
@@ -144,7 +145,13 @@ async fn whoever_waits_for_a_lock_in_vain_keeps_its_connection_and_leaves_nothin
         run(&mut other, "COMMIT").await;
         pausing.await.unwrap().unwrap();
         run(&mut other, "BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE").await;
-        assert!(store.settle(&in_a_transaction).await.is_err(), "a leader does not");
+        let asked = Instant::now();
+        assert!(store.settle(&in_a_transaction).await.is_err());
+        assert!(
+            asked.elapsed() < Duration::from_secs(5),
+            "a leader does not: {:?}",
+            asked.elapsed()
+        );
     }
     run(&mut other, "COMMIT").await;
     assert_eq!(store.settle(&in_a_transaction).await.unwrap(), Settled::Committed);
