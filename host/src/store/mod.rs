@@ -18,6 +18,7 @@ pub mod postgres;
 mod prefix;
 mod refusals;
 pub mod sqlite;
+mod stored;
 #[cfg(test)]
 pub mod suite;
 

@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::Value;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
@@ -20,8 +19,8 @@ use sqlx::query::Query;
 use sqlx::{Decode, Encode, Postgres, Row, Type};
 
 use super::error::Broken;
-use crate::event::{Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
-use crate::store::StoreError;
+use crate::event::{Event, LogEvent, Position};
+use crate::store::stored::{extensions_from_json, extensions_to_json, group_name};
 
 /// A statement that parameters are bound to.
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -133,7 +132,9 @@ impl<'a> Events<'a> {
             columns.datacontenttypes.push(event.datacontenttype.as_deref().map(kept));
             columns.dataschemas.push(event.dataschema.as_deref().map(kept));
             columns.partitionkeys.push(event.partitionkey.as_deref().map(kept));
-            columns.extensions.push(extensions_to_json(&event.extensions));
+            columns
+                .extensions
+                .push(extensions_to_json(&event.extensions, |text| kept(text).into_owned()));
             columns.data.push(event.data.as_deref());
         }
         columns
@@ -196,15 +197,6 @@ pub(super) fn read_log_event(
     })
 }
 
-/// A stored group name. Only this program writes them.
-pub(super) fn group_name(name: &str) -> Result<GroupName, Broken> {
-    name.parse::<GroupName>().map_err(|error| StoreError::Unusable(error.to_string()).into())
-}
-
-pub(super) fn read_tenant(tenant: &str) -> Result<Tenant, Broken> {
-    tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()).into())
-}
-
 pub(super) fn time(row: &PgRow, index: usize) -> Result<Timestamp, Broken> {
     Ok(row.try_get_unchecked::<Time, _>(index)?.0)
 }
@@ -217,49 +209,4 @@ pub(super) fn optional_time(row: &PgRow, index: usize) -> Result<Option<Timestam
 pub(super) fn count(row: &PgRow, index: usize) -> Result<u32, Broken> {
     let count: i64 = row.try_get_unchecked(index)?;
     Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
-}
-
-fn extensions_to_json(extensions: &BTreeMap<String, ExtensionValue>) -> Option<String> {
-    if extensions.is_empty() {
-        return None;
-    }
-    let object = extensions.iter().map(|(name, value)| {
-        let value = match value {
-            ExtensionValue::Boolean(value) => Value::Bool(*value),
-            ExtensionValue::Integer(value) => Value::from(*value),
-            ExtensionValue::Text(value) => Value::String(kept(value).into_owned()),
-        };
-        (name.clone(), value)
-    });
-    Some(Value::Object(object.collect()).to_string())
-}
-
-/// The table lets nothing in that this could not read, save JSON's null, which
-/// means that the attribute is not there.
-fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValue> {
-    let Ok(Value::Object(object)) = serde_json::from_str(json) else {
-        return BTreeMap::new();
-    };
-    let value = |value: Value| match value {
-        Value::Null => None,
-        Value::Bool(value) => Some(ExtensionValue::Boolean(value)),
-        Value::String(value) => Some(ExtensionValue::Text(value)),
-        // JSON has one kind of number, and jsonb keeps the zeros of `1.0`.
-        Value::Number(number) => {
-            let integer = number.as_f64().filter(|number| {
-                number.fract() == 0.0
-                    && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(number)
-            });
-            Some(match integer {
-                // In range, and whole.
-                #[expect(clippy::cast_possible_truncation)]
-                Some(integer) => ExtensionValue::Integer(integer as i32),
-                None => ExtensionValue::Text(number.to_string()),
-            })
-        }
-        nested @ (Value::Array(_) | Value::Object(_)) => {
-            Some(ExtensionValue::Text(nested.to_string()))
-        }
-    };
-    object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
 }

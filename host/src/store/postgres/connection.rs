@@ -31,6 +31,16 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// How many connections all groups of a host share.
 pub const POOL_SIZE: usize = 8;
 
+/// For an operator's request, which may wait for others to let go of a row.
+const PATIENT: &str = "SET lock_timeout = '10s'";
+
+/// For everything else: see [`SESSION`].
+macro_rules! impatient {
+    () => {
+        "SET lock_timeout = '200ms'"
+    };
+}
+
 /// What a session asks of the server, so that it lets go of a host that is gone:
 /// a statement ends, and with it every lock of its transaction, and a network
 /// that swallows everything is noticed. The server cannot do the last group on
@@ -44,9 +54,10 @@ pub const POOL_SIZE: usize = 8;
 /// was made and kept while the log was short would read the whole log for every
 /// batch once it is long, until somebody analyses the table. Compiling a plan
 /// never pays here.
-const SESSION: &str = "
+const SESSION: &str = concat!(
+    impatient!(),
+    ";
     SET statement_timeout = '15s';
-    SET lock_timeout = '200ms';
     SET idle_in_transaction_session_timeout = '10s';
     SET synchronous_commit = on;
     SET enable_seqscan = off;
@@ -70,7 +81,8 @@ const SESSION: &str = "
             END;
         END LOOP;
     END
-    $$";
+    $$"
+);
 
 /// Where a server is and how to get in. It may hold a password, so it is neither
 /// shown nor kept.
@@ -112,12 +124,6 @@ impl Address {
         Ok(Self { options, connect_timeout })
     }
 }
-
-/// For an operator's request, which may wait for others to let go of a row.
-const PATIENT: &str = "SET lock_timeout = '10s'";
-
-/// As [`SESSION`] has it.
-const IMPATIENT: &str = "SET lock_timeout = '200ms'";
 
 /// The connections to one server.
 pub(super) struct Connections {
@@ -256,7 +262,7 @@ impl Shared<'_> {
     /// Lets the statements that follow wait for locks for long, or no longer.
     pub(super) async fn set_patient(&mut self, patient: bool) -> Result<(), Broken> {
         if !self.connections.through_a_pooler {
-            self.connection.execute(if patient { PATIENT } else { IMPATIENT }).await?;
+            self.connection.execute(if patient { PATIENT } else { impatient!() }).await?;
         }
         Ok(())
     }

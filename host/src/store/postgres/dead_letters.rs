@@ -7,11 +7,12 @@
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection, Row};
 
-use super::columns::{count, event_columns, group_name, read_log_event, read_tenant, time};
+use super::columns::{count, event_columns, read_log_event, time};
 use super::error::Broken;
 use crate::event::{GroupName, Position};
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, StoreError, refusals,
+    stored,
 };
 
 macro_rules! select {
@@ -30,8 +31,8 @@ macro_rules! select {
 fn read(row: &PgRow) -> Result<DeadLetter, Broken> {
     Ok(DeadLetter {
         id: DeadLetterId(row.try_get_unchecked(0)?),
-        group: group_name(row.try_get_unchecked(1)?)?,
-        tenant: read_tenant(row.try_get_unchecked(2)?)?,
+        group: stored::group_name(row.try_get_unchecked(1)?)?,
+        tenant: stored::tenant(row.try_get_unchecked(2)?)?,
         attempts: count(row, 3)?,
         failure: FailureRecord { kind: row.try_get_unchecked(4)?, text: row.try_get_unchecked(5)? },
         digest: row.try_get_unchecked(6)?,
@@ -137,7 +138,7 @@ pub(super) async fn replay(
     Ok(Replayed {
         id,
         position: Position(row.try_get_unchecked(0)?),
-        group: group_name(row.try_get_unchecked(1)?)?,
+        group: stored::group_name(row.try_get_unchecked(1)?)?,
     })
 }
 

@@ -28,8 +28,8 @@ impl From<sqlx::Error> for Broken {
 }
 
 impl Broken {
-    /// Whether a single statement gave up on a lock, which undid it and left the
-    /// session as it was.
+    /// Whether a statement gave up on a lock: the session is well, and the
+    /// transaction, if there is one, is to be rolled back.
     pub(super) fn waited_in_vain(&self) -> bool {
         matches!(self, Self::Sql(sqlx::Error::Database(answer))
             if answer.code().as_deref() == Some("55P03"))

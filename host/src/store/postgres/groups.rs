@@ -9,14 +9,14 @@
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection, Row};
 
-use super::columns::{Statement, Time, count, group_name, kept, optional_time, read_tenant, time};
+use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::error::Broken;
 use super::log;
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::lock_key::LockKey;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Settled, Start, StoreError, refusals,
+    Leadership, Settled, Start, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -57,18 +57,6 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
         .bind(head.is_some_and(|head| head.in_flight))
 }
 
-pub(super) fn read_state(state: &str) -> Result<GroupState, Broken> {
-    match state {
-        "running" => Ok(GroupState::Running),
-        "paused" => Ok(GroupState::Paused),
-        "tripped" => Ok(GroupState::Tripped),
-        other => Err(StoreError::Unusable(format!(
-            "`{other}` is not a state of a group that this version knows"
-        ))
-        .into()),
-    }
-}
-
 /// Reads id, hostname, pid and since, the first of which stands at `first`.
 pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, Broken> {
     let (Some(id), Some(since)) = (row.try_get_unchecked(first)?, optional_time(row, first + 3)?)
@@ -92,7 +80,7 @@ async fn known(
     .await?;
     let Some(row) = row else { return Ok(None) };
     let position = Position(row.try_get_unchecked(2)?);
-    Ok(Some((read_tenant(row.try_get_unchecked(0)?)?, row.try_get_unchecked(1)?, position)))
+    Ok(Some((stored::tenant(row.try_get_unchecked(0)?)?, row.try_get_unchecked(1)?, position)))
 }
 
 pub(super) async fn ensure(
@@ -162,7 +150,7 @@ pub(super) async fn begin_leadership(
     Ok(Leadership {
         epoch: Epoch(row.try_get_unchecked(0)?),
         position: Position(row.try_get_unchecked(1)?),
-        state: read_state(row.try_get_unchecked(2)?)?,
+        state: stored::group_state(row.try_get_unchecked(2)?)?,
         fruitless: count(&row, 3)?,
         settled: row.try_get_unchecked(4)?,
         begun_by: row.try_get_unchecked(5)?,
@@ -277,9 +265,9 @@ pub(super) async fn controls(connection: &mut PgConnection) -> Result<Vec<GroupC
     rows.iter()
         .map(|row| {
             Ok(GroupControl {
-                name: group_name(row.try_get_unchecked(0)?)?,
+                name: stored::group_name(row.try_get_unchecked(0)?)?,
                 epoch: Epoch(row.try_get_unchecked(1)?),
-                state: read_state(row.try_get_unchecked(2)?)?,
+                state: stored::group_state(row.try_get_unchecked(2)?)?,
             })
         })
         .collect()

@@ -1,11 +1,11 @@
 //! What must be true of a database before anything is delivered from it. Each
 //! fault would lose or repeat events in silence.
 
-use sqlx::{PgConnection, Row};
+use sqlx::{Connection, PgConnection, Row};
 
 use super::error::Broken;
 use crate::event::Position;
-use crate::store::{StoreError, refusals};
+use crate::store::{Adopted, StoreError, refusals, stored};
 
 /// Refuses a standby server, a database that cannot keep every text, a log that
 /// hands its positions out ahead or again, cursors beyond the log, and a database
@@ -67,7 +67,7 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
     .fetch_optional(&mut *connection)
     .await?;
     if let Some(row) = beyond {
-        let group = super::columns::group_name(row.try_get_unchecked(0)?)?;
+        let group = stored::group_name(row.try_get_unchecked(0)?)?;
         let cursor = Position(row.try_get_unchecked(1)?);
         let drawn = Position(row.try_get_unchecked(2)?);
         return Err(refusals::cursor_beyond_the_log(&group, cursor, drawn).into());
@@ -101,8 +101,7 @@ async fn is_at_home(connection: &mut PgConnection, server: &str) -> Result<(), B
 /// Makes this cluster the log's home and raises every group's epoch, so that
 /// nothing that was open before can still be settled here. Gives the cluster it
 /// came from, if it came from another one, and the groups with their cursors.
-pub(super) async fn adopt(connection: &mut PgConnection) -> Result<crate::store::Adopted, Broken> {
-    use sqlx::Connection as _;
+pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, Broken> {
     let mut transaction = connection.begin().await?;
     let before: Option<i64> =
         sqlx::query_scalar("SELECT system_identifier FROM event_host.home FOR UPDATE")
@@ -127,11 +126,11 @@ pub(super) async fn adopt(connection: &mut PgConnection) -> Result<crate::store:
         .fetch_all(&mut *transaction)
         .await?;
         for row in &rows {
-            let name = super::columns::group_name(row.try_get_unchecked(0)?)?;
+            let name = stored::group_name(row.try_get_unchecked(0)?)?;
             groups.push((name, Position(row.try_get_unchecked(1)?)));
         }
         groups.sort();
     }
     transaction.commit().await?;
-    Ok(crate::store::Adopted { from: before.filter(|before| *before != here), here, groups })
+    Ok(Adopted { from: before.filter(|before| *before != here), here, groups })
 }

@@ -61,18 +61,20 @@ impl AdvisoryLocks {
                 .await?;
             let backend: i32 =
                 sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
-            if connections.through_a_pooler() {
+            let is_shared = if connections.through_a_pooler() {
                 let mut other = connections.connect_directly().await?;
-                is_a_session_of_its_own(&mut connection, &mut other, backend, &token).await?;
+                let is_shared = pooler::by_the_transaction(&mut connection, &mut other).await?;
                 // A goodbye is a courtesy: the server notices without it.
                 let _ = other.close().await;
                 is_the_same_database(&connections, &mut connection).await?;
+                is_shared
             } else {
                 let mut other = connections.shared().await?;
-                let is_one =
-                    is_a_session_of_its_own(&mut connection, other.connection(), backend, &token)
-                        .await;
-                other.give_back(is_one).await?;
+                let probed = pooler::by_the_transaction(&mut connection, other.connection()).await;
+                other.give_back(probed).await?
+            };
+            if is_shared {
+                return Err(pooler::locks_change_hands().into());
             }
             guards::check(&mut connection, &connections.direct_server()).await?;
             announce(&mut connection, host).await?;
@@ -241,28 +243,6 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
     .bind(FORGOTTEN_AFTER)
     .execute(connection)
     .await?;
-    Ok(())
-}
-
-/// Refuses a session that a pooler shares out by the transaction. While `other`
-/// has a transaction open, such a pooler must serve `connection` with another
-/// session than before, or serve `other` with this one.
-async fn is_a_session_of_its_own(
-    connection: &mut PgConnection,
-    other: &mut PgConnection,
-    backend: i32,
-    token: &str,
-) -> Result<(), Broken> {
-    let mut transaction = other.begin().await?;
-    let theirs: Option<String> =
-        sqlx::query_scalar("SELECT current_setting('event_host.session', true)")
-            .fetch_one(&mut *transaction)
-            .await?;
-    let now: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(connection).await?;
-    transaction.rollback().await?;
-    if theirs.as_deref() == Some(token) || now != backend {
-        return Err(pooler::locks_change_hands().into());
-    }
     Ok(())
 }
 

@@ -50,7 +50,7 @@ pub(super) fn statements_are_lost(server: &str) -> String {
 
 /// Whether a transaction of `two` is served by the session that served `one`, or
 /// moves `one` to another.
-async fn by_the_transaction(
+pub(super) async fn by_the_transaction(
     one: &mut PgConnection,
     two: &mut PgConnection,
 ) -> Result<bool, Broken> {

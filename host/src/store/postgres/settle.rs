@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use sqlx::{Connection, PgConnection, Row};
 
-use super::columns::{Events, Time, kept, read_tenant, unnest_events};
+use super::columns::{Events, Time, kept, unnest_events};
 use super::error::Broken;
 use super::groups::bind_head;
 use super::log;
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
+use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
 
 /// The cursor's row, under the epoch and after the settlement before this one.
 /// Written first in every settlement: from then on nobody else can move the
@@ -60,7 +60,8 @@ async fn move_cursor(
         .bind(settlement.epoch.0)
         .fetch_optional(connection)
         .await?;
-    row.map(|row| read_tenant(row.try_get_unchecked(0)?)).transpose()
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(stored::tenant(row.try_get_unchecked(0)?)?))
 }
 
 async fn bury(

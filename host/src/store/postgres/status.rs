@@ -6,16 +6,16 @@ use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::columns::{group_name, optional_time, read_tenant, time};
+use super::columns::{count, optional_time, time};
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
-use super::groups::{head_columns, read_head, read_leader, read_state};
+use super::groups::{head_columns, read_head, read_leader};
 use super::horizon::Horizon;
 use super::log::{receives, types_and_prefixes};
 use super::{HELD_UP_AFTER, safe};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::{
-    GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, Subscription, refusals,
+    GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, refusals, stored,
 };
 
 /// A log of more positions than this is not counted but estimated.
@@ -119,12 +119,9 @@ pub(super) async fn group(
 }
 
 async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus, Broken> {
-    let name = group_name(row.try_get_unchecked(0)?)?;
-    let tenant = read_tenant(row.try_get_unchecked(1)?)?;
-    let patterns: Vec<String> = row.try_get_unchecked(2)?;
-    let subscription = Subscription::new(patterns).map_err(|error| {
-        StoreError::Unusable(format!("the stored subscription of group `{name}`: {error}"))
-    })?;
+    let name = stored::group_name(row.try_get_unchecked(0)?)?;
+    let tenant = stored::tenant(row.try_get_unchecked(1)?)?;
+    let subscription = stored::subscription(&name, row.try_get_unchecked(2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let lag = sqlx::query(concat!(
@@ -144,7 +141,7 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     let head = read_head(row, 14)?;
     Ok(GroupStatus {
         subscribe: subscription.patterns().to_vec(),
-        state: read_state(row.try_get_unchecked(3)?)?,
+        state: stored::group_state(row.try_get_unchecked(3)?)?,
         reason: row.try_get_unchecked(4)?,
         leader: read_leader(row, 10)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
@@ -180,13 +177,13 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
     rows.iter()
         .map(|row| {
             let names: Vec<String> = row.try_get_unchecked(4)?;
-            let standing_by: Result<BTreeSet<GroupName>, Broken> =
-                names.iter().map(|name| group_name(name)).collect();
+            let standing_by: Result<BTreeSet<GroupName>, StoreError> =
+                names.iter().map(|name| stored::group_name(name)).collect();
             Ok(HostStatus {
                 host: HostIdentity {
                     id: row.try_get_unchecked(0)?,
                     hostname: row.try_get_unchecked(1)?,
-                    pid: super::columns::count(row, 2)?,
+                    pid: count(row, 2)?,
                 },
                 seen_at: time(row, 3)?,
                 standing_by: standing_by?.into_iter().collect(),

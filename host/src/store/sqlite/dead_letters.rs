@@ -8,11 +8,12 @@ use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::columns::{count, event_columns, group_name, read_log_event, text, time};
+use super::columns::{count, event_columns, read_log_event, text, time};
 use super::error::Broken;
-use super::groups::read_tenant;
 use crate::event::{GroupName, Position};
-use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals};
+use crate::store::{
+    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals, stored,
+};
 
 macro_rules! select {
     ($rest:literal) => {
@@ -30,8 +31,8 @@ macro_rules! select {
 fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
     Ok(DeadLetter {
         id: DeadLetterId(row.try_get_unchecked(0)?),
-        group: group_name(&text(row, 1)?)?,
-        tenant: read_tenant(&text(row, 2)?)?,
+        group: stored::group_name(&text(row, 1)?)?,
+        tenant: stored::tenant(&text(row, 2)?)?,
         attempts: count(row, 3)?,
         failure: FailureRecord { kind: text(row, 4)?, text: text(row, 5)? },
         digest: text(row, 6)?,
@@ -166,7 +167,7 @@ async fn give_back(
         .bind(id.0)
         .fetch_one(&mut *connection)
         .await?;
-    let group = group_name(&text(&row, 0)?)?;
+    let group = stored::group_name(&text(&row, 0)?)?;
     Ok(Replayed { id, group, position: Position(appended.last_insert_rowid()) })
 }
 

@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::columns::{Statement, count, group_name, optional_text, optional_time, text, time};
+use super::columns::{Statement, count, optional_text, optional_time, text, time};
 use super::error::Broken;
 use super::{locks, log};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Settled, Start, StoreError, Subscription, refusals,
+    Leadership, Settled, Start, StoreError, Subscription, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -56,18 +56,6 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
         .bind(head.is_some_and(|head| head.in_flight))
 }
 
-pub(super) fn read_state(state: &str) -> Result<GroupState, Broken> {
-    match state {
-        "running" => Ok(GroupState::Running),
-        "paused" => Ok(GroupState::Paused),
-        "tripped" => Ok(GroupState::Tripped),
-        other => Err(StoreError::Unusable(format!(
-            "`{other}` is not a state of a group that this version knows"
-        ))
-        .into()),
-    }
-}
-
 /// Reads hostname, pid, id and since, the first of which stands at `first`.
 pub(super) fn read_leader(row: &SqliteRow, first: usize) -> Result<Option<Leader>, Broken> {
     let (Some(id), Some(since)) = (optional_text(row, first)?, optional_time(row, first + 3)?)
@@ -93,11 +81,7 @@ async fn known(
         .await?;
     let Some(row) = row else { return Ok(None) };
     let position = Position(row.try_get_unchecked(2)?);
-    Ok(Some((read_tenant(&text(&row, 0)?)?, text(&row, 1)?, position)))
-}
-
-pub(super) fn read_tenant(tenant: &str) -> Result<Tenant, Broken> {
-    tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()).into())
+    Ok(Some((stored::tenant(&text(&row, 0)?)?, text(&row, 1)?, position)))
 }
 
 pub(super) async fn ensure(
@@ -176,7 +160,7 @@ pub(super) async fn begin_leadership(
     Ok(Leadership {
         epoch: Epoch(row.try_get_unchecked(0)?),
         position: Position(row.try_get_unchecked(1)?),
-        state: read_state(&text(&row, 2)?)?,
+        state: stored::group_state(&text(&row, 2)?)?,
         fruitless: count(&row, 3)?,
         begun_by: None,
         settled: row.try_get_unchecked(4)?,
@@ -289,9 +273,9 @@ pub(super) async fn controls(
     rows.iter()
         .map(|row| {
             Ok(GroupControl {
-                name: group_name(&text(row, 0)?)?,
+                name: stored::group_name(&text(row, 0)?)?,
                 epoch: Epoch(row.try_get_unchecked(1)?),
-                state: read_state(&text(row, 2)?)?,
+                state: stored::group_state(&text(row, 2)?)?,
             })
         })
         .collect()

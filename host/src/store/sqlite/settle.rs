@@ -7,11 +7,11 @@ use sqlx::{Connection, SqliteConnection};
 
 use super::columns::{bind_event, text};
 use super::error::Broken;
-use super::groups::{bind_head, read_tenant};
+use super::groups::bind_head;
 use super::log;
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite};
+use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
 
 /// The cursor's row, under the epoch, and only as the settlement after the last.
 /// Written first in every settlement: from then on nobody else can move the
@@ -67,7 +67,7 @@ async fn tenant_of(connection: &mut SqliteConnection, group: &GroupName) -> Resu
         .bind(group.as_str())
         .fetch_one(connection)
         .await?;
-    read_tenant(&text(&row, 0)?)
+    Ok(stored::tenant(&text(&row, 0)?)?)
 }
 
 async fn bury(

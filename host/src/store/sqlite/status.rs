@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
-use super::columns::{group_name, optional_text, optional_time, text, time};
+use super::columns::{optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::groups::{head_columns, if_alive, read_head, read_leader, read_state, read_tenant};
+use super::groups::{head_columns, if_alive, read_head, read_leader};
 use super::log::{self, Receives};
 use crate::event::{Epoch, GroupName, Position, Tenant};
-use crate::store::{GroupStatus, LogStatus, StoreError, Subscription, refusals};
+use crate::store::{GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
 
 macro_rules! select {
     ($rest:literal) => {
@@ -72,15 +72,15 @@ async fn read(
     database: &Path,
     row: &SqliteRow,
 ) -> Result<GroupStatus, Broken> {
-    let name = group_name(&text(row, 0)?)?;
-    let tenant = read_tenant(&text(row, 1)?)?;
+    let name = stored::group_name(&text(row, 0)?)?;
+    let tenant = stored::tenant(&text(row, 1)?)?;
     let subscribe = patterns(&name, &text(row, 2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
     let head = read_head(row, 14)?;
     Ok(GroupStatus {
         subscribe: subscribe.patterns().to_vec(),
-        state: read_state(&text(row, 3)?)?,
+        state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
         leader: if_alive(database, &name, read_leader(row, 10)?)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
@@ -97,14 +97,11 @@ async fn read(
     })
 }
 
-fn patterns(group: &GroupName, json: &str) -> Result<Subscription, Broken> {
-    let patterns: Result<Vec<String>, _> = serde_json::from_str(json);
-    let subscription = patterns
-        .map_err(|error| error.to_string())
-        .and_then(|patterns| Subscription::new(patterns).map_err(|error| error.to_string()));
-    subscription.map_err(|error| {
-        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}")).into()
-    })
+fn patterns(group: &GroupName, json: &str) -> Result<Subscription, StoreError> {
+    let patterns = serde_json::from_str(json).map_err(|error| {
+        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
+    })?;
+    stored::subscription(group, patterns)
 }
 
 /// How many events the group has before it, and the age of the oldest in

@@ -1,0 +1,129 @@
+//! What every store keeps as text, and reads back.
+//!
+//! Names, states and subscriptions are written by this program alone, so one
+//! that cannot be read is an error. Extensions come from any client: reading
+//! them never fails, because an event that could not be read would hold up every
+//! group for ever.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{GroupState, StoreError, Subscription};
+use crate::event::{ExtensionValue, GroupName, Tenant};
+
+/// A group's name.
+pub(super) fn group_name(name: &str) -> Result<GroupName, StoreError> {
+    name.parse::<GroupName>().map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// A tenant.
+pub(super) fn tenant(tenant: &str) -> Result<Tenant, StoreError> {
+    tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// The form that [`GroupState::as_str`] gives.
+pub(super) fn group_state(state: &str) -> Result<GroupState, StoreError> {
+    match state {
+        "running" => Ok(GroupState::Running),
+        "paused" => Ok(GroupState::Paused),
+        "tripped" => Ok(GroupState::Tripped),
+        other => Err(StoreError::Unusable(format!(
+            "`{other}` is not a state of a group that this version knows"
+        ))),
+    }
+}
+
+/// The patterns of a group's subscription.
+pub(super) fn subscription(
+    group: &GroupName,
+    patterns: Vec<String>,
+) -> Result<Subscription, StoreError> {
+    Subscription::new(patterns).map_err(|error| {
+        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
+    })
+}
+
+/// A JSON object, or nothing where there are none; `kept` is how the store keeps
+/// a text.
+pub(super) fn extensions_to_json(
+    extensions: &BTreeMap<String, ExtensionValue>,
+    kept: impl Fn(&str) -> String,
+) -> Option<String> {
+    if extensions.is_empty() {
+        return None;
+    }
+    let object = extensions.iter().map(|(name, value)| {
+        let value = match value {
+            ExtensionValue::Boolean(value) => Value::Bool(*value),
+            ExtensionValue::Integer(value) => Value::from(*value),
+            ExtensionValue::Text(value) => Value::String(kept(value)),
+        };
+        (name.clone(), value)
+    });
+    Some(Value::Object(object.collect()).to_string())
+}
+
+/// A value of a type that CloudEvents does not have becomes text; null means that
+/// the attribute is not there; what is no object holds none.
+pub(super) fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValue> {
+    let Ok(Value::Object(object)) = serde_json::from_str(json) else {
+        return BTreeMap::new();
+    };
+    let value = |value: Value| match value {
+        Value::Null => None,
+        Value::Bool(value) => Some(ExtensionValue::Boolean(value)),
+        Value::String(value) => Some(ExtensionValue::Text(value)),
+        // JSON has one kind of number: `1.0` is an integer.
+        Value::Number(number) => {
+            let integer = number.as_f64().filter(|number| {
+                number.fract() == 0.0
+                    && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(number)
+            });
+            Some(match integer {
+                // In range, and whole.
+                #[expect(clippy::cast_possible_truncation)]
+                Some(integer) => ExtensionValue::Integer(integer as i32),
+                None => ExtensionValue::Text(number.to_string()),
+            })
+        }
+        nested @ (Value::Array(_) | Value::Object(_)) => {
+            Some(ExtensionValue::Text(nested.to_string()))
+        }
+    };
+    object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_of_another_client_are_read_as_far_as_they_go() {
+        let read = extensions_from_json(
+            r#"{"a": 1.5, "b": 5000000000, "c": null, "d": [1], "e": true, "f": -3, "g": "x", "h": 2.0}"#,
+        );
+        let text = |value: &str| ExtensionValue::Text(value.to_owned());
+        assert_eq!(
+            read.into_iter().collect::<Vec<_>>(),
+            [
+                ("a".to_owned(), text("1.5")),
+                ("b".to_owned(), text("5000000000")),
+                ("d".to_owned(), text("[1]")),
+                ("e".to_owned(), ExtensionValue::Boolean(true)),
+                ("f".to_owned(), ExtensionValue::Integer(-3)),
+                ("g".to_owned(), text("x")),
+                ("h".to_owned(), ExtensionValue::Integer(2)),
+            ]
+        );
+        assert!(extensions_from_json("[1]").is_empty());
+    }
+
+    #[test]
+    fn each_state_is_read_back() {
+        for state in [GroupState::Running, GroupState::Paused, GroupState::Tripped] {
+            assert_eq!(group_state(state.as_str()).unwrap(), state);
+        }
+        group_state("Running").unwrap_err();
+    }
+}
