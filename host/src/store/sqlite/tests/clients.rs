@@ -71,7 +71,7 @@ async fn what_another_client_inserts_can_always_be_read() {
         "INSERT INTO events (type, subject) VALUES (CAST(x'61ff62' AS TEXT), CAST(x'c0' AS TEXT))",
         "INSERT INTO events (type, id, source) VALUES (7, 8, 9)",
         "INSERT INTO events (type, time) VALUES ('t', '1769860800000000')",
-        r#"INSERT INTO events (type, extensions) VALUES ('e', '{"a": 1e3, "b": {"c": 1}, "d": 7}')"#,
+        r#"INSERT INTO events (type, extensions) VALUES ('e', '{"a": 1e3, "b": {"c": 1}, "d": 7, "f": 1.5}')"#,
         r#"INSERT INTO events (type, extensions) VALUES ('e', '{"a": 1, "a": 2}')"#,
         "INSERT INTO events (type, data) VALUES ('d', CAST(x'ff00' AS TEXT))",
         "INSERT INTO events (type, deliver_to) VALUES ('only', 'g')",
@@ -86,7 +86,8 @@ async fn what_another_client_inserts_can_always_be_read() {
     assert_eq!((&*events[1].event.id, &*events[1].event.source), ("8", "9"));
     assert_eq!(events[2].event.time, "2026-01-31T12:00:00Z".parse().unwrap());
     let text = |text: &str| ExtensionValue::Text(text.to_owned());
-    assert_eq!(events[3].event.extensions["a"], text("1000.0"));
+    assert_eq!(events[3].event.extensions["a"], ExtensionValue::Integer(1_000));
+    assert_eq!(events[3].event.extensions["f"], text("1.5"));
     assert_eq!(events[3].event.extensions["b"], text("{\"c\":1}"));
     assert_eq!(events[3].event.extensions["d"], ExtensionValue::Integer(7));
     assert_eq!(events[5].event.data.as_deref(), Some(&b"\xff\x00"[..]));
