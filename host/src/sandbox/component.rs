@@ -22,6 +22,7 @@ use super::imports::{self, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
 use super::settings::{Grants, Limits, Reuse, names};
 use super::source::{self, Binary, Form, Source};
+use super::ticker::Ticker;
 use super::worker::LoadedHandler;
 
 /// A compilation that takes longer is worth a line in the log.
@@ -39,6 +40,7 @@ pub struct Sandbox {
 
 struct Inner {
     engine: Engine,
+    ticker: Arc<Ticker>,
     linker: Linker<Side>,
     settings: EngineSettings,
     allocation: Allocation,
@@ -72,6 +74,8 @@ pub struct Inspection {
 pub(super) struct Program {
     pub(super) pre: EventHandlerPre<Side>,
     pub(super) inspection: Inspection,
+    /// To be told of each call.
+    pub(super) ticker: Arc<Ticker>,
 }
 
 impl Sandbox {
@@ -82,10 +86,11 @@ impl Sandbox {
     /// # Errors
     /// When the machine can run no engine at all.
     pub fn new(settings: EngineSettings) -> Result<Self, EngineError> {
-        let (engine, allocation) = engine::start(&settings)?;
+        let (engine, ticker, allocation) = engine::start(&settings)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
-        Ok(Self { inner: Arc::new(Inner { engine, linker, settings, allocation }) })
+        let ticker = Arc::new(ticker);
+        Ok(Self { inner: Arc::new(Inner { engine, ticker, linker, settings, allocation }) })
     }
 
     /// How instances get their memory on this machine.
@@ -163,7 +168,7 @@ impl Inner {
         check_export(&pre)?;
         let Surface { imports, exports } = surface;
         let inspection = Inspection { digest, bytes: size, form, imports, exports };
-        Ok(Program { pre, inspection })
+        Ok(Program { pre, inspection, ticker: Arc::clone(&self.ticker) })
     }
 
     fn compile(&self, source: &Source, component: &[u8]) -> Result<Component, LoadReason> {

@@ -1,5 +1,4 @@
-//! The engine: every setting of wasmtime, in one place, and the clock that
-//! interrupts guests.
+//! The engine: every setting of wasmtime, in one place.
 //!
 //! An engine that suits the machine is found by trying: the pooling allocator
 //! reserves terabytes of address space, which a container may not have. What is
@@ -8,15 +7,15 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use wasmtime::{
-    Config, Enabled, Engine, EngineWeak, Instance, InstanceAllocationStrategy, Module,
-    PoolingAllocationConfig, Store, WasmBacktraceDetails,
+    Config, Enabled, Engine, Instance, InstanceAllocationStrategy, Module, PoolingAllocationConfig,
+    Store, WasmBacktraceDetails,
 };
 
 use super::cache;
+use super::ticker::Ticker;
 
 /// Everything that can be set about the engine. One engine serves all handlers
 /// of a host.
@@ -166,8 +165,10 @@ pub enum EngineError {
     NoTicker(#[from] io::Error),
 }
 
-/// Makes the fastest engine that works here.
-pub(super) fn start(settings: &EngineSettings) -> Result<(Engine, Allocation), EngineError> {
+/// Makes the fastest engine that works here, and what interrupts its guests.
+pub(super) fn start(
+    settings: &EngineSettings,
+) -> Result<(Engine, Ticker, Allocation), EngineError> {
     let cache = cache::open(&settings.cache);
     let mut refusals: Vec<String> = Vec::new();
     for allocation in [Allocation::Pooling, Allocation::OnDemand, Allocation::Compact] {
@@ -185,9 +186,11 @@ pub(super) fn start(settings: &EngineSettings) -> Result<(Engine, Allocation), E
                         refusals.join("; ")
                     );
                 }
-                // It ends by itself, with the engine.
-                drop(tick(engine.weak(), settings.tick)?);
-                return Ok((engine, allocation));
+                let ticked = engine.weak();
+                let ticker = Ticker::start(settings.tick, move || {
+                    ticked.upgrade().inspect(Engine::increment_epoch).is_some()
+                })?;
+                return Ok((engine, ticker, allocation));
             }
             Err(error) => refusals.push(format!("{allocation}: {}", super::ending::chain(&error))),
         }
@@ -251,33 +254,4 @@ fn probe(engine: &Engine) -> wasmtime::Result<()> {
     let module = Module::new(engine, "(module (memory 1) (table 1 funcref))")?;
     Instance::new(&mut Store::new(engine, ()), &module, &[])?;
     Ok(())
-}
-
-/// Starts the thread that moves the engine's epoch on, so that guests notice
-/// the time even when all of the executor's threads run guests. It ends when
-/// the engine does.
-fn tick(engine: EngineWeak, period: Duration) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("guest-ticker".to_owned()).spawn(move || {
-        loop {
-            thread::sleep(period);
-            match engine.upgrade() {
-                Some(engine) => engine.increment_epoch(),
-                None => return,
-            }
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ticker_ends_with_its_engine() {
-        let engine = Engine::default();
-        let ticker = tick(engine.weak(), Duration::from_millis(1)).unwrap();
-        assert!(!ticker.is_finished());
-        drop(engine);
-        ticker.join().unwrap();
-    }
 }

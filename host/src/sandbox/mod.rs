@@ -24,6 +24,7 @@ pub mod settings;
 mod source;
 #[cfg(test)]
 mod tests;
+mod ticker;
 mod worker;
 
 pub use component::{Inspection, Sandbox};

@@ -119,6 +119,7 @@ impl Worker for SandboxWorker {
         // Writing to a string cannot fail.
         let _ = write!(self.time, "{}", call.event.event.time);
         let answer = {
+            let _ticking = self.program.ticker.guest_runs();
             let running = pin!(instance.run(&self.program, &call, &self.time));
             within(deadline, running).await
         };
