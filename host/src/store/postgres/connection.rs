@@ -52,8 +52,10 @@ macro_rules! impatient {
 ///
 /// And that each statement goes by its index, as all are written to: a plan that
 /// was made and kept while the log was short would read the whole log for every
-/// batch once it is long, until somebody analyses the table. Compiling a plan
-/// never pays here.
+/// batch once it is long, until somebody analyses the table. So the plan does not
+/// depend on the parameters either, and to plan for each anew, as the server does
+/// where it expects few rows, would take longer than to read them. Compiling a
+/// plan never pays here.
 const SESSION: &str = concat!(
     impatient!(),
     ";
@@ -62,6 +64,7 @@ const SESSION: &str = concat!(
     SET synchronous_commit = on;
     SET enable_seqscan = off;
     SET enable_bitmapscan = off;
+    SET plan_cache_mode = force_generic_plan;
     SET jit = off;
     DO $$
     DECLARE
