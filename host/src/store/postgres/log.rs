@@ -1,13 +1,14 @@
 //! The log: appending to it and reading from it.
 
+use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Events, Time, event_columns, read_log_event, unnest_events};
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
-use crate::event::{Event, Position, Tenant};
-use crate::store::{Fetch, Fetched, Start, refusals};
+use crate::event::{Event, LogEvent, Position, Tenant};
+use crate::store::{Fetch, Fetched, Start, StoreError, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
@@ -102,20 +103,24 @@ pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) 
     (types, prefixes.into_iter().map(|prefix| prefix.trim_end_matches('*')).collect())
 }
 
-/// The window ends the batch in the server, so that no more data travels than
-/// was asked for; the length of a stored value is known without reading it.
+/// `$9` is the most data of one event that is sent at once. Of what has more only
+/// the length comes, so that no statement brings more than `$8` times that
+/// much; a running sum in the server would do it with one statement less, and
+/// takes longer than to read the row. The length of a stored value is known
+/// without reading it.
 pub(super) const FETCH: &str = concat!(
     "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
-            dataschema, partitionkey, extensions::text, data
-     FROM (SELECT *, sum(octet_length(data)) OVER (
-                      ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-           FROM event_host.events
-           WHERE position > $6 AND position <= $7 AND ",
+            dataschema, partitionkey, extensions::text,
+            CASE WHEN octet_length(data) <= $9 THEN data END,
+            CASE WHEN octet_length(data) > $9 THEN octet_length(data) END
+     FROM event_host.events
+     WHERE position > $6 AND position <= $7 AND ",
     receives!(),
-    " ORDER BY position LIMIT $8) AS e
-     WHERE before IS NULL OR before < $9
-     ORDER BY position"
+    " ORDER BY position LIMIT $8"
 );
+
+/// Where [`FETCH`] has the length of what it does not send.
+const WITHHELD: usize = 12;
 
 pub(super) async fn fetch(
     connection: &mut PgConnection,
@@ -127,8 +132,8 @@ pub(super) async fn fetch(
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
-    let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
-    let rows = sqlx::query(FETCH)
+    let at_once = max_bytes / max_events;
+    let mut rows = sqlx::query(FETCH)
         .bind(group.as_str())
         .bind(tenant.as_str())
         .bind(subscription.is_all())
@@ -136,17 +141,30 @@ pub(super) async fn fetch(
         .bind(prefixes)
         .bind(after.0)
         .bind(horizon.0)
-        .bind(limit)
-        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
-        .fetch_all(&mut *connection)
-        .await?;
-    let mut events = Vec::with_capacity(rows.len());
+        .bind(i64::try_from(max_events).unwrap_or(i64::MAX))
+        .bind(i64::try_from(at_once).unwrap_or(i64::MAX))
+        .fetch(&mut *connection);
+    let mut events: Vec<LogEvent> = Vec::with_capacity(max_events.min(1_000));
+    let mut withheld = Vec::new();
     let mut bytes = 0_usize;
-    for row in &rows {
-        let event = read_log_event(row, 0, 1, 2)?;
-        bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
+    // Read to the end, whatever is of use: the connection is for others then.
+    while let Some(row) = rows.try_next().await? {
+        if !events.is_empty() && bytes >= max_bytes {
+            continue;
+        }
+        let event = read_log_event(&row, 0, 1, 2)?;
+        let length = match row.try_get_unchecked::<Option<i32>, _>(WITHHELD)? {
+            Some(length) => {
+                withheld.push(events.len());
+                usize::try_from(length).unwrap_or(usize::MAX)
+            }
+            None => event.event.data.as_ref().map_or(0, Vec::len),
+        };
+        bytes = bytes.saturating_add(length);
         events.push(event);
     }
+    drop(rows);
+    read_withheld(connection, &mut events, &withheld).await?;
     if (bytes >= max_bytes || events.len() >= max_events)
         && let Some(last) = events.last()
     {
@@ -156,6 +174,41 @@ pub(super) async fn fetch(
     let scanned_to =
         if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
     Ok(Fetched { events, scanned_to })
+}
+
+/// Reads the data that did not come with the events at these indices.
+async fn read_withheld(
+    connection: &mut PgConnection,
+    events: &mut [LogEvent],
+    withheld: &[usize],
+) -> Result<(), Broken> {
+    if withheld.is_empty() {
+        return Ok(());
+    }
+    let at = |&index: &usize| events.get(index).map(|event| event.position.0);
+    let positions: Vec<i64> = withheld.iter().filter_map(at).collect();
+    let rows = sqlx::query(
+        "SELECT position, data FROM event_host.events
+         WHERE position = ANY ($1) ORDER BY position",
+    )
+    .bind(positions)
+    .fetch_all(connection)
+    .await?;
+    let mut rows = rows.iter();
+    for &index in withheld {
+        let (Some(event), Some(row)) = (events.get_mut(index), rows.next()) else {
+            return Err(gone().into());
+        };
+        if row.try_get_unchecked::<i64, _>(0)? != event.position.0 {
+            return Err(gone().into());
+        }
+        event.event.data = row.try_get_unchecked(1)?;
+    }
+    Ok(())
+}
+
+fn gone() -> StoreError {
+    StoreError::Unusable("an event was deleted from the log while it was read".to_owned())
 }
 
 /// The last position before the next event above `horizon`. Positions may jump

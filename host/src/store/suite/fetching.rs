@@ -97,6 +97,9 @@ pub async fn a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event(
         };
         let fetched = store.fetch(fetch).await.unwrap();
         assert_eq!(fetched.events.len(), count, "{budget} bytes after {after}");
+        for (fetched, published) in fetched.events.iter().zip(&events[after..]) {
+            assert_eq!(fetched.event.data, published.data, "{budget} bytes after {after}");
+        }
         assert_eq!(fetched.scanned_to, positions[after + count - 1]);
     }
 }
