@@ -11,7 +11,8 @@
 //! - `bare poll`: a loop that selects by cursor each millisecond.
 //!
 //! Then the real program with nothing to do: the processor time of the host, and
-//! of the server's processes that serve it where the server is private.
+//! of the server's processes that serve it where the server is private; beside it
+//! a loop that asks for one number as often.
 //!
 //! The component is the Rust no-op guest: `cargo xtask build-guests` first.
 
@@ -323,4 +324,6 @@ fn main() {
         Idle::print_heading();
         idle.print();
     });
+    let bare = Idle::bare(&rig.database, effort);
+    println!("bare poll 20 ms {:>15.1} %", bare * 100.0);
 }

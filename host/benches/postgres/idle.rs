@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use sqlx::PgConnection;
 
 use super::{Database, Effort, guest};
@@ -15,6 +16,9 @@ const APPLICATION: &str = "bench-idle-host";
 
 /// How long a host may take to lead its groups, or to stop.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often a host looks at a quiet log.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a host with nothing to do costs.
 pub(crate) struct Idle {
@@ -66,6 +70,29 @@ impl Idle {
             server: before.1.zip(after.1).map(|(before, after)| part(before, after)),
             connections: backends.len(),
         }
+    }
+
+    /// What the least that looks as often costs, of one core: a runtime of one
+    /// thread, and a connection that asks for one number and then waits.
+    pub(crate) fn bare(database: &Database, effort: Effort) -> f64 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = database.connect().await;
+            let length = Duration::from_secs(effort.pick(2, 10));
+            let mut before = None;
+            let began = Instant::now();
+            while began.elapsed() < length {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let _: i64 =
+                    sqlx::query_scalar("SELECT last_value FROM event_host.events_position_seq")
+                        .fetch_one(&mut connection)
+                        .await
+                        .unwrap();
+                before.get_or_insert_with(|| (thread_cpu(), Instant::now()));
+            }
+            let (cpu, since) = before.unwrap();
+            (thread_cpu() - cpu).as_secs_f64() / since.elapsed().as_secs_f64()
+        })
     }
 
     /// The heading of [`Idle::print`].
@@ -174,6 +201,12 @@ async fn backends(connection: &mut PgConnection) -> Vec<u32> {
     .await
     .unwrap();
     pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect()
+}
+
+/// The processor time that this thread has used so far.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
 }
 
 /// The processor time that a process of this machine has used so far.
