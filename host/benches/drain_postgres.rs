@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
+use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::{Call, Handler, Report, Worker};
@@ -136,6 +137,7 @@ async fn host(
                 subscription: Subscription::new(["bench.*"]).unwrap(),
                 retry: RetryPolicy::default(),
                 batch: BatchSettings { max_events: batch, ..BatchSettings::default() },
+                breaker: BreakerSettings::default(),
             },
             start: Start::Earliest,
             handler: Arc::new(Watched { handler: Arc::clone(handler), seen: Arc::clone(&seen) }),

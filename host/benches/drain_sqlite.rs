@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use event_host::delivery::backoff::RetryPolicy;
+use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::event::{Event, GroupName, Position, Tenant};
@@ -83,6 +84,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
                 subscription: Subscription::new(["bench.*"]).unwrap(),
                 retry: RetryPolicy::default(),
                 batch: BatchSettings::default(),
+                breaker: BreakerSettings::default(),
             },
             start: Start::Earliest,
             handler,

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
+use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::{Call, Handler, Report, Worker};
@@ -266,6 +267,7 @@ impl Rig {
                     subscription: Subscription::new(["bench.*"]).unwrap(),
                     retry: RetryPolicy::default(),
                     batch: BatchSettings::default(),
+                    breaker: BreakerSettings::default(),
                 },
                 start: Start::Latest,
                 handler: Arc::new(Noted {

@@ -19,3 +19,4 @@ mod pooler;
 mod postgres;
 mod replay;
 mod sandbox;
+mod swap;

@@ -91,3 +91,24 @@ pub fn guest_file(name: &str) -> PathBuf {
     assert!(file.is_file(), "no test guest at {}: run `cargo xtask test`", file.display());
     file
 }
+
+/// The bytes of one version of the test guest `versioned`.
+///
+/// # Panics
+/// When the number has more than eight digits.
+#[must_use]
+pub fn version_of_guest(version: u32) -> Vec<u8> {
+    const MARK: &[u8] = b"versioned-guest:";
+    let mut bytes = std::fs::read(guest_file("versioned")).expect("the guest can be read");
+    let digits = format!("{version:08}").into_bytes();
+    assert_eq!(digits.len(), 8, "{version}");
+    let marks: Vec<usize> = bytes
+        .windows(MARK.len())
+        .enumerate()
+        .filter(|(_, part)| *part == MARK)
+        .map(|(at, _)| at)
+        .collect();
+    let [mark] = marks[..] else { panic!("the guest has {} marks", marks.len()) };
+    bytes[mark + MARK.len()..][..digits.len()].copy_from_slice(&digits);
+    bytes
+}

@@ -20,7 +20,7 @@ mod rig;
 use std::time::{Duration, Instant};
 
 pub use database::{Client, Store};
-pub use handlers::{Handler, Settings, guest_file};
+pub use handlers::{Handler, Settings, guest_file, version_of_guest};
 pub use namespace::Namespace;
 pub use pooler::{Pooler, Pooling};
 pub use process::{Finished, Running};

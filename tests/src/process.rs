@@ -228,6 +228,11 @@ impl Running {
         self.send(Signal::INT);
     }
 
+    /// Asks it to read its settings again.
+    pub fn hangup(&self) {
+        self.send(Signal::HUP);
+    }
+
     /// Stops it in its tracks, until [`Running::thaw`].
     pub fn freeze(&self) {
         self.send(Signal::STOP);

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{Global, database, loading, output};
 use crate::config::Config;
 use crate::delivery::Handler as _;
+use crate::sandbox::{EngineSettings, Sandbox};
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -23,7 +24,8 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let handlers = loading::load(&config).await?;
+        let sandbox = Sandbox::new(EngineSettings::default())?;
+        let handlers = loading::load(&sandbox, &config).await?;
         if self.json {
             let list: Vec<_> = handlers
                 .iter()

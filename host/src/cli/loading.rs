@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::AlreadySaid;
 use crate::config::{Config, HandlerSettings};
-use crate::sandbox::{EngineSettings, LoadedHandler, Sandbox};
+use crate::sandbox::{LoadError, LoadedHandler, Sandbox};
 
 /// A handler with its code.
+#[derive(Clone)]
 pub(super) struct Loaded {
     /// What handlers.toml says of it.
     pub(super) settings: HandlerSettings,
@@ -15,21 +16,11 @@ pub(super) struct Loaded {
 }
 
 /// Loads every component, and says everything that is wrong with any of them.
-pub(super) async fn load(config: &Config) -> anyhow::Result<Vec<Loaded>> {
-    let sandbox = Sandbox::new(EngineSettings::default())?;
+pub(super) async fn load(sandbox: &Sandbox, config: &Config) -> anyhow::Result<Vec<Loaded>> {
     let mut loaded = Vec::new();
     let mut failed = false;
     for settings in &config.handlers {
-        let result = sandbox
-            .load(
-                settings.name.as_str(),
-                settings.component.clone(),
-                settings.limits.clone(),
-                settings.grants.clone(),
-                settings.reuse,
-            )
-            .await;
-        match result {
+        match load_one(sandbox, settings).await {
             Ok(handler) => loaded.push(Loaded { settings: settings.clone(), handler }),
             Err(why) => {
                 eprintln!("error: {}: handler `{}`: {why}", config.path.display(), settings.name);
@@ -38,4 +29,20 @@ pub(super) async fn load(config: &Config) -> anyhow::Result<Vec<Loaded>> {
         }
     }
     if failed { Err(AlreadySaid.into()) } else { Ok(loaded) }
+}
+
+/// Loads the component of one handler.
+pub(super) async fn load_one(
+    sandbox: &Sandbox,
+    settings: &HandlerSettings,
+) -> Result<Arc<LoadedHandler>, LoadError> {
+    sandbox
+        .load(
+            settings.name.as_str(),
+            settings.component.clone(),
+            settings.limits.clone(),
+            settings.grants.clone(),
+            settings.reuse,
+        )
+        .await
 }

@@ -14,9 +14,11 @@ mod loading;
 mod migrate;
 mod output;
 mod publish;
+mod reload;
 mod run;
 mod secrets;
 mod status;
+mod watch;
 
 use std::borrow::Cow;
 use std::path::PathBuf;

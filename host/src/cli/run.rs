@@ -6,17 +6,19 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::database::Expected;
-use super::loading::{self, Loaded};
-use super::{Global, database};
+use super::reload::{self, Reloader, Triggers};
+use super::watch::Watch;
+use super::{Global, database, loading};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
-use crate::delivery::group::GroupSettings;
+use crate::sandbox::{EngineSettings, Sandbox};
 use crate::store::HostIdentity;
-use crate::supervisor::{Group, Supervisor};
+use crate::supervisor::Supervisor;
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -26,15 +28,27 @@ pub(super) struct Run {
     /// Exit once nothing is left to do
     #[arg(long)]
     drain: bool,
+    /// Follow the settings and the components as they change on disk; without
+    /// it, they are read again at SIGHUP
+    #[arg(long)]
+    watch: bool,
 }
 
 impl Run {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         // Before anything is started, so that a signal is never missed.
         let stop = stop_on_signals()?;
+        let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+        let files = if self.watch {
+            Some(Watch::new().context("cannot watch files; run without `--watch`")?)
+        } else {
+            None
+        };
         let path = self.file.unwrap_or_else(|| global.config_path());
-        let config = Config::load(&path, &database::overrides(global))?;
-        let handlers = loading::load(&config).await?;
+        let overrides = database::overrides(global);
+        let config = Config::load(&path, &overrides)?;
+        let sandbox = Sandbox::new(EngineSettings::default())?;
+        let handlers = loading::load(&sandbox, &config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
@@ -65,27 +79,19 @@ impl Run {
             store,
             host,
             clock: Arc::new(SystemClock),
-            groups: handlers.into_iter().map(group).collect(),
+            groups: handlers.iter().map(reload::group).collect(),
             grace: config.grace,
             drain: self.drain,
         };
-        supervisor.run(stop).await?;
+        let (changes, to_follow) = mpsc::channel(1);
+        let running =
+            handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
+        let reloader = Reloader { path, overrides, sandbox, config, running, changes };
+        let reloading = reloader.run(Triggers { hangup, files }, stop.clone());
+        let (result, ()) = tokio::join!(supervisor.run_and_follow(stop, to_follow), reloading);
+        result?;
         info!("stopped");
         Ok(())
-    }
-}
-
-fn group(Loaded { settings, handler }: Loaded) -> Group {
-    Group {
-        settings: GroupSettings {
-            name: settings.group,
-            tenant: settings.tenant,
-            subscription: settings.subscription,
-            retry: settings.retry,
-            batch: settings.batch,
-        },
-        start: settings.start,
-        handler,
     }
 }
 

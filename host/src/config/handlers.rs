@@ -11,6 +11,7 @@ use super::document::{Document, Entry, Section, Text, kind};
 use super::keys;
 use super::value::show_duration;
 use crate::delivery::backoff::{LONGEST, RetryPolicy};
+use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::event::{GroupName, Position, Tenant, quoted};
@@ -45,6 +46,8 @@ pub struct HandlerSettings {
     pub grants: Grants,
     /// How large a batch gets.
     pub batch: BatchSettings,
+    /// When the group trips, because the handler fails everything.
+    pub breaker: BreakerSettings,
 }
 
 /// The longest duration that any setting takes.
@@ -106,6 +109,7 @@ fn handler(
     let reuse = reuse(&mut section);
     let retry = retry(section.section("retry", &keys::RETRY));
     let batch = batch(section.section("batch", &keys::BATCH));
+    let breaker = breaker(section.section("breaker", &keys::BREAKER));
     let limits = limits(section.section("limits", &keys::LIMITS), ordering);
     let grants = grants(section.section("allow", &keys::ALLOW));
     section.finish();
@@ -122,6 +126,7 @@ fn handler(
         limits,
         grants,
         batch,
+        breaker,
     })
 }
 
@@ -345,6 +350,36 @@ fn batch(mut section: Section<'_>) -> BatchSettings {
     };
     section.finish();
     batch
+}
+
+fn breaker(mut section: Section<'_>) -> BreakerSettings {
+    let defaults = BreakerSettings::default();
+    let on_trip = section.entry("on_trip").and_then(|entry| {
+        let text = section.text_of(entry, "\"pause\"")?;
+        match text.value.as_str() {
+            "pause" => Some(OnTrip::Pause),
+            "rollback" => Some(OnTrip::Rollback),
+            _ => {
+                section.problem(
+                    text.at,
+                    format!("`on_trip` is {}: write \"pause\" or \"rollback\"", text.quoted()),
+                );
+                None
+            }
+        }
+    });
+    let breaker = BreakerSettings {
+        events: section.integer("events", 0..=1_000_000_000).unwrap_or(defaults.events),
+        attempts_after_swap: section
+            .integer("attempts_after_swap", 0..=1_000_000_000)
+            .unwrap_or(defaults.attempts_after_swap),
+        probe_after: section
+            .duration("probe_after", MILLISECOND..=YEAR)
+            .unwrap_or(defaults.probe_after),
+        on_trip: on_trip.unwrap_or(defaults.on_trip),
+    };
+    section.finish();
+    breaker
 }
 
 fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {

@@ -30,6 +30,7 @@ pub(super) const HANDLER: Place = Place {
         "reuse",
         "retry",
         "batch",
+        "breaker",
         "limits",
         "allow",
     ],
@@ -44,6 +45,12 @@ pub(super) const RETRY: Place = Place {
 /// How large a handler's batches get.
 pub(super) const BATCH: Place =
     Place { name: "handlers.NAME.batch", keys: &["max_events", "max_time"] };
+
+/// When a handler's group trips.
+pub(super) const BREAKER: Place = Place {
+    name: "handlers.NAME.breaker",
+    keys: &["events", "attempts_after_swap", "probe_after", "on_trip"],
+};
 
 /// What a handler may use.
 pub(super) const LIMITS: Place = Place {
@@ -68,7 +75,7 @@ pub(super) const LIMITS: Place = Place {
 pub(super) const ALLOW: Place = Place { name: "handlers.NAME.allow", keys: &["env", "http"] };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 6] = [&TOP, &HANDLER, &RETRY, &BATCH, &LIMITS, &ALLOW];
+pub(super) const PLACES: [&Place; 7] = [&TOP, &HANDLER, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW];
 
 impl Place {
     /// The table's header as it stands in the file.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::delivery::backoff::RetryPolicy;
+use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::event::{Position, Tenant};
@@ -60,6 +61,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         limits: Limits::default(),
         grants: Grants::default(),
         batch: BatchSettings::default(),
+        breaker: BreakerSettings::default(),
     };
     let expected = Config {
         path: "handlers.toml".into(),
@@ -95,6 +97,12 @@ initial = "250ms"
 multiplier = 3
 max = "1h"
 jitter = 0.0
+
+[handlers.b.breaker]
+events = 7
+attempts_after_swap = 0
+probe_after = "5s"
+on_trip = "rollback"
 
 [handlers.b.batch]
 max_events = 10
@@ -160,6 +168,12 @@ reuse = "event"
         },
         grants: Grants { env: env.map(|(k, v)| (k.to_owned(), v.to_owned())).into() },
         batch: BatchSettings { max_events: 10, max_time: Duration::from_secs(2) },
+        breaker: BreakerSettings {
+            events: 7,
+            attempts_after_swap: 0,
+            probe_after: Duration::from_secs(5),
+            on_trip: OnTrip::Rollback,
+        },
     };
     assert_eq!(*b, expected);
     assert_eq!(a.start, Start::Time("2026-01-31T11:00:00Z".parse().unwrap()));
@@ -321,6 +335,10 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
             "4:33: `initial` (2s) is longer than `max` (1s): lower `initial` or raise `max`",
         ),
         ("retry = 5", "4:9: `retry` is an integer: write a table [handlers.triage.retry]"),
+        (
+            "breaker.on_trip = \"stop\"",
+            "4:19: `on_trip` is `stop`: write \"pause\" or \"rollback\"",
+        ),
         ("batch.max_events = 0", "4:20: `max_events` is `0`: it must be from 1 to 100000"),
         (
             "[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"*\"]\ngroup = \"triage\"",

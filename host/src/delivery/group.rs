@@ -23,12 +23,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use tracing::{Instrument, debug, error, warn};
+use tracing::{Instrument, debug, error, info, warn};
 
 use signals::{Interrupt, Interrupts};
 use trouble::{Doing, Trouble};
 
 use super::backoff::RetryPolicy;
+use super::breaker::{Breaker, BreakerSettings, OnTrip, Verdict};
 use super::clock::Clock;
 use super::settlement::{Circumstances, Next, OpenBatch};
 use super::state::{BatchState, CommittedState};
@@ -69,7 +70,7 @@ impl Default for BatchSettings {
 }
 
 /// What a group is, for delivery.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GroupSettings {
     /// Its name.
     pub name: GroupName,
@@ -81,6 +82,8 @@ pub struct GroupSettings {
     pub retry: RetryPolicy,
     /// How large a batch gets.
     pub batch: BatchSettings,
+    /// When it trips, because the handler fails everything.
+    pub breaker: BreakerSettings,
 }
 
 /// How a leadership ended.
@@ -93,6 +96,12 @@ pub enum End {
     Superseded,
     /// The lock is lost. Nothing was committed since.
     Lost,
+    /// Another version of the group takes over, under the same leadership;
+    /// everything handled is settled.
+    Replaced,
+    /// The version fails everything and took over from another a short while
+    /// ago, which is to go on; everything handled is settled.
+    RolledBack,
 }
 
 /// Runs one group, one leadership after the other.
@@ -115,8 +124,8 @@ pub struct GroupLoop {
     pub pass_interval: Duration,
 }
 
-/// The progress of one leadership.
-struct Led {
+/// The progress of one leadership, whichever versions of the group serve it.
+pub struct Led {
     epoch: Epoch,
     /// The number of the group's last settlement.
     settled: i64,
@@ -135,6 +144,26 @@ struct Led {
     last_commit: Instant,
     worker: Box<dyn Worker>,
     trouble: Trouble,
+    breaker: Breaker,
+    tripped: Option<Tripped>,
+    /// What the group's row does not say yet.
+    unrecorded: Option<TripChange>,
+}
+
+/// A group that handles one event now and then, because all fail.
+struct Tripped {
+    /// Events that failed meanwhile.
+    probes: u32,
+    /// When the next one is tried.
+    due: Instant,
+    /// The group's row was seen to say so: when it says otherwise, somebody
+    /// resumed the group.
+    seen: bool,
+}
+
+enum TripChange {
+    Tripped(String),
+    Over,
 }
 
 /// What a batch came to.
@@ -147,13 +176,27 @@ struct Worked {
     emitted_bytes: usize,
     /// The handler could not be run.
     not_run: Option<String>,
+    /// How the last attempt ended.
+    verdict: Option<Verdict>,
+    /// Why the group trips.
+    trip: Option<String>,
     /// Held until what the suspect did is settled.
     suspect: Option<OwnedSemaphorePermit>,
 }
 
+impl Led {
+    /// Whether the version that runs took over from another and has not
+    /// succeeded yet.
+    #[must_use]
+    pub fn is_unproven(&self) -> bool {
+        self.breaker.is_unproven()
+    }
+}
+
 impl GroupLoop {
-    /// Leads the group until it is stopped or no longer the leader.
-    pub async fn lead(&self, leadership: Leadership, mut signals: Signals) -> End {
+    /// What a new leader begins with.
+    #[must_use]
+    pub fn begin_leading(&self, leadership: Leadership) -> Led {
         let mut led = Led {
             epoch: leadership.epoch,
             settled: leadership.settled,
@@ -166,6 +209,9 @@ impl GroupLoop {
             last_commit: Instant::now(),
             worker: self.handler.worker(),
             trouble: Trouble::default(),
+            breaker: Breaker::default(),
+            tripped: None,
+            unrecorded: None,
         };
         if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
             led.cautious = self.settings.batch.max_events;
@@ -175,12 +221,37 @@ impl GroupLoop {
                 "no progress over several leaderships: one event at a time, and a crash counts as an attempt"
             );
         }
+        if leadership.state == GroupState::Tripped {
+            led.tripped = Some(self.tripped(0));
+        }
         if led.head.as_ref().is_some_and(|head| head.in_flight) {
             // The process died in a marked attempt: what comes next is marked too,
             // or the next death of the same event would not be counted.
             led.cautious = self.settings.batch.max_events;
         }
-        match self.run(&mut led, &mut signals).await {
+        led
+    }
+
+    /// Goes on where the version before this one was replaced. Whether this one
+    /// works is to be seen; a group that tripped tries it at once.
+    pub fn take_over(&self, led: &mut Led) {
+        self.take_back(led);
+        led.breaker = Breaker::after_swap();
+        if let Some(tripped) = &mut led.tripped {
+            tripped.due = Instant::now();
+        }
+    }
+
+    /// Goes on again after a version that failed everything.
+    pub fn take_back(&self, led: &mut Led) {
+        led.worker = self.handler.worker();
+        led.trouble.over(&self.settings.name, Doing::Run);
+        led.breaker = Breaker::default();
+    }
+
+    /// Leads the group until it is stopped, replaced, or no longer the leader.
+    pub async fn lead(&self, led: &mut Led, mut signals: Signals) -> End {
+        match self.run(led, &mut signals).await {
             Ok(never) => match never {},
             Err(end) => end,
         }
@@ -195,14 +266,28 @@ impl GroupLoop {
                 self.commit_passed(led, signals).await?;
                 return Err(End::Stopped);
             }
+            if signals.replaced.is_cancelled() {
+                return Err(End::Replaced);
+            }
             let control = *signals.control.borrow_and_update();
             if control.epoch > led.epoch {
                 return Err(End::Superseded);
             }
             let safe = *signals.safe.borrow_and_update();
-            if control.state != GroupState::Running {
+            if control.state == GroupState::Paused {
                 self.commit_passed(led, signals).await?;
                 signals.changed(None).await;
+                continue;
+            }
+            if led.unrecorded.is_some() && !self.record_trip(led, signals).await? {
+                continue;
+            }
+            self.follow_trip(led, control.state);
+            if let Some(due) = led.tripped.as_ref().map(|tripped| tripped.due)
+                && due > Instant::now()
+            {
+                self.commit_passed(led, signals).await?;
+                signals.changed(Some(due - Instant::now())).await;
                 continue;
             }
             if let Some(due) = led.head.as_ref().filter(|head| !head.in_flight).map(|h| h.due_at) {
@@ -218,8 +303,9 @@ impl GroupLoop {
                 self.idle(led, signals).await?;
                 continue;
             }
-            let one_at_a_time =
-                led.cautious > 0 || led.head.as_ref().is_some_and(|head| head.in_flight);
+            let one_at_a_time = led.cautious > 0
+                || led.tripped.is_some()
+                || led.head.as_ref().is_some_and(|head| head.in_flight);
             let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
             let Some(fetched) = signals.answer(self.fetch(led.cursor, safe, max_events)).await
             else {
@@ -315,6 +401,8 @@ impl GroupLoop {
             done: 0,
             emitted_bytes: 0,
             not_run: None,
+            verdict: None,
+            trip: None,
             suspect: None,
         };
         let committed: Arc<dyn CommittedState> = Arc::new(GroupCommittedState {
@@ -385,7 +473,23 @@ impl GroupLoop {
                 now: self.clock.now(),
                 random: fastrand::f64(),
             };
-            match worked.open.record(event, attempt, report, circumstances) {
+            let succeeded = report.outcome == Outcome::Success;
+            let next = worked.open.record(event, attempt, report, circumstances);
+            worked.verdict = match next {
+                Next::Continue if succeeded => Some(Verdict::Success),
+                Next::Continue => Some(Verdict::GaveUp),
+                Next::Wait(_) => Some(Verdict::Failed),
+                Next::NotRun(_) => None,
+            };
+            if let Some(verdict) = worked.verdict {
+                worked.trip = led.breaker.record(verdict, &self.settings.breaker);
+            }
+            match next {
+                Next::Continue if worked.trip.is_some() => {
+                    worked.done += 1;
+                    all = false;
+                    break;
+                }
                 Next::Continue => worked.done += 1,
                 Next::Wait(delay) => {
                     debug!(
@@ -475,7 +579,7 @@ impl GroupLoop {
         signals: &mut Signals,
     ) -> Result<(), End> {
         led.worker.end_batch();
-        let Worked { open, state, done, not_run, suspect, .. } = worked;
+        let Worked { open, state, done, not_run, verdict, trip, suspect, .. } = worked;
         // A mark must not outlive its attempt: the next crash would count it.
         if !led.marked && open.only_passes(done) && led.last_commit.elapsed() < self.pass_interval {
             led.cursor = open.into_settlement(Vec::new()).position;
@@ -492,7 +596,101 @@ impl GroupLoop {
         } else if done > 0 || led.head.is_some() {
             led.trouble.over(&self.settings.name, Doing::Run);
         }
+        match (verdict, trip) {
+            (Some(verdict), _) if led.tripped.is_some() => {
+                self.probed(led, verdict);
+                Ok(())
+            }
+            (_, Some(why)) => self.trip(led, why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops handling everything but probes, or leaves the group to the version
+    /// before this one.
+    fn trip(&self, led: &mut Led, why: String) -> Result<(), End> {
+        if led.breaker.is_unproven() && self.settings.breaker.on_trip == OnTrip::Rollback {
+            error!(
+                group = %self.settings.name,
+                handler = self.handler.digest(),
+                "{why}: the version before it goes on"
+            );
+            return Err(End::RolledBack);
+        }
+        led.tripped = Some(self.tripped(0));
+        led.unrecorded = Some(TripChange::Tripped(why));
         Ok(())
+    }
+
+    fn tripped(&self, probes: u32) -> Tripped {
+        let probing = self.settings.breaker.probing();
+        let wait = probing.delay(Attempt(probes.saturating_add(1)), None, fastrand::f64());
+        Tripped { probes, due: Instant::now() + wait, seen: false }
+    }
+
+    /// Takes the end of a probe.
+    fn probed(&self, led: &mut Led, verdict: Verdict) {
+        let Some(before) = led.tripped.take() else { return };
+        if verdict == Verdict::Success {
+            led.unrecorded = Some(TripChange::Over);
+            return;
+        }
+        let seen = before.seen;
+        led.tripped = Some(Tripped { seen, ..self.tripped(before.probes.saturating_add(1)) });
+    }
+
+    /// Follows what the group's row says, which somebody else may have changed.
+    fn follow_trip(&self, led: &mut Led, state: GroupState) {
+        match (state, &mut led.tripped) {
+            // Another leader tripped it, or an operator did not resume it yet.
+            (GroupState::Tripped, None) => {
+                led.tripped = Some(Tripped { seen: true, ..self.tripped(0) });
+            }
+            (GroupState::Tripped, Some(tripped)) => tripped.seen = true,
+            (GroupState::Running, Some(tripped)) if tripped.seen => {
+                led.tripped = None;
+                led.breaker = Breaker::default();
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes down that the group tripped, or that this is over. Whether that
+    /// worked.
+    async fn record_trip(&self, led: &mut Led, signals: &mut Signals) -> Result<bool, End> {
+        let (group, store) = (&self.settings.name, &self.store);
+        let recording = async {
+            match &led.unrecorded {
+                Some(TripChange::Tripped(why)) => store.trip(group, led.epoch, Some(why)).await,
+                Some(TripChange::Over) => store.trip(group, led.epoch, None).await,
+                None => Ok(Settled::Committed),
+            }
+        };
+        let Some(recorded) = signals.answer(recording).await else { return Ok(false) };
+        match recorded {
+            Ok(Settled::Committed) => {
+                led.trouble.over(group, Doing::Trip);
+                match led.unrecorded.take() {
+                    Some(TripChange::Tripped(why)) => error!(
+                        group = %group,
+                        handler = self.handler.digest(),
+                        "the group trips: {why}; it tries one event now and then, until one succeeds, `host groups resume {group}`, or another version"
+                    ),
+                    Some(TripChange::Over) => info!(
+                        group = %group,
+                        "a probe succeeded: the group goes on"
+                    ),
+                    None => {}
+                }
+                Ok(true)
+            }
+            Ok(Settled::NotLeader) => Err(End::Superseded),
+            Err(error) => {
+                let delay = led.trouble.met(group, Doing::Trip, &error);
+                signals.changed(Some(delay)).await;
+                Ok(false)
+            }
+        }
     }
 
     fn open_batch(&self, led: &Led) -> OpenBatch {

@@ -2,11 +2,12 @@
 //! is recorded of it.
 //!
 //! Nothing here knows SQL or wasmtime. [`group`] is the loop of one group;
-//! [`settlement`], [`ordering`] and [`backoff`] are pure; [`state`] keeps what
+//! [`settlement`], [`ordering`], [`backoff`] and [`breaker`] are pure; [`state`] keeps what
 //! handlers write until it is settled. A handler is whatever implements
 //! [`Handler`], a database whatever implements [`crate::store::Store`].
 
 pub mod backoff;
+pub mod breaker;
 pub mod clock;
 pub mod group;
 pub mod ordering;

@@ -47,6 +47,7 @@ pub enum Operation {
     StateKeys,
     Status,
     Group,
+    Trip,
     Pause,
     Resume,
     Seek,
@@ -753,6 +754,28 @@ impl Store for MemoryStore {
 
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
         self.call(Operation::Group, |log| Ok(log.status_of(group, log.group(group)?))).await
+    }
+
+    async fn trip(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<Settled, StoreError> {
+        self.call(Operation::Trip, |log| {
+            let led = log.group_mut(group).ok().filter(|group| group.epoch == epoch);
+            let Some(group) = led else { return Ok(Settled::NotLeader) };
+            let (from, to) = match reason {
+                Some(_) => (GroupState::Running, GroupState::Tripped),
+                None => (GroupState::Tripped, GroupState::Running),
+            };
+            if group.state == from {
+                group.state = to;
+                group.reason = reason.map(str::to_owned);
+            }
+            Ok(Settled::Committed)
+        })
+        .await
     }
 
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {

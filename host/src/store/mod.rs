@@ -746,6 +746,16 @@ pub trait Store: Send + Sync + 'static {
     /// One group.
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
 
+    /// The leader's: marks a running group as tripped, for this reason, or
+    /// without one a tripped group as running again. A group that an operator
+    /// paused stays paused.
+    async fn trip(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<Settled, StoreError>;
+
     /// Stops the running of a group; takes effect between two events.
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError>;
 

@@ -98,6 +98,7 @@ macro_rules! store_suite {
                 a_place_beyond_the_log_is_refused
                 a_seek_raises_the_epoch_and_refuses_the_open_batch
                 a_seek_goes_where_it_is_told
+                a_leader_trips_its_group_and_lets_it_go_on_again
                 a_pause_shows_its_reason_until_the_group_is_resumed
                 a_group_with_dead_letters_or_a_leader_is_not_removed
                 a_removed_group_leaves_nothing_behind

@@ -20,6 +20,9 @@ pub struct Signals {
     pub stop: CancellationToken,
     /// Drop the event that is handled now, settle the others, and return.
     pub interrupt: CancellationToken,
+    /// Another version of the group is ready: settle, and return. The event that
+    /// is handled now is handled to its end.
+    pub replaced: CancellationToken,
     /// The leadership is lost: drop everything, commit nothing, and return.
     pub lost: Lost,
     /// The safe position.
@@ -141,26 +144,28 @@ impl Signals {
         tokio::select! {
             () = self.lost.cancelled() => {}
             () = self.stop.cancelled() => {}
+            () = self.replaced.cancelled() => {}
             Ok(()) = self.control.changed() => {}
             Ok(()) = self.safe.changed() => {}
             () = limit => {}
         }
     }
 
-    /// The database's answer, unless the leadership is lost or the host stops
-    /// first: for what may be left undone.
+    /// The database's answer, unless the leadership is lost, the host stops or
+    /// another version takes over first: for what may be left undone.
     pub(crate) async fn answer<T>(&self, call: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
             () = self.lost.cancelled() => None,
             () = self.stop.cancelled() => None,
+            () = self.replaced.cancelled() => None,
             answer = call => Some(answer),
         }
     }
 
     /// Whether the batch should end early, so that the loop looks at its signals.
     pub(super) fn wants_another_turn(&self, epoch: Epoch) -> bool {
-        if self.stop.is_cancelled() || self.lost.is_cancelled() {
+        if self.stop.is_cancelled() || self.lost.is_cancelled() || self.replaced.is_cancelled() {
             return true;
         }
         let control = self.control.borrow();

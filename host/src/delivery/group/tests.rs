@@ -57,6 +57,12 @@ struct Scripted {
 #[derive(Clone)]
 struct Shared(Arc<Scripted>);
 
+impl Shared {
+    fn new(script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Scripted { script: Box::new(script), calls: watch::Sender::default() }))
+    }
+}
+
 impl Handler for Shared {
     fn digest(&self) -> &str {
         "sha256:scripted"
@@ -134,6 +140,15 @@ struct Running {
     interrupt: CancellationToken,
     lost: CancellationToken,
     epoch: Epoch,
+    version: watch::Sender<(Shared, CancellationToken)>,
+}
+
+impl Running {
+    /// Has another version of the handler take over.
+    fn replace(&self, handler: &Shared) {
+        let next = (handler.clone(), CancellationToken::new());
+        self.version.send_replace(next).1.cancel();
+    }
 }
 
 impl Drop for Running {
@@ -151,10 +166,7 @@ impl Rig {
         let store = MemoryStore::new();
         let rig = Self {
             store,
-            handler: Shared(Arc::new(Scripted {
-                script: Box::new(script),
-                calls: watch::Sender::default(),
-            })),
+            handler: Shared::new(script),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
             proved: 365 * DAY,
             began: Instant::now(),
@@ -190,13 +202,14 @@ impl Rig {
     async fn start_on(&self, store: &MemoryStore) -> Running {
         let leadership = self.leadership(store).await;
         let epoch = leadership.epoch;
-        let group = GroupLoop {
+        let mut group = GroupLoop {
             settings: GroupSettings {
                 name: name(),
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["t"]).unwrap(),
                 retry: self.retry.clone(),
                 batch: BatchSettings::default(),
+                breaker: BreakerSettings::default(),
             },
             store: Arc::new(store.clone()),
             handler: Arc::new(self.handler.clone()),
@@ -213,31 +226,46 @@ impl Rig {
         let signals = Signals {
             stop: CancellationToken::new(),
             interrupt: CancellationToken::new(),
+            replaced: CancellationToken::new(),
             lost: Lost::new(lost.clone(), proven_until),
             safe: safe_seen,
             control: control_seen,
         };
         // A handle without faults: what it watches is not what is tested.
         let watched = store.another_host();
+        let mut changes = watched.changes();
         let feeder = tokio::spawn(async move {
             loop {
+                changes.mark_unchanged();
                 let position = watched.safe_position().await.unwrap();
                 safe.send_if_modified(|seen| std::mem::replace(seen, position) != position);
                 for row in watched.controls().await.unwrap() {
                     let now = Control { epoch: row.epoch, state: row.state };
                     control.send_if_modified(|seen| std::mem::replace(seen, now) != now);
                 }
+                // As a watcher does, a little later.
+                let _ = changes.changed().await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        Running {
-            stop: signals.stop.clone(),
-            interrupt: signals.interrupt.clone(),
-            lost,
-            task: tokio::spawn(async move { group.lead(leadership, signals).await }),
-            feeder,
-            epoch,
-        }
+        let (version, mut versions) =
+            watch::channel((self.handler.clone(), signals.replaced.clone()));
+        let mut current = versions.borrow_and_update().clone();
+        let (stop, interrupt) = (signals.stop.clone(), signals.interrupt.clone());
+        let task = tokio::spawn(async move {
+            let mut led = group.begin_leading(leadership);
+            loop {
+                let replaced = current.1.clone();
+                match group.lead(&mut led, Signals { replaced, ..signals.clone() }).await {
+                    End::Replaced => {}
+                    end => return end,
+                }
+                current = versions.borrow_and_update().clone();
+                group.handler = Arc::new(current.0.clone());
+                group.take_over(&mut led);
+            }
+        });
+        Running { stop, interrupt, lost, task, feeder, epoch, version }
     }
 
     fn calls(&self) -> Vec<(i64, u32)> {
@@ -471,13 +499,172 @@ async fn a_leader_that_lost_its_lock_waits_for_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_version_takes_over_after_the_event_that_is_handled_under_the_same_epoch() {
+    let rig = Rig::new(3, |position, _| {
+        let act = Act::Take(Duration::from_secs(10), Box::new(Act::Succeed));
+        if position == Position(2) { act } else { Act::Succeed }
+    })
+    .await;
+    let running = rig.start().await;
+    rig.called(2).await;
+    let next = Shared::new(|_, _| Act::Succeed);
+    running.replace(&next);
+    rig.settled(3).await;
+    assert_eq!(rig.calls(), [(1, 1), (2, 1)]);
+    assert_eq!(*next.0.calls.borrow(), [(3, 1)]);
+    assert_eq!(rig.seen().await, [1, 2, 3]);
+    assert_eq!(rig.cursor().await.epoch, running.epoch);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_goes_on_with_the_retry_of_the_one_before_it_and_counts_its_attempts() {
+    let rig = Rig::new(1, |_, _| Act::Fail(FailureKind::Trap)).await;
+    let running = rig.start().await;
+    rig.until(|_, _, head| head.is_some_and(|head| head.attempt == Attempt(3))).await;
+    let next = Shared::new(|_, _| Act::Succeed);
+    running.replace(&next);
+    rig.settled(1).await;
+    assert_eq!(*next.0.calls.borrow(), [(1, 3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_does_not_take_over_before_what_was_done_is_committed() {
+    let rig = Rig::new(2, |_, _| Act::Succeed).await;
+    rig.store.fail(Operation::Settle, Fault::Before, 5);
+    let running = rig.start().await;
+    rig.called(2).await;
+    let next = Shared::new(|_, _| Act::Succeed);
+    running.replace(&next);
+    rig.publish(1).await;
+    rig.settled(3).await;
+    assert_eq!(rig.calls(), [(1, 1), (2, 1)]);
+    assert_eq!(*next.0.calls.borrow(), [(3, 1)]);
+}
+
+/// The group's state, and why.
+async fn state(rig: &Rig) -> (GroupState, Option<String>) {
+    let status = rig.store.another_host().group(&name()).await.unwrap();
+    (status.state, status.reason)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_everything_trips_its_group_and_the_log_is_not_emptied() {
+    let rig = Rig::new(100, |_, _| Act::Fail(FailureKind::Reject)).await;
+    let _running = rig.start().await;
+    rig.settled(20).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(rig.dead().await.len(), 20);
+    let why = "20 events in a row became dead letters".to_owned();
+    assert_eq!(state(&rig).await, (GroupState::Tripped, Some(why)));
+    // Probes: after a minute, two more, four, and so on; each is one attempt.
+    tokio::time::sleep(Duration::from_secs(6 * 3_600)).await;
+    let dead = rig.dead().await.len();
+    assert!((25..=35).contains(&dead), "{dead} dead letters after some hours");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_succeeds_lets_a_tripped_group_go_on() {
+    let rig =
+        Rig::new(
+            50,
+            |position, _| {
+                if position.0 <= 20 { Act::Fail(FailureKind::Reject) } else { Act::Succeed }
+            },
+        )
+        .await;
+    let _running = rig.start().await;
+    rig.settled(50).await;
+    assert!(rig.began.elapsed() >= Duration::from_secs(48), "{:?}", rig.began.elapsed());
+    assert!(rig.began.elapsed() < Duration::from_secs(75), "{:?}", rig.began.elapsed());
+    assert_eq!(state(&rig).await, (GroupState::Running, None));
+    assert_eq!(rig.dead().await.len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tripped_group_that_is_resumed_goes_on_at_once() {
+    let rig =
+        Rig::new(
+            50,
+            |position, _| {
+                if position.0 <= 20 { Act::Fail(FailureKind::Reject) } else { Act::Succeed }
+            },
+        )
+        .await;
+    let _running = rig.start().await;
+    rig.settled(20).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(state(&rig).await.0, GroupState::Tripped);
+    rig.store.another_host().resume(&name()).await.unwrap();
+    rig.settled(50).await;
+    assert!(rig.began.elapsed() < Duration::from_secs(5), "{:?}", rig.began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tripped_group_stays_tripped_under_a_new_leader() {
+    let rig = Rig::new(100, |_, _| Act::Fail(FailureKind::Reject)).await;
+    let first = rig.start().await;
+    rig.settled(20).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(first);
+    let _second = rig.start().await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(rig.calls().len(), 20);
+    rig.settled(21).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trip_is_recorded_once_the_database_is_back() {
+    let rig = Rig::new(100, |_, _| Act::Fail(FailureKind::Reject)).await;
+    rig.store.fail(Operation::Trip, Fault::Before, 5);
+    let _running = rig.start().await;
+    rig.settled(20).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(rig.store.faults_left(Operation::Trip), 0);
+    assert_eq!(state(&rig).await.0, GroupState::Tripped);
+    assert_eq!(rig.calls().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_version_that_fails_trips_before_it_costs_an_event() {
+    let rig = Rig::new(1, |_, _| Act::Succeed).await;
+    let running = rig.start().await;
+    rig.settled(1).await;
+    let broken = Shared::new(|_, _| Act::Fail(FailureKind::Trap));
+    running.replace(&broken);
+    rig.publish(50).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(broken.0.calls.borrow().len(), 3);
+    assert_eq!(state(&rig).await.0, GroupState::Tripped);
+    // The next version is tried at once.
+    let mended = Shared::new(|_, _| Act::Succeed);
+    running.replace(&mended);
+    rig.settled(51).await;
+    assert!(rig.began.elapsed() < Duration::from_secs(60), "{:?}", rig.began.elapsed());
+    assert_eq!(state(&rig).await, (GroupState::Running, None));
+    assert_eq!(rig.dead().await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_no_version_can_handle_does_not_hold_a_tripped_group_for_ever() {
+    let rig = Rig::new(0, |_, _| Act::Succeed).await;
+    let running = rig.start().await;
+    running.replace(&Shared::new(|_, attempt| {
+        // It fails for the first event alone, which has five attempts.
+        if attempt.0 > 1 { Act::Fail(FailureKind::Trap) } else { Act::Fail(FailureKind::Retry) }
+    }));
+    rig.publish(1).await;
+    rig.settled(1).await;
+    assert_eq!(rig.dead().await, [(1, 5, "trap".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_last_answer_only_so_long() {
     let rig = Rig::new(3, |_, _| Act::Succeed).await;
     rig.store.fail(Operation::Settle, Fault::Slow(DAY), 1);
     let mut running = rig.start().await;
     rig.asked(Operation::Settle).await;
     running.stop.cancel();
-    let early = tokio::time::timeout(DAY / 2, &mut running.task).await;
+    let early = tokio::time::timeout(Duration::from_secs(60), &mut running.task).await;
     assert!(early.is_err(), "within the grace period the settlement is waited for");
     running.interrupt.cancel();
     let ended = tokio::time::timeout(LAST_ANSWER * 2, &mut running.task).await;

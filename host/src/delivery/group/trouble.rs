@@ -16,6 +16,7 @@ pub(super) enum Doing {
     Mark,
     Run,
     Settle,
+    Trip,
 }
 
 impl fmt::Display for Doing {
@@ -26,6 +27,7 @@ impl fmt::Display for Doing {
             Self::Mark => "record the begin of an attempt",
             Self::Run => "run the handler",
             Self::Settle => "settle",
+            Self::Trip => "record that the group tripped",
         })
     }
 }

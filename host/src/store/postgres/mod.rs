@@ -336,6 +336,17 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "read a group", LONG_DEADLINE, |c| status::group(c, group))
     }
 
+    async fn trip(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "record that a group tripped", |c| {
+            groups::trip(c, group, epoch, reason)
+        })
+    }
+
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
         on_shared_patiently!(self.connections, "pause a group", DEADLINE, |c| {
             groups::set_state(c, group, GroupState::Paused, Some(reason))

@@ -219,6 +219,32 @@ pub(super) async fn begin_work(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
+pub(super) async fn trip(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    epoch: Epoch,
+    reason: Option<&str>,
+) -> Result<Settled, Broken> {
+    let (from, to) = match reason {
+        Some(_) => (GroupState::Running, GroupState::Tripped),
+        None => (GroupState::Tripped, GroupState::Running),
+    };
+    let done = sqlx::query(
+        "UPDATE consumer_groups
+         SET state = CASE state WHEN ?3 THEN ?4 ELSE state END,
+             reason = CASE state WHEN ?3 THEN ?5 ELSE reason END
+         WHERE name = ?1 AND epoch = ?2",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .bind(from.as_str())
+    .bind(to.as_str())
+    .bind(reason)
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
 /// One statement, as in [`begin_work`].
 pub(super) async fn begin_attempt(
     connection: &mut SqliteConnection,

@@ -210,6 +210,17 @@ impl Store for SqliteStore {
         })
     }
 
+    async fn trip(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<Settled, StoreError> {
+        on_writer!(self.connections, "record that a group tripped", |c| {
+            groups::trip(c, group, epoch, reason)
+        })
+    }
+
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
         on_writer!(self.connections, "pause a group", |c| {
             groups::set_state(c, group, GroupState::Paused, Some(reason))

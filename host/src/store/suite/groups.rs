@@ -194,6 +194,43 @@ pub async fn a_pause_shows_its_reason_until_the_group_is_resumed(database: &dyn 
     }
 }
 
+pub async fn a_leader_trips_its_group_and_lets_it_go_on_again(database: &dyn TestDatabase) {
+    let (store, watching) = (database.handle().await, database.handle().await);
+    let epoch = led(&store, "g").await;
+    let name = group("g");
+    let state_and_reason = || async {
+        let status = watching.group(&name).await.unwrap();
+        (status.state, status.reason)
+    };
+    let (running, tripped) =
+        ((GroupState::Running, None), (GroupState::Tripped, Some("all fail".to_owned())));
+    for _ in 0..2 {
+        assert_eq!(store.trip(&name, epoch, Some("all fail")).await.unwrap(), Settled::Committed);
+        assert_eq!(state_and_reason().await, tripped);
+    }
+    for _ in 0..2 {
+        assert_eq!(store.trip(&name, epoch, None).await.unwrap(), Settled::Committed);
+        assert_eq!(state_and_reason().await, running);
+    }
+    store.trip(&name, epoch, Some("all fail")).await.unwrap();
+    store.resume(&name).await.unwrap();
+    assert_eq!(state_and_reason().await, running, "an operator may resume it");
+    // What an operator says stands.
+    let paused = (GroupState::Paused, Some("maintenance".to_owned()));
+    store.pause(&name, "maintenance").await.unwrap();
+    for reason in [Some("all fail"), None] {
+        assert_eq!(store.trip(&name, epoch, reason).await.unwrap(), Settled::Committed);
+        assert_eq!(state_and_reason().await, paused);
+    }
+    store.resume(&name).await.unwrap();
+    // A former leader says nothing.
+    led(&store, "g").await;
+    assert_eq!(store.trip(&name, epoch, Some("all fail")).await.unwrap(), Settled::NotLeader);
+    assert_eq!(state_and_reason().await, running);
+    let nobody = store.trip(&group("nobody"), epoch, Some("all fail")).await;
+    assert_eq!(nobody.unwrap(), Settled::NotLeader);
+}
+
 pub async fn a_group_with_dead_letters_or_a_leader_is_not_removed(database: &dyn TestDatabase) {
     let (store, other) = (database.handle().await, database.handle().await);
     publish_some(&store, 2).await;

@@ -1,0 +1,292 @@
+//! The task of one group: competes for its lock, leads, and competes again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::restart_delay;
+use crate::delivery::group::{Control, End, GroupLoop, LAST_ANSWER, Signals};
+use crate::event::{Epoch, GroupName, Position};
+use crate::leadership::{Lease, Locks};
+use crate::store::{self, HostIdentity, Store, StoreError};
+
+/// How long a host that began an attempt and lost its lock is given to show that
+/// it lives: a few of its heartbeats, on a new session.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// How often is looked for that.
+const LIFE_POLL: Duration = Duration::from_millis(100);
+
+/// One way to run a group: its settings and its code.
+pub(super) struct Version {
+    /// What is written down of the group.
+    pub(super) registration: store::GroupSettings,
+    /// How it is run.
+    pub(super) group: GroupLoop,
+    /// Another version is to take over.
+    pub(super) replaced: CancellationToken,
+}
+
+impl Version {
+    /// Whether both are the same to the database.
+    fn is_registered_like(&self, other: &Self) -> bool {
+        let settings = |version: &Self| {
+            let settings = &version.registration;
+            (settings.tenant.clone(), settings.subscription.clone())
+        };
+        settings(self) == settings(other)
+    }
+}
+
+/// The task of one group.
+pub(super) struct GroupTask {
+    pub(super) name: GroupName,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) host: HostIdentity,
+    pub(super) locks: Locks,
+    pub(super) stop: CancellationToken,
+    pub(super) interrupt: CancellationToken,
+    pub(super) safe: watch::Receiver<Position>,
+    pub(super) control: watch::Receiver<Control>,
+    /// The version that is to run.
+    pub(super) versions: watch::Receiver<Arc<Version>>,
+    /// A version that failed everything, and the one that goes on in its stead.
+    pub(super) rolled_back: Mutex<Option<RolledBack>>,
+}
+
+/// A version that failed everything as soon as it took over.
+pub(super) struct RolledBack {
+    from: Arc<Version>,
+    to: Arc<Version>,
+}
+
+impl GroupTask {
+    /// Runs the group, and again if it panics.
+    pub(super) async fn supervised(self: Arc<Self>) {
+        let mut panics = 0_u32;
+        loop {
+            let task = Arc::clone(&self);
+            match tokio::spawn(async move { task.compete().await }).await {
+                Ok(()) => return,
+                Err(why) if why.is_cancelled() => return,
+                Err(why) => {
+                    panics = panics.saturating_add(1);
+                    error!(group = %self.name, "the group's task broke, starting it anew: {why}");
+                    self.pause(restart_delay(panics)).await;
+                }
+            }
+        }
+    }
+
+    /// Competes for the lock, leads, and competes again, until the stop.
+    async fn compete(&self) {
+        let standing_by = || info!(group = %self.name, "another host leads; standing by");
+        loop {
+            let lease = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                lease = self.locks.lock(&self.name, standing_by) => lease,
+            };
+            // Without an owner of the locks there is nothing to compete for, and
+            // the host is about to stop.
+            let Some(lease) = lease else { return self.stop.cancelled().await };
+            self.lead(&lease).await;
+            lease.release().await;
+        }
+    }
+
+    /// Leads under one lock, for as many epochs as it takes.
+    async fn lead(&self, lease: &Lease) {
+        let mut versions = self.versions.clone();
+        let mut failures = 0_u32;
+        while !self.stop.is_cancelled() && !lease.lost().is_cancelled() {
+            let mut wanted = Arc::clone(&versions.borrow_and_update());
+            let mut version = self.in_stead_of(&wanted);
+            let signals = self.signals(lease, &wanted);
+            let Some(begun) = signals.answer(self.begin(&version)).await else { continue };
+            let mut leadership = match begun {
+                Ok(leadership) => leadership,
+                Err(why) => {
+                    if failures == 0 {
+                        error!(group = %self.name, "cannot begin to lead: {why}");
+                    }
+                    failures = failures.saturating_add(1);
+                    self.pause(restart_delay(failures)).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            let epoch = leadership.epoch;
+            info!(
+                group = %self.name,
+                epoch = epoch.0,
+                position = leadership.position.0,
+                handler = version.group.handler.digest(),
+                "leading"
+            );
+            // Whichever version goes on with the head has to know.
+            let patient = Signals { replaced: CancellationToken::new(), ..signals.clone() };
+            self.look_for_signs_of_life(&mut leadership, &patient).await;
+            let mut led = version.group.begin_leading(leadership);
+            let mut end = version.group.lead(&mut led, signals).await;
+            let mut before = None;
+            loop {
+                match end {
+                    End::Replaced => {
+                        let next = Arc::clone(&versions.borrow_and_update());
+                        if !next.is_registered_like(&version) {
+                            break;
+                        }
+                        info!(
+                            group = %self.name,
+                            handler = next.group.handler.digest(),
+                            before = version.group.handler.digest(),
+                            "another version takes over"
+                        );
+                        let outgoing = std::mem::replace(&mut version, Arc::clone(&next));
+                        if !led.is_unproven() {
+                            before = Some(outgoing);
+                        }
+                        wanted = next;
+                        version.group.take_over(&mut led);
+                    }
+                    End::RolledBack => {
+                        // Only a version that took over from one is rolled back.
+                        let Some(good) = before.take() else { break };
+                        let bad = std::mem::replace(&mut version, good);
+                        self.roll_back(bad, &version);
+                        version.group.take_back(&mut led);
+                    }
+                    End::Stopped | End::Superseded | End::Lost => break,
+                }
+                end = version.group.lead(&mut led, self.signals(lease, &wanted)).await;
+            }
+            if end == End::Superseded {
+                lease.prove().await;
+                if lease.lost().is_cancelled() {
+                    end = End::Lost;
+                }
+            }
+            match end {
+                End::Stopped => {
+                    self.end(epoch, &self.signals(lease, &wanted)).await;
+                    debug!(group = %self.name, "stopped");
+                    return;
+                }
+                End::Replaced | End::RolledBack => {
+                    info!(group = %self.name, "the group changed; beginning anew");
+                }
+                End::Superseded => {
+                    info!(group = %self.name, "the cursor was moved by somebody else; reading it anew");
+                }
+                End::Lost => {
+                    error!(group = %self.name, epoch = epoch.0, "no longer leader; nothing more was committed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The version that goes on in the stead of one that failed everything.
+    fn in_stead_of(&self, wanted: &Arc<Version>) -> Arc<Version> {
+        match &*self.rolled_back() {
+            Some(rolled_back) if Arc::ptr_eq(&rolled_back.from, wanted) => {
+                Arc::clone(&rolled_back.to)
+            }
+            _ => Arc::clone(wanted),
+        }
+    }
+
+    fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>) {
+        info!(
+            group = %self.name,
+            handler = good.group.handler.digest(),
+            before = bad.group.handler.digest(),
+            "rolled back"
+        );
+        *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
+    }
+
+    fn rolled_back(&self) -> MutexGuard<'_, Option<RolledBack>> {
+        // Every change of it is whole, whoever panicked beside it.
+        self.rolled_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn signals(&self, lease: &Lease, version: &Version) -> Signals {
+        Signals {
+            stop: self.stop.clone(),
+            interrupt: self.interrupt.clone(),
+            replaced: version.replaced.clone(),
+            lost: lease.lost().clone(),
+            safe: self.safe.clone(),
+            control: self.control.clone(),
+        }
+    }
+
+    async fn begin(&self, version: &Version) -> Result<store::Leadership, StoreError> {
+        self.store.ensure_group(&version.registration).await?;
+        self.store.begin_leadership(&self.name, &self.host).await
+    }
+
+    /// Records a clean end, unless the database does not answer in time.
+    async fn end(&self, epoch: Epoch, signals: &Signals) {
+        let patience = async {
+            signals.interrupt.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER).await;
+        };
+        let ended = tokio::select! {
+            ended = self.store.end_leadership(&self.name, epoch) => ended,
+            () = signals.lost.cancelled() => return,
+            () = patience => Err(StoreError::Unavailable("no answer in time".to_owned())),
+        };
+        if let Err(why) = ended {
+            warn!(group = %self.name, "cannot record the end of the leadership: {why}");
+        }
+    }
+
+    /// An attempt that is recorded as begun is a crash if the host that began it
+    /// is dead. One that only lost its lock shows itself soon: then the attempt
+    /// counts for nothing.
+    async fn look_for_signs_of_life(&self, leadership: &mut store::Leadership, signals: &Signals) {
+        let store::Leadership { head: Some(head), begun_by: Some(begun_by), .. } = leadership
+        else {
+            return;
+        };
+        if !head.in_flight {
+            return;
+        }
+        let until = Instant::now() + SIGN_OF_LIFE;
+        let mut lives = *begun_by == self.host.id;
+        while !lives && Instant::now() < until {
+            let asked = self.store.has_shown_itself(begun_by, &self.name);
+            match signals.answer(asked).await {
+                Some(Ok(true)) => lives = true,
+                Some(Ok(false)) => {}
+                Some(Err(why)) => debug!(group = %self.name, "{why}"),
+                None => return,
+            }
+            if !lives {
+                self.pause(LIFE_POLL).await;
+            }
+        }
+        if lives {
+            info!(
+                group = %self.name,
+                position = head.position.0,
+                "the host that began this attempt lost its lock and lives: no attempt is counted"
+            );
+            head.in_flight = false;
+        }
+    }
+
+    async fn pause(&self, delay: Duration) {
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One watcher for all groups of a host: the safe position, the groups' rows,
+//! and who holds the log up.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::restart_delay;
+use crate::delivery::group::Control;
+use crate::event::{GroupName, Position};
+use crate::store::{GroupControl, LogHolder, Store, StoreError};
+
+/// How often the groups' rows are read: a pause reaches a leader within this.
+const CONTROL_POLL: Duration = Duration::from_millis(250);
+
+/// How often the safe position is read while events arrive.
+const BUSY_POLL: Duration = Duration::from_micros(500);
+
+/// How often it is read after [`QUIET_AFTER`] without a new event.
+pub(super) const QUIET_POLL: Duration = Duration::from_millis(20);
+
+/// How often is asked who holds the log up.
+const HOLDERS_POLL: Duration = Duration::from_secs(1);
+
+/// Without a new event for so long, the log is quiet.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
+
+/// What the groups of this host obey, by name.
+#[derive(Default)]
+pub(super) struct Controls(Mutex<HashMap<GroupName, watch::Sender<Control>>>);
+
+impl Controls {
+    /// Adds a group, with what is known of it.
+    pub(super) fn add(&self, group: GroupName, control: Control) -> watch::Receiver<Control> {
+        let (sender, seen) = watch::channel(control);
+        self.locked().insert(group, sender);
+        seen
+    }
+
+    /// Forgets a group.
+    pub(super) fn remove(&self, group: &GroupName) {
+        self.locked().remove(group);
+    }
+
+    /// Whether the host is to run it.
+    pub(super) fn contains(&self, group: &GroupName) -> bool {
+        self.locked().contains_key(group)
+    }
+
+    fn tell(&self, row: &GroupControl) {
+        let controls = self.locked();
+        let Some(control) = controls.get(&row.name) else { return };
+        let now = Control { epoch: row.epoch, state: row.state };
+        control.send_if_modified(|seen| {
+            let modified = *seen != now;
+            if modified && seen.state != now.state {
+                info!(group = %row.name, state = now.state.as_str(), "state changed");
+            }
+            *seen = now;
+            modified
+        });
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<GroupName, watch::Sender<Control>>> {
+        // Every change of the map is whole, whoever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads, for all groups, what they wait for.
+pub(super) struct Watcher {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) safe: watch::Sender<Position>,
+    pub(super) controls: Arc<Controls>,
+    pub(super) published: Arc<Notify>,
+}
+
+impl Watcher {
+    /// Watches until it is aborted.
+    pub(super) async fn run(self) -> Infallible {
+        let mut last_event = Instant::now();
+        let mut next_control = Instant::now();
+        let mut holders = Holders::default();
+        let mut failures = 0_u32;
+        loop {
+            let looked = match self.look(&mut next_control).await {
+                Ok(news) => holders.look(&*self.store).await.map(|()| news),
+                Err(why) => Err(why),
+            };
+            match looked {
+                Ok(news) => {
+                    if failures > 0 {
+                        info!("the database answers again");
+                        failures = 0;
+                    }
+                    if news {
+                        last_event = Instant::now();
+                    }
+                }
+                Err(why) => {
+                    if failures == 0 {
+                        error!("cannot watch the log: {why}; trying again");
+                    }
+                    failures = failures.saturating_add(1);
+                    tokio::time::sleep(restart_delay(failures)).await;
+                    continue;
+                }
+            }
+            let quiet = last_event.elapsed() >= QUIET_AFTER;
+            let pause = async {
+                if quiet { tokio::time::sleep(QUIET_POLL).await } else { nap(BUSY_POLL).await }
+            };
+            tokio::select! {
+                () = self.published.notified() => {}
+                () = self.store.hint() => {}
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Whether there is a new event.
+    async fn look(&self, next_control: &mut Instant) -> Result<bool, StoreError> {
+        if Instant::now() >= *next_control {
+            for row in self.store.controls().await? {
+                self.controls.tell(&row);
+            }
+            *next_control = Instant::now() + CONTROL_POLL;
+        }
+        let safe = self.store.safe_position().await?;
+        Ok(self.safe.send_if_modified(|seen| {
+            let modified = safe > *seen;
+            if modified {
+                *seen = safe;
+            }
+            modified
+        }))
+    }
+}
+
+/// Sleeps for less than the runtime's timer can, whose step is a millisecond and
+/// which so takes up to two for one.
+async fn nap(time: Duration) {
+    if tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.is_err() {
+        // The runtime takes no more work of this kind: it is going down.
+        tokio::time::sleep(time).await;
+    }
+}
+
+/// Says who holds the log up, once for each.
+#[derive(Default)]
+struct Holders {
+    asked: Option<Instant>,
+    said: Vec<String>,
+}
+
+impl Holders {
+    async fn look(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        if self.asked.is_some_and(|asked| asked.elapsed() < HOLDERS_POLL) {
+            return Ok(());
+        }
+        self.asked = Some(Instant::now());
+        let holders = store.log_holders().await?;
+        for holder in &holders {
+            if !self.said.contains(&holder.name()) {
+                warn!(
+                    "the log is held up by {holder}: nothing that was published since it began to publish is delivered until it ends"
+                );
+            }
+        }
+        if holders.is_empty() && !self.said.is_empty() {
+            info!("the log is no longer held up");
+        }
+        self.said = holders.iter().map(LogHolder::name).collect();
+        Ok(())
+    }
+}
