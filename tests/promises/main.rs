@@ -10,6 +10,7 @@
 mod commands;
 mod crash;
 mod delivery;
+mod deploy;
 mod faults;
 mod fire;
 mod leadership;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, database, loading, output};
+use super::database::Expected;
+use super::loading::{Loaded, Loader, deployed_ones};
+use super::{Global, database, output};
 use crate::config::Config;
 use crate::delivery::Handler as _;
 
@@ -23,7 +25,14 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let handlers = loading::load(&config).await?;
+        let loader = Loader::new()?;
+        let files = loader.files(&config).await;
+        // What is wrong with the files is said by now: it must not hide the rest.
+        let mut handlers = deployed(&loader, &config).await?;
+        handlers.extend(files?);
+        handlers.sort_by_key(|loaded| {
+            config.handlers.iter().position(|settings| settings.name == loaded.settings.name)
+        });
         if self.json {
             let list: Vec<_> = handlers
                 .iter()
@@ -31,7 +40,7 @@ impl Check {
                     json!({
                         "handler": loaded.settings.name,
                         "group": loaded.settings.group,
-                        "component": loaded.settings.component,
+                        "component": loaded.settings.component.to_string(),
                         "digest": loaded.handler.digest(),
                         "subscribe": loaded.settings.subscription.patterns(),
                     })
@@ -46,7 +55,7 @@ impl Check {
                 loaded.settings.name.to_string(),
                 loaded.settings.group.to_string(),
                 loaded.settings.subscription.patterns().join(", "),
-                loaded.settings.component.display().to_string(),
+                loaded.settings.component.to_string(),
                 loaded.handler.digest().chars().take(19).collect(),
             ]);
         }
@@ -54,4 +63,13 @@ impl Check {
         output::line(format!("\n{}: all well", path.display()))?;
         Ok(())
     }
+}
+
+/// Loads what comes from the database, and looks into none where nothing does.
+async fn deployed(loader: &Loader, config: &Config) -> anyhow::Result<Vec<Loaded>> {
+    if deployed_ones(config).next().is_none() {
+        return Ok(Vec::new());
+    }
+    let store = database::connect(&config.databases(), Expected::Tables).await?;
+    loader.deployed(config, &*store).await
 }

@@ -6,6 +6,7 @@
 mod adopt;
 mod check;
 mod database;
+mod deploy;
 mod dlq;
 mod grants;
 mod groups;
@@ -14,9 +15,11 @@ mod loading;
 mod migrate;
 mod output;
 mod publish;
+mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod versions;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -81,6 +84,12 @@ enum Command {
     /// Look at dead letters, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Dlq),
+    /// Make a component what all hosts of the database run for a handler
+    Deploy(deploy::Deploy),
+    /// Go back to the version of a handler before the active one
+    Rollback(rollback::Rollback),
+    /// Show what was deployed for a handler: when, by whom, and what is active
+    Versions(versions::Versions),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
     /// Print the SQL that gives a PostgreSQL role what it needs
@@ -159,6 +168,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Status(status) => status.run(&global).await,
         Command::Groups(groups) => groups.run(&global).await,
         Command::Dlq(dlq) => dlq.run(&global).await,
+        Command::Deploy(deploy) => deploy.run(&global).await,
+        Command::Rollback(rollback) => rollback.run(&global).await,
+        Command::Versions(versions) => versions.run(&global).await,
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::database::Expected;
-use super::loading::{self, Loaded};
+use super::loading::{Loaded, Loader};
 use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
@@ -34,7 +34,8 @@ impl Run {
         let stop = stop_on_signals()?;
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let handlers = loading::load(&config).await?;
+        let loader = Loader::new()?;
+        let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
@@ -43,16 +44,18 @@ impl Run {
                     info!(migration = name, "migrated");
                 }
             }
-            Ok::<_, anyhow::Error>(store)
+            let deployed = loader.deployed(&config, &*store).await?;
+            Ok::<_, anyhow::Error>((store, deployed))
         };
-        let store = tokio::select! {
+        let (store, deployed) = tokio::select! {
             biased;
             () = stop.cancelled() => {
                 info!("stopped before anything ran");
                 return Ok(());
             }
-            store = opening => store?,
+            opened = opening => opened?,
         };
+        handlers.extend(deployed);
         let host = identity();
         info!(
             version = env!("CARGO_PKG_VERSION"),

@@ -16,7 +16,7 @@ use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wit_component::ComponentEncoder;
 
-use super::load_error::LoadReason;
+use super::load_error::{LoadError, LoadReason};
 use crate::digest::Digest;
 
 /// Where a component comes from.
@@ -39,6 +39,21 @@ impl Source {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Bytes { name, .. } => name.clone(),
+        }
+    }
+}
+
+impl Source {
+    /// Reads a file, of at most `limit` bytes, so that what is loaded and what is
+    /// kept of it are the same whatever becomes of the file.
+    ///
+    /// # Errors
+    /// When it is no file that can be read, or larger.
+    pub fn into_bytes(self, limit: u64) -> Result<Vec<u8>, LoadError> {
+        match self {
+            Self::File(path) => read_file(&path, limit)
+                .map_err(|reason| LoadError { origin: path.display().to_string(), reason }),
+            Self::Bytes { bytes, .. } => Ok(bytes),
         }
     }
 }
