@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tests::{Handler, Rig, Settings, Store, event, guest_file};
+use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, guest_file, wait_until};
 
 tests::on_both_stores! {
     a_handler_runs_what_was_deployed_for_it_and_a_rollback_brings_back_what_it_ran_before,
@@ -15,6 +15,7 @@ tests::on_both_stores! {
     a_pinned_component_is_the_only_one_that_runs,
     one_tenants_components_are_not_anothers,
     kills_in_the_middle_of_a_deployment_leave_all_of_it_or_nothing,
+    a_deployment_that_is_killed_before_its_end_leaves_not_even_the_component,
 }
 
 /// A handler of this name whose component comes from the database.
@@ -287,4 +288,60 @@ fn kills_in_the_middle_of_a_deployment_leave_all_of_it_or_nothing(store: Store) 
     assert_eq!(rig.state("h", "count"), 1);
     let last = deploy(&rig, "h", &tally);
     assert_eq!(last["version"], check());
+}
+
+/// The component is stored, the version is being added, and there the process
+/// dies.
+fn a_deployment_that_is_killed_before_its_end_leaves_not_even_the_component(store: Store) {
+    let rig = Rig::on(store, &Settings::of([deployed("h")]));
+    let _ = rig.host(["migrate"]).ok();
+    let mut client = Client::new(&rig);
+    client.execute(match store {
+        // Counts for hours.
+        Store::Sqlite => {
+            "CREATE TRIGGER hold BEFORE INSERT ON deployments BEGIN
+                 SELECT count(*) FROM (
+                     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1e12)
+                     SELECT i FROM n);
+             END"
+        }
+        Store::Postgres => {
+            "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM pg_sleep(3600); RETURN NEW; END $$;
+             CREATE TRIGGER hold BEFORE INSERT ON deployments FOR EACH ROW EXECUTE FUNCTION hold()"
+        }
+    });
+    rig.write("component.wasm", guest("tally"));
+    let mut deploying = rig
+        .command(["deploy", "h", "component.wasm"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let asleep = "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    wait_until("the version is being added", PATIENCE, || match store {
+        // Somebody writes, and nobody but the deployment does so for long.
+        Store::Sqlite => {
+            client.execute("PRAGMA busy_timeout = 1000");
+            let busy = client.try_execute("BEGIN IMMEDIATE").is_err();
+            if !busy {
+                client.execute("ROLLBACK");
+            }
+            busy
+        }
+        Store::Postgres => client.number(asleep) == 1,
+    });
+    deploying.kill().expect("it can be killed");
+    deploying.wait().expect("it ends");
+    if store == Store::Postgres {
+        wait_until("the server lets go", PATIENCE, || client.number(asleep) == 0);
+    }
+    client.execute(match store {
+        Store::Sqlite => "PRAGMA busy_timeout = 20000; DROP TRIGGER hold",
+        Store::Postgres => "DROP TRIGGER hold ON deployments",
+    });
+    assert_eq!(rig.number("SELECT count(*) FROM components"), 0);
+    assert_eq!(rig.number("SELECT count(*) FROM deployments"), 0);
+    assert_eq!(deploy(&rig, "h", &guest("tally"))["version"], 1);
 }
