@@ -19,4 +19,5 @@ mod operation;
 mod pooler;
 mod postgres;
 mod replay;
+mod reproduce;
 mod sandbox;

@@ -4,6 +4,7 @@
 //! failed, 2 used wrongly.
 
 mod adopt;
+mod attempt;
 mod check;
 mod database;
 mod deploy;
@@ -15,6 +16,7 @@ mod loading;
 mod migrate;
 mod output;
 mod publish;
+mod reproduce;
 mod rollback;
 mod run;
 mod secrets;
@@ -81,7 +83,7 @@ enum Command {
     /// Look at consumer groups, pause them, move their cursors
     #[command(subcommand)]
     Groups(groups::Groups),
-    /// Look at dead letters, replay or discard them
+    /// Look at dead letters, reproduce, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Dlq),
     /// Make a component what all hosts of the database run for a handler
