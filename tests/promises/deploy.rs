@@ -12,6 +12,7 @@ tests::on_both_stores! {
     the_same_component_is_deployed_once,
     a_rollback_that_has_nowhere_to_go_says_so,
     run_and_check_refuse_a_handler_for_which_nothing_is_deployed,
+    a_deployment_needs_no_handlers_toml_where_the_database_is_named,
     a_pinned_component_is_the_only_one_that_runs,
     one_tenants_components_are_not_anothers,
     kills_in_the_middle_of_a_deployment_leave_all_of_it_or_nothing,
@@ -184,7 +185,36 @@ fn run_and_check_refuse_a_handler_for_which_nothing_is_deployed(store: Store) {
             "error: handlers.toml: handler `h`: nothing is deployed for it yet: `host deploy h FILE` does that"
         );
     }
+    // What is wrong with a file hides nothing of it.
+    let missing = Handler::of_file("t", "missing.wasm", &["a"]);
+    rig.configure(&Settings::of([deployed("h"), missing]));
+    let complaint = rig.host(["check"]).failed(1);
+    for part in ["missing.wasm: there is no such file", "host deploy h FILE"] {
+        assert!(complaint.contains(part), "`{part}` is missing in: {complaint}");
+    }
+    rig.configure(&Settings::of([deployed("h"), Handler::new("t", "tally", &["a"])]));
     deploy(&rig, "h", &guest("tally"));
+    let _ = rig.host(["check"]).ok();
+}
+
+fn a_deployment_needs_no_handlers_toml_where_the_database_is_named(store: Store) {
+    let settings = Settings::of([deployed("h").set("tenant = \"acme\"")]);
+    let rig = Rig::on(store, &settings.clone().top("migrate = false"));
+    rig.write("component.wasm", guest("tally"));
+    let complaint = rig.host(["deploy", "h", "component.wasm"]).failed(1);
+    assert!(complaint.contains("host migrate"), "{complaint}");
+
+    std::fs::remove_file(rig.path("handlers.toml")).expect("the file is there");
+    let deploy = ["deploy", "h", "component.wasm", "--tenant", "acme"];
+    let complaint = rig.host(deploy).failed(1);
+    assert!(complaint.contains("handlers.toml: there is no such file"), "{complaint}");
+    let database = match store {
+        Store::Sqlite => "sqlite:host.db",
+        Store::Postgres => rig.url(),
+    };
+    let said = rig.host(deploy.iter().chain(&["--database", database])).ok();
+    assert!(said.contains("handler h runs version 1"), "{said}");
+    rig.configure(&settings);
     let _ = rig.host(["check"]).ok();
 }
 

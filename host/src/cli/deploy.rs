@@ -144,13 +144,41 @@ async fn store(global: &Global, config: Option<&Config>) -> anyhow::Result<Arc<d
     Ok(store)
 }
 
-/// Who deploys: `user@machine`, as far as the environment says it.
+/// Who deploys: `user@machine`.
 fn by() -> String {
-    let user = ["USER", "LOGNAME"]
-        .into_iter()
-        .filter_map(|name| std::env::var(name).ok())
-        .find(|user| !user.is_empty())
-        .unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
+    let id = rustix::process::getuid().as_raw();
+    // The environment names nobody in a timer's job or a container.
+    let listed = std::fs::read_to_string("/etc/passwd").ok();
+    let user = listed
+        .and_then(|list| name_of(id, &list).map(str::to_owned))
+        .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
+        .unwrap_or_else(|| format!("user {id}"));
     let system = rustix::system::uname();
     format!("{user}@{}", system.nodename().to_string_lossy())
+}
+
+/// The name of a user in the system's list, whose lines are
+/// `name:password:id:…`.
+fn name_of(id: u32, list: &str) -> Option<&str> {
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)?.parse() == Ok(id)).then_some(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_number_in_the_systems_list() {
+        let list =
+            "root:x:0:0:root:/root:/bin/sh\n# no line\n:x:7::\nada:x:1000:1000:Ada:/:/bin/sh";
+        assert_eq!(name_of(0, list), Some("root"));
+        assert_eq!(name_of(1000, list), Some("ada"));
+        for nobody in [7, 1, 100, u32::MAX] {
+            assert_eq!(name_of(nobody, list), None);
+        }
+    }
 }

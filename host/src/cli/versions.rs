@@ -94,15 +94,8 @@ pub(super) fn named(tenant: &Tenant) -> String {
 
 /// A version, with whose it is.
 pub(super) fn to_json(handler: &HandlerName, tenant: &Tenant, version: &Version) -> Value {
-    let mut value = json!({
-        "handler": handler,
-        "version": version.version,
-        "state": version.state,
-        "digest": version.digest,
-        "bytes": version.bytes,
-        "deployed_at": version.deployed_at,
-        "deployed_by": version.deployed_by,
-    });
+    let mut value = json!(version);
+    value["handler"] = json!(handler);
     if !tenant.is_none() {
         value["tenant"] = json!(tenant);
     }
