@@ -140,6 +140,7 @@ async fn host(
                 breaker: BreakerSettings::default(),
             },
             start: Start::Earliest,
+            deployed: None,
             handler: Arc::new(Watched { handler: Arc::clone(handler), seen: Arc::clone(&seen) }),
         }],
         grace: Duration::from_secs(1),

@@ -87,6 +87,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
                 breaker: BreakerSettings::default(),
             },
             start: Start::Earliest,
+            deployed: None,
             handler,
         }],
         grace: Duration::from_secs(1),

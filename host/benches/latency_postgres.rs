@@ -270,6 +270,7 @@ impl Rig {
                     breaker: BreakerSettings::default(),
                 },
                 start: Start::Latest,
+                deployed: None,
                 handler: Arc::new(Noted {
                     handler: Arc::clone(&self.handler),
                     seen: Arc::clone(seen),

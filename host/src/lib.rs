@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod config;
 pub mod delivery;
+pub mod digest;
 pub mod event;
 pub mod failure;
 pub mod leadership;

@@ -25,7 +25,7 @@ use crate::delivery::clock::Clock;
 use crate::delivery::group::{Control, GroupLoop, GroupSettings, PASS_INTERVAL};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
-use crate::store::{self, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 use task::{GroupTask, Version};
 use watcher::{Controls, QUIET_POLL, Watcher};
 
@@ -36,6 +36,10 @@ pub struct Group {
     pub settings: GroupSettings,
     /// Where it begins if it is new.
     pub start: Start,
+    /// The version of its handler, if that is deployed: the one before it is
+    /// made active for all hosts, where this one fails everything and the
+    /// settings say so.
+    pub deployed: Option<Deployed>,
     /// The code.
     pub handler: Arc<dyn Handler>,
 }
@@ -318,6 +322,7 @@ impl Crew {
         Arc::new(Version {
             registration: registration(group),
             replaced: CancellationToken::new(),
+            deployed: group.deployed.clone(),
             group: GroupLoop {
                 settings: group.settings.clone(),
                 store: Arc::clone(&self.store),
@@ -335,7 +340,9 @@ impl Member {
     /// Whether it runs this already. Where a new group would begin is of no
     /// concern to one that runs.
     fn runs(&self, group: &Group) -> bool {
-        self.group.settings == group.settings && Arc::ptr_eq(&self.group.handler, &group.handler)
+        self.group.settings == group.settings
+            && self.group.deployed == group.deployed
+            && Arc::ptr_eq(&self.group.handler, &group.handler)
     }
 }
 

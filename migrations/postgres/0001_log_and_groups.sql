@@ -1,5 +1,5 @@
--- The log, the consumer groups, and what hangs on them, in the schema
--- `event_host`, which the migrator has made.
+-- The log, the consumer groups and what hangs on them, and the components that
+-- are deployed, in the schema `event_host`, which the migrator has made.
 --
 -- The names of constraints are what a client is shown when it breaks them.
 -- Nothing here relies on a search_path: every name is written in full.
@@ -221,6 +221,36 @@ CREATE TABLE event_host.state (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_scale_factor = 0.05
 );
+
+-- Components that were deployed, each once, whoever deployed it. The bytes are
+-- never anything but what their digest says.
+CREATE TABLE event_host.components (
+    digest   text COLLATE "C" PRIMARY KEY,
+    size     bigint NOT NULL
+             CONSTRAINT size_is_that_of_the_bytes CHECK (size = octet_length(bytes)),
+    added_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    bytes    bytea NOT NULL,
+    CONSTRAINT digest_is_that_of_the_bytes CHECK (digest = 'sha256:' || encode(sha256(bytes), 'hex'))
+);
+
+-- The versions of the handlers whose component is deployed. Whoever adds a
+-- version or changes a state locks version 1 first.
+CREATE TABLE event_host.deployments (
+    tenant      text COLLATE "C" NOT NULL,
+    handler     text COLLATE "C" NOT NULL,
+    version     bigint NOT NULL
+                CONSTRAINT version_is_above_zero CHECK (version > 0),
+    digest      text COLLATE "C" NOT NULL REFERENCES event_host.components (digest),
+    deployed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deployed_by text NOT NULL,
+    state       text NOT NULL
+                CONSTRAINT state_is_active_previous_or_rolled_back CHECK (state IN ('active', 'previous', 'rolled-back')),
+    PRIMARY KEY (tenant, handler, version)
+);
+
+-- All that a host reads again and again, without the rest of the table.
+CREATE UNIQUE INDEX one_version_is_active ON event_host.deployments (tenant, handler)
+    INCLUDE (version, digest) WHERE state = 'active';
 
 -- Which cluster the log was written in. A log that finds itself in another one
 -- was restored there, and its events may have been handled elsewhere since.

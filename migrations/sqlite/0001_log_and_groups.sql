@@ -1,4 +1,5 @@
--- The log, the consumer groups, and what hangs on them.
+-- The log, the consumer groups and what hangs on them, and the components that
+-- are deployed.
 --
 -- Times are microseconds since 1970-01-01 00:00 UTC. The names of constraints
 -- are what a client is shown when it breaks them.
@@ -145,3 +146,31 @@ CREATE TABLE state (
     value      BLOB NOT NULL,
     PRIMARY KEY (group_name, scope, key)
 );
+
+-- Components that were deployed, each once, whoever deployed it. The bytes stand
+-- last, so that whoever wants the size alone does not read them.
+CREATE TABLE components (
+    digest   TEXT PRIMARY KEY NOT NULL,
+    size     INTEGER NOT NULL
+             CONSTRAINT size_is_that_of_the_bytes CHECK (size = length(bytes)),
+    added_at INTEGER NOT NULL,
+    bytes    BLOB NOT NULL
+             CONSTRAINT bytes_are_a_blob CHECK (typeof(bytes) = 'blob')
+);
+
+-- The versions of the handlers whose component is deployed.
+CREATE TABLE deployments (
+    tenant      TEXT NOT NULL,
+    handler     TEXT NOT NULL,
+    version     INTEGER NOT NULL
+                CONSTRAINT version_is_above_zero CHECK (version > 0),
+    digest      TEXT NOT NULL REFERENCES components (digest),
+    deployed_at INTEGER NOT NULL,
+    deployed_by TEXT NOT NULL,
+    state       TEXT NOT NULL
+                CONSTRAINT state_is_active_previous_or_rolled_back CHECK (state IN ('active', 'previous', 'rolled-back')),
+    PRIMARY KEY (tenant, handler, version)
+);
+
+-- All that a host reads again and again, without the rest of the table.
+CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE state = 'active';

@@ -10,6 +10,7 @@
 mod commands;
 mod crash;
 mod delivery;
+mod deploy;
 mod faults;
 mod fire;
 mod leadership;
@@ -18,5 +19,6 @@ mod operation;
 mod pooler;
 mod postgres;
 mod replay;
+mod reproduce;
 mod sandbox;
 mod swap;

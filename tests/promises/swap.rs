@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tests::{
@@ -17,6 +18,8 @@ tests::on_both_stores! {
     a_swap_waits_for_the_event_that_is_handled,
     a_new_version_that_fails_everything_trips_the_group_and_the_next_one_frees_it,
     a_new_version_that_fails_everything_is_rolled_back_where_the_settings_say_so,
+    a_version_that_is_deployed_reaches_a_running_host_at_once_and_a_rollback_too,
+    a_deployed_version_that_fails_everything_is_rolled_back_for_all_hosts,
     a_hundred_swaps_under_load_lose_nothing_and_no_event_sees_two_versions,
 }
 
@@ -234,6 +237,66 @@ fn a_new_version_that_fails_everything_is_rolled_back_where_the_settings_say_so(
     wait_until("the mended one takes over", PATIENCE, || host.count_messages(TAKES_OVER) == 4);
     assert_eq!(version_that_handles(&rig, "after"), 2);
     assert_eq!(rig.group("versioned")["state"], "running");
+    host.stop();
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+/// Deploys a version of the guest.
+fn deploy(rig: &Rig, version: u32) {
+    rig.write("to-deploy.wasm", version_of_guest(version));
+    let _ = rig.host(["deploy", "versioned", "to-deploy.wasm"]).ok();
+}
+
+/// A rig whose handler comes from the database, where version 1 is deployed.
+fn deployed(store: Store, more: &str) -> Rig {
+    let handler = Handler::of_file("versioned", "deployed", &["a"])
+        .set("retry = { initial = \"5ms\", multiplier = 1 }")
+        .set(more);
+    let rig = Rig::on(store, &Settings::of([handler]));
+    deploy(&rig, 1);
+    rig
+}
+
+fn a_version_that_is_deployed_reaches_a_running_host_at_once_and_a_rollback_too(store: Store) {
+    let rig = deployed(store, "");
+    let host = rig.spawn_run();
+    host.wait_until_leading("versioned");
+    assert_eq!(version_that_handles(&rig, "first"), 1);
+    let led = epoch(&rig, "versioned");
+    deploy(&rig, 2);
+    let began = Instant::now();
+    host.wait_for_message(TAKES_OVER);
+    println!("took over {:?} after the deployment", began.elapsed());
+    assert_eq!(version_that_handles(&rig, "second"), 2);
+    let _ = rig.host(["rollback", "versioned"]).ok();
+    wait_until("the first is back", PATIENCE, || host.count_messages(TAKES_OVER) == 2);
+    assert_eq!(version_that_handles(&rig, "third"), 1);
+    assert_eq!(epoch(&rig, "versioned"), led, "the leadership went on");
+    host.stop();
+}
+
+fn a_deployed_version_that_fails_everything_is_rolled_back_for_all_hosts(store: Store) {
+    let rig = deployed(store, "breaker = { on_trip = \"rollback\" }");
+    let host = rig.spawn_run();
+    host.wait_until_leading("versioned");
+    assert_eq!(version_that_handles(&rig, "first"), 1);
+    deploy(&rig, BROKEN);
+    host.wait_for_message(TAKES_OVER);
+    assert_eq!(version_that_handles(&rig, "second"), 1);
+    host.wait_for_message("the deployment is rolled back");
+    let states: Vec<Value> = rig
+        .json(&["versions", "versioned"])
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|version| version["state"].clone())
+        .collect();
+    assert_eq!(states, [json!("rolled-back"), json!("active")]);
+    host.stop();
+    // A host that starts now knows.
+    let host = rig.spawn_run();
+    host.wait_until_leading("versioned");
+    assert_eq!(version_that_handles(&rig, "third"), 1);
     host.stop();
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, database, loading, output};
+use super::database::Expected;
+use super::loading::{Loaded, Loader, deployed_ones};
+use super::{Global, database, output};
 use crate::config::Config;
 use crate::delivery::Handler as _;
-use crate::sandbox::{EngineSettings, Sandbox};
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -24,8 +25,14 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let sandbox = Sandbox::new(EngineSettings::default())?;
-        let handlers = loading::load(&sandbox, &config).await?;
+        let loader = Loader::new()?;
+        let files = loader.files(&config).await;
+        // What is wrong with the files is said by now: it must not hide the rest.
+        let mut handlers = deployed(&loader, &config).await?;
+        handlers.extend(files?);
+        handlers.sort_by_key(|loaded| {
+            config.handlers.iter().position(|settings| settings.name == loaded.settings.name)
+        });
         if self.json {
             let list: Vec<_> = handlers
                 .iter()
@@ -33,7 +40,7 @@ impl Check {
                     json!({
                         "handler": loaded.settings.name,
                         "group": loaded.settings.group,
-                        "component": loaded.settings.component,
+                        "component": loaded.settings.component.to_string(),
                         "digest": loaded.handler.digest(),
                         "subscribe": loaded.settings.subscription.patterns(),
                     })
@@ -48,7 +55,7 @@ impl Check {
                 loaded.settings.name.to_string(),
                 loaded.settings.group.to_string(),
                 loaded.settings.subscription.patterns().join(", "),
-                loaded.settings.component.display().to_string(),
+                loaded.settings.component.to_string(),
                 loaded.handler.digest().chars().take(19).collect(),
             ]);
         }
@@ -56,4 +63,13 @@ impl Check {
         output::line(format!("\n{}: all well", path.display()))?;
         Ok(())
     }
+}
+
+/// Loads what comes from the database, and looks into none where nothing does.
+async fn deployed(loader: &Loader, config: &Config) -> anyhow::Result<Vec<Loaded>> {
+    if deployed_ones(config).next().is_none() {
+        return Ok(Vec::new());
+    }
+    let store = database::connect(&config.databases(), Expected::Tables).await?;
+    loader.deployed(config, &*store).await
 }

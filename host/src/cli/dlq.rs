@@ -1,4 +1,4 @@
-//! `host dlq`: look at dead letters, replay or discard them.
+//! `host dlq`: look at dead letters, reproduce, replay or discard them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::output::{self, short};
-use super::{AlreadySaid, Global, UsageError, database};
+use super::{AlreadySaid, Global, UsageError, database, reproduce};
 use crate::event::GroupName;
 use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterId, Replayed, Store};
 
@@ -23,6 +23,18 @@ pub(super) enum Dlq {
     List(List),
     /// One dead letter, whole
     Show(Show),
+    /// Run a dead letter's event through its handler again, here, and record
+    /// nothing
+    ///
+    /// The component is the one that failed: from the database if it was
+    /// deployed, or else the handler's file if it is still the same. Limits and
+    /// permissions are those of handlers.toml; the state is the group's as it is
+    /// now. Outcome, logs, emits, state writes, time, memory and the functions
+    /// in which a trap happened are shown. No cursor, dead letter, event or state
+    /// changes. What the handler does elsewhere does happen: requests that
+    /// `allow.http` permits are sent. Exits with 0 if the event is handled, and
+    /// with 1 if it fails again.
+    Reproduce(reproduce::Reproduce),
     /// Give dead letters back to their group, each exactly once
     Replay(Replay),
     /// Remove dead letters for good
@@ -110,6 +122,7 @@ impl Dlq {
                 }
                 Ok(())
             }
+            Self::Reproduce(reproduce) => reproduce.run(global, store).await,
             Self::Replay(replay) => replay.run(store).await,
             Self::Discard(discard) => discard.run(&*store).await,
         }

@@ -19,7 +19,7 @@ pub(super) struct Grants {
 enum For {
     /// Publishes events, and sees nothing
     Publisher,
-    /// Looks at everything, moves cursors, replays dead letters
+    /// Looks at everything, moves cursors, replays dead letters, deploys
     Operator,
     /// Runs handlers; the schema's owner migrates
     Host,

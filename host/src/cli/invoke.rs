@@ -2,20 +2,17 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use serde::Serialize;
-use serde_json::json;
 
-use super::output::{self, short};
-use super::{AlreadySaid, UsageError};
-use crate::delivery::state::{BatchState, EmptyState};
-use crate::delivery::{Call, Handler, Outcome};
-use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use super::attempt::Attempt;
+use super::{AlreadySaid, UsageError, output};
+use crate::delivery::state::EmptyState;
+use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineSettings, GuestLine, Sandbox};
+use crate::sandbox::{EngineSettings, Sandbox};
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {
@@ -41,12 +38,6 @@ pub(super) struct Invoke {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct Logged {
-    level: String,
-    message: String,
-}
-
 impl Invoke {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let event = Event::from_json(read(&self.event)?)
@@ -55,83 +46,22 @@ impl Invoke {
         let sandbox = Sandbox::new(EngineSettings::default())?;
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
-        let lines: Arc<Mutex<Vec<Logged>>> = Arc::default();
-        let sink = Arc::clone(&lines);
-        let mut worker = handler.worker_with_log(Arc::new(move |line: GuestLine<'_>| {
-            sink.lock().unwrap_or_else(PoisonError::into_inner).push(Logged {
-                level: line.level.as_str().to_lowercase(),
-                message: line.text.to_owned(),
-            });
-        }));
-        let group: GroupName = "invoke".parse()?;
-        let tenant = Tenant::none();
         let event = LogEvent { position: Position(1), deliver_to: None, event };
-        let batch = BatchState::new("");
-        let state = batch.attempt(Arc::new(EmptyState));
-        let call = Call {
-            group: &group,
-            tenant: &tenant,
+        let attempted = Attempt {
+            group: &"invoke".parse()?,
+            tenant: &Tenant::none(),
             event: &event,
-            attempt: Attempt(self.attempt),
-            state: Arc::clone(&state),
-        };
-        let report = worker.attempt(call).await;
-        let mut written = batch;
-        written.accept(&state);
-        let writes: Vec<_> = written
-            .into_writes()
-            .into_iter()
-            .map(|write| {
-                let value = write.value.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-                json!({ "key": write.key, "value": value })
-            })
-            .collect();
-        let lines = std::mem::take(&mut *lines.lock().unwrap_or_else(PoisonError::into_inner));
-        let (outcome, failure) = match &report.outcome {
-            Outcome::Success => ("success", None),
-            Outcome::Failure(failure) => ("failure", Some(failure)),
-            Outcome::NotRun(why) => anyhow::bail!("the handler could not be run: {why}"),
-        };
-        let milliseconds = report.usage.duration.as_secs_f64() * 1e3;
-        if self.json {
-            output::json(&json!({
-                "outcome": outcome,
-                "failure": failure.map(|failure| json!({
-                    "kind": failure.kind.label(),
-                    "text": failure.text,
-                    "retry_after_ms": failure.retry_after.map(|after| after.as_millis() as u64),
-                })),
-                "emits": report.emits,
-                "state": writes,
-                "logs": lines,
-                "duration_ms": milliseconds,
-                "memory_bytes": report.usage.memory_bytes,
-                "digest": handler.digest(),
-            }))?;
-        } else {
-            match failure {
-                None => output::line(outcome)?,
-                Some(failure) => output::line(format!("{}: {}", failure.kind, failure.text))?,
-            }
-            for line in lines {
-                output::line(format!("log    {:<5} {}", line.level, short(&line.message, 400)))?;
-            }
-            for emit in &report.emits {
-                output::line(format!("emit   {}", emit.to_json_string()))?;
-            }
-            for write in writes {
-                output::line(format!(
-                    "state  {} = {}",
-                    write["key"],
-                    short(&write["value"].to_string(), 200)
-                ))?;
-            }
-            output::line(format!(
-                "took   {milliseconds:.2} ms, {}",
-                bytesize::ByteSize(report.usage.memory_bytes as u64)
-            ))?;
+            number: self.attempt,
+            state: Arc::new(EmptyState),
         }
-        if failure.is_some() { Err(AlreadySaid.into()) } else { Ok(()) }
+        .of(&handler)
+        .await?;
+        if self.json {
+            output::json(&attempted.to_json())?;
+        } else {
+            attempted.print()?;
+        }
+        if attempted.succeeded() { Ok(()) } else { Err(AlreadySaid.into()) }
     }
 
     fn limits(&self) -> Result<Limits, UsageError> {

@@ -1,27 +1,207 @@
 //! Loads the components that the settings name, as `run` and `check` do.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::AlreadySaid;
-use crate::config::{Config, HandlerSettings};
-use crate::sandbox::{LoadError, LoadedHandler, Sandbox};
+use crate::config::{Component, Config, HandlerSettings};
+use crate::delivery::Handler as _;
+use crate::digest::Digest;
+use crate::event::HandlerName;
+use crate::sandbox::settings::{Grants, Limits, Reuse};
+use crate::sandbox::{EngineError, EngineSettings, LoadError, LoadedHandler, Sandbox, Source};
+use crate::store::{Deployed, Store, StoreError};
 
 /// A handler with its code.
 #[derive(Clone)]
 pub(super) struct Loaded {
     /// What handlers.toml says of it.
     pub(super) settings: HandlerSettings,
+    /// The version that is deployed, if its component comes from the database.
+    pub(super) deployed: Option<Deployed>,
     /// Its component.
     pub(super) handler: Arc<LoadedHandler>,
 }
 
-/// Loads every component, and says everything that is wrong with any of them.
-pub(super) async fn load(sandbox: &Sandbox, config: &Config) -> anyhow::Result<Vec<Loaded>> {
+/// Why a handler is not loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotLoaded {
+    /// Its component cannot be run, or not with these settings.
+    #[error(transparent)]
+    Component(#[from] LoadError),
+    /// Its component is another than the one that is pinned.
+    #[error(
+        "`digest` pins its component to {pinned}, and {found} is what it would run: bring back the one that is pinned, or pin this one"
+    )]
+    Pinned {
+        /// What handlers.toml says.
+        pinned: Digest,
+        /// What there is.
+        found: String,
+    },
+    /// Its component comes from the database, where none is.
+    #[error("nothing is deployed for it yet: `host deploy {0} FILE` does that")]
+    NotDeployed(HandlerName),
+    /// The database does not give its component.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Loads components, all with one engine.
+pub(super) struct Loader {
+    sandbox: Sandbox,
+    component_bytes: u64,
+}
+
+impl Loader {
+    /// Starts the engine.
+    pub(super) fn new() -> Result<Self, EngineError> {
+        let settings = EngineSettings::default();
+        let component_bytes = settings.component_bytes;
+        Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
+    }
+
+    /// The largest component that is loaded, in bytes.
+    pub(super) fn component_bytes(&self) -> u64 {
+        self.component_bytes
+    }
+
+    /// Loads the handlers whose component is a file, and says everything that is
+    /// wrong with any of them.
+    pub(super) async fn files(&self, config: &Config) -> anyhow::Result<Vec<Loaded>> {
+        let mut outcomes = Vec::new();
+        for settings in &config.handlers {
+            if let Component::File(path) = &settings.component {
+                outcomes.push((settings, self.load_file(settings, path).await));
+            }
+        }
+        all_or_said(config, outcomes)
+    }
+
+    /// Loads the handlers whose component is deployed, and says everything that
+    /// is wrong with any of them.
+    pub(super) async fn deployed(
+        &self,
+        config: &Config,
+        store: &dyn Store,
+    ) -> anyhow::Result<Vec<Loaded>> {
+        let mut handlers = deployed_ones(config).peekable();
+        if handlers.peek().is_none() {
+            return Ok(Vec::new());
+        }
+        let active = store.deployed().await?;
+        let mut outcomes = Vec::new();
+        for settings in handlers {
+            let outcome = match active_of(settings, &active) {
+                Ok(deployed) => self.load_deployed(settings, deployed, store).await,
+                Err(why) => Err(why),
+            };
+            outcomes.push((settings, outcome));
+        }
+        all_or_said(config, outcomes)
+    }
+
+    /// Loads a handler whose component is a file.
+    pub(super) async fn load_file(
+        &self,
+        settings: &HandlerSettings,
+        path: &Path,
+    ) -> Result<Loaded, NotLoaded> {
+        let handler = self.load(settings, path).await?;
+        Ok(Loaded { settings: settings.clone(), deployed: None, handler })
+    }
+
+    /// Loads a handler whose component is deployed.
+    pub(super) async fn load_deployed(
+        &self,
+        settings: &HandlerSettings,
+        deployed: &Deployed,
+        store: &dyn Store,
+    ) -> Result<Loaded, NotLoaded> {
+        let handler = self.version(settings, deployed, store).await?;
+        Ok(Loaded { settings: settings.clone(), deployed: Some(deployed.clone()), handler })
+    }
+
+    /// The digest of a file, without compiling it.
+    pub(super) async fn digest(&self, path: &Path) -> Result<String, LoadError> {
+        self.sandbox.digest(path).await
+    }
+
+    /// Loads a version that is deployed.
+    pub(super) async fn version(
+        &self,
+        settings: &HandlerSettings,
+        deployed: &Deployed,
+        store: &dyn Store,
+    ) -> Result<Arc<LoadedHandler>, NotLoaded> {
+        let Deployed { tenant, version, digest, .. } = deployed;
+        let bytes = store.component(tenant, digest).await?;
+        let name = format!("version {version} ({})", digest.short());
+        self.load(settings, Source::Bytes { name, bytes }).await
+    }
+
+    /// Loads a component for a handler of which nothing is known: with the
+    /// default limits, and without permissions.
+    pub(super) async fn unknown(
+        &self,
+        name: &HandlerName,
+        source: impl Into<Source>,
+    ) -> Result<Arc<LoadedHandler>, LoadError> {
+        let (limits, grants) = (Limits::default(), Grants::default());
+        self.sandbox.load(name.as_str(), source, limits, grants, Reuse::default()).await
+    }
+
+    /// Loads one component as the settings have it.
+    pub(super) async fn load(
+        &self,
+        settings: &HandlerSettings,
+        source: impl Into<Source>,
+    ) -> Result<Arc<LoadedHandler>, NotLoaded> {
+        let handler = self
+            .sandbox
+            .load(
+                settings.name.as_str(),
+                source,
+                settings.limits.clone(),
+                settings.grants.clone(),
+                settings.reuse,
+            )
+            .await?;
+        match &settings.digest {
+            Some(pinned) if pinned.as_str() != handler.digest() => {
+                let found = handler.digest().to_owned();
+                Err(NotLoaded::Pinned { pinned: pinned.clone(), found })
+            }
+            _ => Ok(handler),
+        }
+    }
+}
+
+/// The handlers whose component is deployed.
+pub(super) fn deployed_ones(config: &Config) -> impl Iterator<Item = &HandlerSettings> {
+    config.handlers.iter().filter(|settings| settings.component == Component::Deployed)
+}
+
+/// The version of a handler that is active in the database.
+pub(super) fn active_of<'a>(
+    settings: &HandlerSettings,
+    active: &'a [Deployed],
+) -> Result<&'a Deployed, NotLoaded> {
+    let of_handler = |deployed: &&Deployed| {
+        deployed.tenant == settings.tenant && deployed.handler == settings.name
+    };
+    active.iter().find(of_handler).ok_or_else(|| NotLoaded::NotDeployed(settings.name.clone()))
+}
+
+fn all_or_said(
+    config: &Config,
+    outcomes: Vec<(&HandlerSettings, Result<Loaded, NotLoaded>)>,
+) -> anyhow::Result<Vec<Loaded>> {
     let mut loaded = Vec::new();
     let mut failed = false;
-    for settings in &config.handlers {
-        match load_one(sandbox, settings).await {
-            Ok(handler) => loaded.push(Loaded { settings: settings.clone(), handler }),
+    for (settings, outcome) in outcomes {
+        match outcome {
+            Ok(handler) => loaded.push(handler),
             Err(why) => {
                 eprintln!("error: {}: handler `{}`: {why}", config.path.display(), settings.name);
                 failed = true;
@@ -29,20 +209,4 @@ pub(super) async fn load(sandbox: &Sandbox, config: &Config) -> anyhow::Result<V
         }
     }
     if failed { Err(AlreadySaid.into()) } else { Ok(loaded) }
-}
-
-/// Loads the component of one handler.
-pub(super) async fn load_one(
-    sandbox: &Sandbox,
-    settings: &HandlerSettings,
-) -> Result<Arc<LoadedHandler>, LoadError> {
-    sandbox
-        .load(
-            settings.name.as_str(),
-            settings.component.clone(),
-            settings.limits.clone(),
-            settings.grants.clone(),
-            settings.reuse,
-        )
-        .await
 }

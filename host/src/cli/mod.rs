@@ -4,8 +4,10 @@
 //! failed, 2 used wrongly.
 
 mod adopt;
+mod attempt;
 mod check;
 mod database;
+mod deploy;
 mod dlq;
 mod grants;
 mod groups;
@@ -15,9 +17,12 @@ mod migrate;
 mod output;
 mod publish;
 mod reload;
+mod reproduce;
+mod rollback;
 mod run;
 mod secrets;
 mod status;
+mod versions;
 mod watch;
 
 use std::borrow::Cow;
@@ -80,9 +85,15 @@ enum Command {
     /// Look at consumer groups, pause them, move their cursors
     #[command(subcommand)]
     Groups(groups::Groups),
-    /// Look at dead letters, replay or discard them
+    /// Look at dead letters, reproduce, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Dlq),
+    /// Make a component what all hosts of the database run for a handler
+    Deploy(deploy::Deploy),
+    /// Go back to the version of a handler before the active one
+    Rollback(rollback::Rollback),
+    /// Show what was deployed for a handler: when, by whom, and what is active
+    Versions(versions::Versions),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
     /// Print the SQL that gives a PostgreSQL role what it needs
@@ -161,6 +172,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Status(status) => status.run(&global).await,
         Command::Groups(groups) => groups.run(&global).await,
         Command::Dlq(dlq) => dlq.run(&global).await,
+        Command::Deploy(deploy) => deploy.run(&global).await,
+        Command::Rollback(rollback) => rollback.run(&global).await,
+        Command::Versions(versions) => versions.run(&global).await,
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,

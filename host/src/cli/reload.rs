@@ -1,97 +1,114 @@
-//! What a host runs, loaded anew while it runs: at SIGHUP, and with `--watch`
-//! when a file changes.
+//! What a host runs, loaded anew while it runs: at SIGHUP, with `--watch` when a
+//! file changes, and when another version of a handler is deployed.
 //!
 //! Everything is read, checked and compiled before anything is switched. What
 //! does not load leaves what runs in place, and so does a file whose bytes are
 //! the same as before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::loading::Loaded;
+use super::loading::{Loaded, Loader, NotLoaded, active_of, deployed_ones};
 use super::watch::Watch;
-use crate::config::{Config, HandlerSettings, Overrides};
+use crate::config::{Component, Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
-use crate::event::GroupName;
-use crate::sandbox::Sandbox;
+use crate::event::{GroupName, HandlerName};
+use crate::store::{Deployed, Store};
 use crate::supervisor::{Change, Group};
 
-/// When is tried again what the database did not take.
+/// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often is looked for deployments, by a host that has a handler for them.
+const DEPLOYED_POLL: Duration = Duration::from_millis(250);
 
 /// What a host runs, and where it comes from.
 pub(super) struct Reloader {
     /// The settings file.
     pub(super) path: PathBuf,
     pub(super) overrides: Overrides,
-    pub(super) sandbox: Sandbox,
+    pub(super) loader: Loader,
+    pub(super) store: Arc<dyn Store>,
     /// The settings as a whole, as they were read last.
     pub(super) config: Config,
-    /// What runs, by the name of the handler.
-    pub(super) running: BTreeMap<String, Loaded>,
+    /// What runs.
+    pub(super) running: BTreeMap<HandlerName, Loaded>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
 }
 
-/// What makes a host look at its files again.
-pub(super) struct Triggers {
-    pub(super) hangup: Signal,
-    /// `None` without `--watch`.
-    pub(super) files: Option<Watch>,
-}
-
-impl Triggers {
-    /// Waits for the next one. Whether somebody asked for it in so many words.
-    async fn next(&mut self) -> bool {
-        let changed = async {
-            match &mut self.files {
-                Some(files) => files.changed().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            Some(()) = self.hangup.recv() => true,
-            () = changed => false,
-        }
-    }
+/// Why a host looks at its files again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trigger {
+    Hangup,
+    Files,
+    Deployment,
+    Again,
 }
 
 impl Reloader {
-    /// Follows the triggers until the stop.
-    pub(super) async fn run(mut self, mut triggers: Triggers, stop: CancellationToken) {
-        let mut again = false;
-        loop {
-            self.watch(&mut triggers);
-            let asked = tokio::select! {
-                () = stop.cancelled() => return,
-                asked = triggers.next() => asked,
-                () = tokio::time::sleep(AGAIN), if again => false,
-            };
-            let reloaded = tokio::select! {
-                () = stop.cancelled() => return,
-                reloaded = self.reload(asked) => reloaded,
-            };
-            again = !reloaded;
+    /// Follows the triggers until the stop: SIGHUP, and the files if they are
+    /// watched.
+    pub(super) async fn run(
+        mut self,
+        mut hangup: Signal,
+        mut files: Option<Watch>,
+        stop: CancellationToken,
+    ) {
+        let (takes_deployed, wanted) = watch::channel(false);
+        let deployed = Arc::new(Notify::new());
+        let looking = look_for_deployments(Arc::clone(&self.store), wanted, Arc::clone(&deployed));
+        let following = async {
+            let mut again = false;
+            loop {
+                if let Some(files) = &mut files {
+                    files.follow(self.files());
+                }
+                takes_deployed.send_replace(deployed_ones(&self.config).next().is_some());
+                let changed = async {
+                    match &mut files {
+                        Some(files) => files.changed().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let trigger = tokio::select! {
+                    Some(()) = hangup.recv() => Trigger::Hangup,
+                    () = changed => Trigger::Files,
+                    () = deployed.notified() => Trigger::Deployment,
+                    () = tokio::time::sleep(AGAIN), if again => Trigger::Again,
+                };
+                again = !self.reload(trigger).await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            never = looking => match never {},
+            () = following => {}
         }
     }
 
-    fn watch(&self, triggers: &mut Triggers) {
-        let Some(files) = &mut triggers.files else { return };
-        let components = self.config.handlers.iter().map(|handler| handler.component.as_path());
-        files.follow(components.chain([self.path.as_path()]));
+    /// The files that a change of would matter.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let components =
+            self.config.handlers.iter().filter_map(|handler| match &handler.component {
+                Component::File(path) => Some(path.as_path()),
+                Component::Deployed => None,
+            });
+        components.chain([self.path.as_path()])
     }
 
     /// Loads what changed, and has the host run it. Whether there is nothing to
     /// try again.
-    async fn reload(&mut self, asked: bool) -> bool {
+    async fn reload(&mut self, trigger: Trigger) -> bool {
         let config = match Config::load(&self.path, &self.overrides) {
             Ok(config) => config,
             Err(errors) => {
@@ -100,26 +117,40 @@ impl Reloader {
             }
         };
         self.say_what_takes_a_restart(&config);
+        let active = match self.active(&config).await {
+            Ok(active) => active,
+            Err(why) => {
+                error!("cannot read what is deployed, and everything goes on as before: {why}");
+                return false;
+            }
+        };
         let mut wanted = BTreeMap::new();
+        let mut all = true;
         for settings in &config.handlers {
             let before = self.running.get(&settings.name);
-            match self.load(settings, before).await {
+            match self.load(settings, before, &active).await {
                 Ok(loaded) => {
                     wanted.insert(settings.name.clone(), loaded);
                 }
-                Err(why) => match before {
-                    Some(before) => {
-                        error!(
-                            handler = settings.name,
-                            running = before.handler.digest(),
-                            "does not load, and goes on as before: {why}"
-                        );
-                        wanted.insert(settings.name.clone(), before.clone());
+                Err(why) => {
+                    all &= !matches!(why, NotLoaded::Store(_));
+                    match before {
+                        Some(before) => {
+                            error!(
+                                handler = %settings.name,
+                                running = before.handler.digest(),
+                                "does not load, and goes on as before: {why}"
+                            );
+                            wanted.insert(settings.name.clone(), before.clone());
+                        }
+                        None => {
+                            error!(
+                                handler = %settings.name,
+                                "does not load, and is not run: {why}"
+                            );
+                        }
                     }
-                    None => {
-                        error!(handler = settings.name, "does not load, and is not run: {why}");
-                    }
-                },
+                }
             }
         }
         self.config = config;
@@ -128,15 +159,23 @@ impl Reloader {
             && wanted.iter().all(|(name, loaded)| {
                 self.running.get(name).is_some_and(|before| before.is_same_as(loaded))
             });
-        if unchanged {
-            if asked {
-                info!("nothing changed");
-            } else {
-                debug!("nothing changed");
-            }
-            return true;
+        if !unchanged {
+            return self.switch(wanted).await && all;
         }
-        self.switch(wanted).await
+        if trigger == Trigger::Hangup {
+            info!("nothing changed");
+        } else {
+            debug!(?trigger, "nothing changed");
+        }
+        all
+    }
+
+    /// What is deployed, if a handler wants to know.
+    async fn active(&self, config: &Config) -> Result<Vec<Deployed>, crate::store::StoreError> {
+        match deployed_ones(config).next() {
+            Some(_) => self.store.deployed().await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The handler with these settings; the one that runs, if it is the same.
@@ -144,19 +183,35 @@ impl Reloader {
         &self,
         settings: &HandlerSettings,
         before: Option<&Loaded>,
-    ) -> anyhow::Result<Loaded> {
-        if let Some(before) = before
-            && is_loaded_alike(&before.settings, settings)
-            && self.sandbox.digest(settings.component.clone()).await? == before.handler.digest()
-        {
-            return Ok(Loaded { settings: settings.clone(), handler: Arc::clone(&before.handler) });
+        active: &[Deployed],
+    ) -> Result<Loaded, NotLoaded> {
+        let before = before.filter(|before| is_loaded_alike(&before.settings, settings));
+        let same = |deployed: Option<&Deployed>, before: &Loaded| Loaded {
+            settings: settings.clone(),
+            deployed: deployed.cloned(),
+            handler: Arc::clone(&before.handler),
+        };
+        match &settings.component {
+            Component::File(path) => match before {
+                Some(before) if self.loader.digest(path).await? == before.handler.digest() => {
+                    Ok(same(None, before))
+                }
+                _ => self.loader.load_file(settings, path).await,
+            },
+            Component::Deployed => {
+                let deployed = active_of(settings, active)?;
+                match before {
+                    Some(before) if deployed.digest.as_str() == before.handler.digest() => {
+                        Ok(same(Some(deployed), before))
+                    }
+                    _ => self.loader.load_deployed(settings, deployed, &*self.store).await,
+                }
+            }
         }
-        let handler = super::loading::load_one(&self.sandbox, settings).await?;
-        Ok(Loaded { settings: settings.clone(), handler })
     }
 
     /// Has the host run this. Whether the database took all of it.
-    async fn switch(&mut self, wanted: BTreeMap<String, Loaded>) -> bool {
+    async fn switch(&mut self, wanted: BTreeMap<HandlerName, Loaded>) -> bool {
         let (refused, refusals) = oneshot::channel();
         let groups = wanted.values().map(group).collect();
         if self.changes.send(Change { groups, refused }).await.is_err() {
@@ -199,6 +254,7 @@ impl Reloader {
 /// Whether one loaded component serves both settings.
 fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
     one.component == other.component
+        && one.digest == other.digest
         && one.limits == other.limits
         && one.grants == other.grants
         && one.reuse == other.reuse
@@ -206,8 +262,11 @@ fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
 
 /// What goes on as before may be in a group that the settings have given to
 /// another handler by now, and a group has one.
-fn drop_displaced(wanted: &mut BTreeMap<String, Loaded>, running: &BTreeMap<String, Loaded>) {
-    let goes_on = |name: &String, loaded: &Loaded| {
+fn drop_displaced(
+    wanted: &mut BTreeMap<HandlerName, Loaded>,
+    running: &BTreeMap<HandlerName, Loaded>,
+) {
+    let goes_on = |name: &HandlerName, loaded: &Loaded| {
         running.get(name).is_some_and(|before| before.is_same_as(loaded))
     };
     let taken: HashSet<GroupName> = wanted
@@ -219,7 +278,7 @@ fn drop_displaced(wanted: &mut BTreeMap<String, Loaded>, running: &BTreeMap<Stri
         let displaced = goes_on(name, loaded) && taken.contains(&loaded.settings.group);
         if displaced {
             error!(
-                handler = name,
+                handler = %name,
                 group = %loaded.settings.group,
                 "stops: its group is another handler's now"
             );
@@ -230,7 +289,9 @@ fn drop_displaced(wanted: &mut BTreeMap<String, Loaded>, running: &BTreeMap<Stri
 
 impl Loaded {
     fn is_same_as(&self, other: &Self) -> bool {
-        self.settings == other.settings && Arc::ptr_eq(&self.handler, &other.handler)
+        self.settings == other.settings
+            && self.deployed == other.deployed
+            && Arc::ptr_eq(&self.handler, &other.handler)
     }
 }
 
@@ -247,6 +308,35 @@ pub(super) fn group(loaded: &Loaded) -> Group {
             breaker: settings.breaker.clone(),
         },
         start: settings.start,
+        deployed: loaded.deployed.clone(),
         handler: Arc::clone(&loaded.handler) as Arc<dyn crate::delivery::Handler>,
+    }
+}
+
+/// Tells when something else is deployed than before, while it is wanted.
+async fn look_for_deployments(
+    store: Arc<dyn Store>,
+    mut wanted: watch::Receiver<bool>,
+    changed: Arc<Notify>,
+) -> Infallible {
+    let mut last = None;
+    loop {
+        if wanted.wait_for(|wanted| *wanted).await.is_err() {
+            // Nobody is left to be told.
+            std::future::pending::<()>().await;
+        }
+        match store.deployed().await {
+            Ok(now) => {
+                // Also at the first look: something may have been deployed since the
+                // host was loaded.
+                if last.as_ref() != Some(&now) {
+                    changed.notify_one();
+                }
+                last = Some(now);
+            }
+            // The supervisor says so.
+            Err(why) => debug!("cannot see what is deployed: {why}"),
+        }
+        tokio::time::sleep(DEPLOYED_POLL).await;
     }
 }

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::database::Expected;
-use super::reload::{self, Reloader, Triggers};
+use super::loading::Loader;
+use super::reload::{self, Reloader};
 use super::watch::Watch;
-use super::{Global, database, loading};
+use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
-use crate::sandbox::{EngineSettings, Sandbox};
 use crate::store::HostIdentity;
 use crate::supervisor::Supervisor;
 
@@ -47,8 +47,8 @@ impl Run {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let overrides = database::overrides(global);
         let config = Config::load(&path, &overrides)?;
-        let sandbox = Sandbox::new(EngineSettings::default())?;
-        let handlers = loading::load(&sandbox, &config).await?;
+        let loader = Loader::new()?;
+        let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
@@ -57,16 +57,18 @@ impl Run {
                     info!(migration = name, "migrated");
                 }
             }
-            Ok::<_, anyhow::Error>(store)
+            let deployed = loader.deployed(&config, &*store).await?;
+            Ok::<_, anyhow::Error>((store, deployed))
         };
-        let store = tokio::select! {
+        let (store, deployed) = tokio::select! {
             biased;
             () = stop.cancelled() => {
                 info!("stopped before anything ran");
                 return Ok(());
             }
-            store = opening => store?,
+            opened = opening => opened?,
         };
+        handlers.extend(deployed);
         let host = identity();
         info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -76,7 +78,7 @@ impl Run {
             "starting"
         );
         let supervisor = Supervisor {
-            store,
+            store: Arc::clone(&store),
             host,
             clock: Arc::new(SystemClock),
             groups: handlers.iter().map(reload::group).collect(),
@@ -84,11 +86,16 @@ impl Run {
             drain: self.drain,
         };
         let (changes, to_follow) = mpsc::channel(1);
+        let supervising = async {
+            let result = supervisor.run_and_follow(stop.clone(), to_follow).await;
+            stop.cancel();
+            result
+        };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let reloader = Reloader { path, overrides, sandbox, config, running, changes };
-        let reloading = reloader.run(Triggers { hangup, files }, stop.clone());
-        let (result, ()) = tokio::join!(supervisor.run_and_follow(stop, to_follow), reloading);
+        let reloader = Reloader { path, overrides, loader, store, config, running, changes };
+        let reloading = reloader.run(hangup, files, stop.clone());
+        let (result, ()) = tokio::join!(supervising, reloading);
         result?;
         info!("stopped");
         Ok(())

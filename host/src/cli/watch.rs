@@ -27,6 +27,9 @@ pub(super) struct Watch {
     /// Folders that cannot be watched, so that it is said once.
     unwatched: BTreeSet<PathBuf>,
     happened: Arc<Notify>,
+    /// Something happened that was not told yet: who waits may stop waiting at
+    /// any moment, and ask again.
+    untold: bool,
 }
 
 impl Watch {
@@ -53,7 +56,7 @@ impl Watch {
             }
         })?;
         let (folders, unwatched) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Self { watcher, folders, unwatched, happened })
+        Ok(Self { watcher, folders, unwatched, happened, untold: false })
     }
 
     /// Watches the folders of these files, and no others. What cannot be watched
@@ -86,13 +89,17 @@ impl Watch {
 
     /// Waits for a change, and then for the end of the changes that come with it.
     pub(super) async fn changed(&mut self) {
-        self.happened.notified().await;
+        if !self.untold {
+            self.happened.notified().await;
+            self.untold = true;
+        }
         let latest = Instant::now() + LATEST;
         while Instant::now() < latest {
             if tokio::time::timeout(QUIET, self.happened.notified()).await.is_err() {
-                return;
+                break;
             }
         }
+        self.untold = false;
     }
 }
 

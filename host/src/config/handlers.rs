@@ -1,6 +1,7 @@
 //! `[handlers.NAME]`: the settings of one handler.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::delivery::backoff::{LONGEST, RetryPolicy};
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
-use crate::event::{GroupName, Position, Tenant, quoted};
+use crate::digest::Digest;
+use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
 use crate::store::lock_key::{self, LockKey};
 use crate::store::{InvalidSubscription, Start, Subscription};
@@ -23,13 +25,15 @@ use crate::store::{InvalidSubscription, Start, Subscription};
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerSettings {
     /// The name of its table.
-    pub name: String,
+    pub name: HandlerName,
     /// The consumer group that it serves alone.
     pub group: GroupName,
     /// Whose events it receives.
     pub tenant: Tenant,
-    /// The component's file, which may not exist.
-    pub component: PathBuf,
+    /// Where its component comes from.
+    pub component: Component,
+    /// What the component must be, if that is pinned.
+    pub digest: Option<Digest>,
     /// Which events it receives.
     pub subscription: Subscription,
     /// Where the group begins if it is new.
@@ -48,6 +52,28 @@ pub struct HandlerSettings {
     pub batch: BatchSettings,
     /// When the group trips, because the handler fails everything.
     pub breaker: BreakerSettings,
+}
+
+/// Where a handler's component comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Component {
+    /// This file, which may not exist.
+    File(PathBuf),
+    /// The database, where it was deployed.
+    Deployed,
+}
+
+/// What the settings call [`Component::Deployed`]. A file of this name is
+/// written `./deployed`.
+const DEPLOYED: &str = "deployed";
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Deployed => f.write_str(DEPLOYED),
+        }
+    }
 }
 
 /// The longest duration that any setting takes.
@@ -102,6 +128,7 @@ fn handler(
     directory: &Path,
 ) -> Option<HandlerSettings> {
     let component = component(&mut section, directory);
+    let digest = digest(&mut section);
     let subscription = subscription(&mut section);
     let tenant = tenant(&mut section);
     let start = start(&mut section);
@@ -114,10 +141,12 @@ fn handler(
     let grants = grants(section.section("allow", &keys::ALLOW));
     section.finish();
     Some(HandlerSettings {
-        name: name.to_owned(),
+        // One that is none was named with the group.
+        name: name.parse().ok()?,
         group: group?,
         tenant,
         component: component?,
+        digest,
         subscription: subscription?,
         start,
         ordering: ordering?,
@@ -166,11 +195,11 @@ fn tenant(section: &mut Section<'_>) -> Tenant {
     }
 }
 
-fn component(section: &mut Section<'_>, directory: &Path) -> Option<PathBuf> {
+fn component(section: &mut Section<'_>, directory: &Path) -> Option<Component> {
     if section.lacks("component") {
         section.problem(
             section.at(),
-            "`component` is missing: name the handler's file, such as `component = \"triage.wasm\"`",
+            "`component` is missing: name the handler's file, such as `component = \"triage.wasm\"`, or write \"deployed\" for what `host deploy` brings",
         );
     }
     let text = section.text("component", "\"triage.wasm\"")?;
@@ -184,7 +213,25 @@ fn component(section: &mut Section<'_>, directory: &Path) -> Option<PathBuf> {
         );
         return None;
     }
-    Some(directory.join(text.value))
+    if text.value == DEPLOYED {
+        return Some(Component::Deployed);
+    }
+    Some(Component::File(directory.join(text.value)))
+}
+
+fn digest(section: &mut Section<'_>) -> Option<Digest> {
+    let text = section.text("digest", "\"sha256:…\"")?;
+    let digest = text.value.parse().ok();
+    if digest.is_none() {
+        section.problem(
+            text.at,
+            format!(
+                "{} is no digest: write `sha256:` and the 64 digits that `host check` or `sha256sum` shows",
+                text.quoted()
+            ),
+        );
+    }
+    digest
 }
 
 fn subscription(section: &mut Section<'_>) -> Option<Subscription> {

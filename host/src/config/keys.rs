@@ -22,6 +22,7 @@ pub(super) const HANDLER: Place = Place {
     name: "handlers.NAME",
     keys: &[
         "component",
+        "digest",
         "subscribe",
         "group",
         "tenant",

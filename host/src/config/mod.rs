@@ -21,7 +21,7 @@ use toml::de::{DeTable, DeValue};
 pub use database::{DatabaseUrl, GivenUrl, InvalidDatabase};
 use document::{Document, Section};
 pub use error::{ConfigErrors, Problem};
-pub use handlers::HandlerSettings;
+pub use handlers::{Component, HandlerSettings};
 pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 use value::Environment;
 

@@ -7,6 +7,7 @@ use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
+use crate::digest::Digest;
 use crate::event::{Position, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse, names};
 use crate::store::{Start, Subscription};
@@ -49,10 +50,11 @@ fn with(added: &str) -> String {
 fn everything_has_a_default_but_component_and_subscribe() {
     let config = config(&with(""));
     let handler = HandlerSettings {
-        name: "triage".to_owned(),
+        name: "triage".parse().unwrap(),
         group: "triage".parse().unwrap(),
         tenant: Tenant::none(),
-        component: "triage.wasm".into(),
+        component: Component::File("triage.wasm".into()),
+        digest: None,
         subscription: Subscription::all(),
         start: Start::Earliest,
         ordering: Ordering::Total,
@@ -84,6 +86,7 @@ grace = "1m 30s"
 
 [handlers.b]
 component = "/opt/b.wasm"
+digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 subscribe = ["issues.opened", "pull_request.*"]
 group = "b.v2"
 tenant = "acme"
@@ -138,10 +141,11 @@ reuse = "event"
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
     let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
     let expected = HandlerSettings {
-        name: "b".to_owned(),
+        name: "b".parse().unwrap(),
         group: "b.v2".parse().unwrap(),
         tenant: "acme".parse().unwrap(),
-        component: "/opt/b.wasm".into(),
+        component: Component::File("/opt/b.wasm".into()),
+        digest: Some(Digest::of(b"")),
         subscription: Subscription::new(["issues.opened", "pull_request.*"]).unwrap(),
         start: Start::Position(Position(1200)),
         ordering: Ordering::Total,
@@ -178,6 +182,20 @@ reuse = "event"
     assert_eq!(*b, expected);
     assert_eq!(a.start, Start::Time("2026-01-31T11:00:00Z".parse().unwrap()));
     assert_eq!(a.reuse, Reuse::Event);
+}
+
+#[test]
+fn a_component_is_a_file_or_deployed() {
+    for (written, component) in [
+        ("deployed", Component::Deployed),
+        ("./deployed", Component::File("./deployed".into())),
+        ("Deployed", Component::File("Deployed".into())),
+        ("deployed.wasm", Component::File("deployed.wasm".into())),
+    ] {
+        let config = config(&with("").replace("triage.wasm", written));
+        assert_eq!(config.handlers[0].component, component, "{written}");
+        assert_eq!(component.to_string(), written);
+    }
 }
 
 #[test]
@@ -372,7 +390,11 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         ),
         (
             "[handlers.a]\nsubscribe = [\"*\"]",
-            "1:11: `component` is missing: name the handler's file, such as `component = \"triage.wasm\"`",
+            "1:11: `component` is missing: name the handler's file, such as `component = \"triage.wasm\"`, or write \"deployed\" for what `host deploy` brings",
+        ),
+        (
+            "[handlers.a]\ncomponent = \"a.wasm\"\ndigest = \"e3b0\"\nsubscribe = [\"*\"]",
+            "3:10: `e3b0` is no digest: write `sha256:` and the 64 digits that `host check` or `sha256sum` shows",
         ),
         (
             "[handlers.a]\ncomponent = \"\"\nsubscribe = [\"*\"]",
@@ -613,7 +635,8 @@ fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory
     };
     let config = read(None).unwrap();
     assert_eq!(config.database, DatabaseUrl::Sqlite("/etc/host/host.db".into()));
-    assert_eq!(config.handlers[0].component, Path::new("/etc/host/triage.wasm"));
+    let file = Component::File("/etc/host/triage.wasm".into());
+    assert_eq!(config.handlers[0].component, file);
     let config = read(Some("sqlite:other.db")).unwrap();
     assert_eq!(config.database, DatabaseUrl::Sqlite("other.db".into()));
     let error = read(Some("other.db")).unwrap_err().to_string();
@@ -738,7 +761,7 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = ["lock_database", "tenant", "http"].contains(key);
+            let later = ["lock_database", "tenant", "digest", "http"].contains(key);
             let shown = examples[examples.len() - 1].contains(key);
             assert!(shown || later, "{key} is not among the defaults");
         }

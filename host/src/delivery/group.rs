@@ -20,7 +20,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, info, warn};
@@ -32,7 +31,7 @@ use super::backoff::RetryPolicy;
 use super::breaker::{Breaker, BreakerSettings, OnTrip, Verdict};
 use super::clock::Clock;
 use super::settlement::{Circumstances, Next, OpenBatch};
-use super::state::{BatchState, CommittedState};
+use super::state::{BatchState, CommittedState, StoredState};
 use super::{Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position, Tenant};
 use crate::failure::{Failure, FailureKind};
@@ -232,21 +231,22 @@ impl GroupLoop {
         led
     }
 
-    /// Goes on where the version before this one was replaced. Whether this one
-    /// works is to be seen; a group that tripped tries it at once.
+    /// Goes on where a version with another component was replaced. Whether this
+    /// one works is to be seen.
     pub fn take_over(&self, led: &mut Led) {
         self.take_back(led);
         led.breaker = Breaker::after_swap();
-        if let Some(tripped) = &mut led.tripped {
-            tripped.due = Instant::now();
-        }
     }
 
-    /// Goes on again after a version that failed everything.
+    /// Goes on where a version with the same component was replaced, or one that
+    /// failed everything. A group that tripped tries it at once.
     pub fn take_back(&self, led: &mut Led) {
         led.worker = self.handler.worker();
         led.trouble.over(&self.settings.name, Doing::Run);
         led.breaker = Breaker::default();
+        if let Some(tripped) = &mut led.tripped {
+            tripped.due = Instant::now();
+        }
     }
 
     /// Leads the group until it is stopped, replaced, or no longer the leader.
@@ -405,7 +405,7 @@ impl GroupLoop {
             trip: None,
             suspect: None,
         };
-        let committed: Arc<dyn CommittedState> = Arc::new(GroupCommittedState {
+        let committed: Arc<dyn CommittedState> = Arc::new(StoredState {
             store: Arc::clone(&self.store),
             group: self.settings.name.clone(),
         });
@@ -838,26 +838,5 @@ fn crash_report() -> Report {
         )),
         emits: Vec::new(),
         usage: Usage::default(),
-    }
-}
-
-struct GroupCommittedState {
-    store: Arc<dyn Store>,
-    group: GroupName,
-}
-
-#[async_trait]
-impl CommittedState for GroupCommittedState {
-    async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.state_get(&self.group, scope, key).await
-    }
-
-    async fn keys(
-        &self,
-        scope: &str,
-        prefix: &str,
-        limit: usize,
-    ) -> Result<Vec<String>, StoreError> {
-        self.store.state_keys(&self.group, scope, prefix, limit).await
     }
 }

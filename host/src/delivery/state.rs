@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::store::{StateWrite, StoreError};
+use crate::event::GroupName;
+use crate::store::{StateWrite, Store, StoreError};
 
 /// Where committed state is read from.
 #[async_trait]
@@ -25,6 +26,30 @@ pub trait CommittedState: Send + Sync + 'static {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<String>, StoreError>;
+}
+
+/// The committed state of one group, as a store has it.
+pub struct StoredState {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The group.
+    pub group: GroupName,
+}
+
+#[async_trait]
+impl CommittedState for StoredState {
+    async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.state_get(&self.group, scope, key).await
+    }
+
+    async fn keys(
+        &self,
+        scope: &str,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        self.store.state_keys(&self.group, scope, prefix, limit).await
+    }
 }
 
 /// No committed state at all.

@@ -9,7 +9,6 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
@@ -17,7 +16,8 @@ use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wit_component::ComponentEncoder;
 
-use super::load_error::LoadReason;
+use super::load_error::{LoadError, LoadReason};
+use crate::digest::Digest;
 
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +39,21 @@ impl Source {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Bytes { name, .. } => name.clone(),
+        }
+    }
+}
+
+impl Source {
+    /// Reads a file, of at most `limit` bytes, so that what is loaded and what is
+    /// kept of it are the same whatever becomes of the file.
+    ///
+    /// # Errors
+    /// When it is no file that can be read, or larger.
+    pub fn into_bytes(self, limit: u64) -> Result<Vec<u8>, LoadError> {
+        match self {
+            Self::File(path) => read_file(&path, limit)
+                .map_err(|reason| LoadError { origin: path.display().to_string(), reason }),
+            Self::Bytes { bytes, .. } => Ok(bytes),
         }
     }
 }
@@ -123,7 +138,7 @@ fn recognise(given: &[u8]) -> Result<Binary, LoadReason> {
     if Engine::detect_precompiled(given).is_some() {
         return Err(LoadReason::Precompiled);
     }
-    let digest = digest(given);
+    let digest = Digest::of(given).to_string();
     let parsed;
     let wasm = if is_text(given) {
         parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
@@ -133,16 +148,6 @@ fn recognise(given: &[u8]) -> Result<Binary, LoadReason> {
     };
     let (form, component) = component(wasm)?;
     Ok(Binary { digest, size: given.len() as u64, form, component })
-}
-
-fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::from("sha256:");
-    for byte in Sha256::digest(bytes) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// WebAssembly text begins with a parenthesis or a comment, both of which rule

@@ -18,11 +18,13 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession,
-    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
+    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader,
+    Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
+    StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
 };
-use crate::event::{Epoch, Event, GroupName, LogEvent, Position, Tenant};
+use crate::digest::Digest;
+use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
 
 /// An operation of [`Store`] or [`LockSession`] that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,6 +60,11 @@ pub enum Operation {
     Replay,
     ReplaySome,
     Discard,
+    Deploy,
+    Rollback,
+    Versions,
+    Deployed,
+    Component,
 }
 
 impl Operation {
@@ -78,6 +85,9 @@ impl Operation {
                 | Self::DeadLetters
                 | Self::DeadLetterIds
                 | Self::DeadLetter
+                | Self::Versions
+                | Self::Deployed
+                | Self::Component
         )
     }
 }
@@ -133,6 +143,9 @@ struct Log {
     dead_letters: BTreeMap<i64, DeadLetter>,
     last_dead_letter: i64,
     state: BTreeMap<(GroupName, String, String), Vec<u8>>,
+    components: HashMap<Digest, Vec<u8>>,
+    /// In the order of their numbers, which begin with 1 and have no gaps.
+    deployments: BTreeMap<(Tenant, HandlerName), Vec<Version>>,
     locks: HashMap<GroupName, u64>,
     last_session: u64,
     severed: HashSet<u64>,
@@ -498,6 +511,64 @@ impl Log {
         let position = self.append(&letter.tenant, Some(letter.group.clone()), event);
         Ok(Replayed { id, group: letter.group, position })
     }
+
+    fn deploy(&mut self, new: NewVersion<'_>) -> Deployment {
+        let digest = Digest::of(new.component);
+        self.components.insert(digest.clone(), new.component.to_vec());
+        let of_handler = (new.tenant.clone(), new.handler.clone());
+        let versions = self.deployments.entry(of_handler).or_default();
+        if let Some(active) = active_of(versions) {
+            if active.digest == digest {
+                return Deployment::WasActive(active.clone());
+            }
+            active.state = VersionState::Previous;
+        }
+        let version = Version {
+            version: VersionNumber(i64::try_from(versions.len()).unwrap_or(i64::MAX) + 1),
+            digest,
+            bytes: new.component.len() as u64,
+            deployed_at: microseconds(Timestamp::now()),
+            deployed_by: new.deployed_by.to_owned(),
+            state: VersionState::Active,
+        };
+        versions.push(version.clone());
+        Deployment::Activated(version)
+    }
+
+    fn rollback(
+        &mut self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        let versions = self.deployments.get_mut(&(tenant.clone(), handler.clone()));
+        let versions = versions.ok_or_else(|| refusals::nothing_deployed(handler))?;
+        let active = active_of(versions).ok_or_else(|| refusals::nothing_deployed(handler))?;
+        let current = active.version;
+        if let Some(from) = from
+            && from != current
+        {
+            return Err(refusals::other_version_active(handler, from, current));
+        }
+        let before = versions.iter().rposition(|v| v.state == VersionState::Previous);
+        let before = before.ok_or_else(|| refusals::no_version_before(handler, current))?;
+        if let Some(active) = active_of(versions) {
+            active.state = VersionState::RolledBack;
+        }
+        versions[before].state = VersionState::Active;
+        Ok(versions[before].clone())
+    }
+
+    fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let mut of_tenant = self.deployments.iter().filter(|((owner, _), _)| owner == tenant);
+        let is_theirs = of_tenant.any(|(_, versions)| versions.iter().any(|v| v.digest == *digest));
+        let bytes = self.components.get(digest).filter(|_| is_theirs).cloned();
+        bytes.ok_or_else(|| refusals::no_component(digest))
+    }
+}
+
+fn active_of(versions: &mut [Version]) -> Option<&mut Version> {
+    versions.iter_mut().find(|version| version.state == VersionState::Active)
 }
 
 #[async_trait]
@@ -897,6 +968,51 @@ impl Store for MemoryStore {
             log.dead_letters.remove(&id.0).map(|_| ()).ok_or_else(|| refusals::no_dead_letter(id))
         })
         .await
+    }
+
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
+        self.call(Operation::Deploy, |log| Ok(log.deploy(new))).await
+    }
+
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        self.call(Operation::Rollback, |log| log.rollback(tenant, handler, from)).await
+    }
+
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError> {
+        self.call(Operation::Versions, |log| {
+            let versions = log.deployments.get(&(tenant.clone(), handler.clone()));
+            Ok(versions.into_iter().flatten().rev().cloned().collect())
+        })
+        .await
+    }
+
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
+        self.call(Operation::Deployed, |log| {
+            let active = log.deployments.iter().flat_map(|((tenant, handler), versions)| {
+                let active = versions.iter().filter(|v| v.state == VersionState::Active);
+                active.map(|version| Deployed {
+                    tenant: tenant.clone(),
+                    handler: handler.clone(),
+                    version: version.version,
+                    digest: version.digest.clone(),
+                })
+            });
+            Ok(active.collect())
+        })
+        .await
+    }
+
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        self.call(Operation::Component, |log| log.component(tenant, digest)).await
     }
 }
 

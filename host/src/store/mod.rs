@@ -9,8 +9,11 @@
 //! - a settlement commits whole or not at all, only under the group's current
 //!   epoch, and only as the one after the group's last;
 //! - nothing at or below the safe position can appear in the log any more;
-//! - a dead letter is replayed or discarded once, whoever asks at once.
+//! - a dead letter is replayed or discarded once, whoever asks at once;
+//! - of a handler's versions one is active from the first deployment on, its
+//!   component is there, whole, and no other tenant's.
 
+mod deployment;
 pub mod lock_key;
 #[cfg(test)]
 pub mod memory;
@@ -29,8 +32,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::event::{Attempt, Epoch, Event, GroupName, LogEvent, Position, Tenant};
+use crate::digest::Digest;
+use crate::event::{Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
+
+pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
 
 /// What a store can answer instead of doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +64,8 @@ pub enum Missing {
     Group(GroupName),
     /// A dead letter; also one that somebody else replays at this moment.
     DeadLetter(DeadLetterId),
+    /// A component; also one that is another tenant's alone.
+    Component(Digest),
 }
 
 impl fmt::Display for Missing {
@@ -65,6 +73,7 @@ impl fmt::Display for Missing {
         match self {
             Self::Group(name) => write!(f, "group `{name}`"),
             Self::DeadLetter(id) => write!(f, "dead letter {id}"),
+            Self::Component(digest) => write!(f, "component {digest}"),
         }
     }
 }
@@ -812,4 +821,44 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes a dead letter for good.
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError>;
+
+    /// Keeps a component and makes it the active version of a handler, in one
+    /// transaction. Of two at once one comes after the other. What is active
+    /// already is not deployed again, so that one whose outcome is unknown can
+    /// be repeated.
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError>;
+
+    /// Makes the version before the active one active again, and gives it: the
+    /// latest that was not rolled back itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when there is none, when nothing is deployed, and
+    /// when `from` is given and is not the active version.
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError>;
+
+    /// Every version of a handler, the newest first; none if nothing is
+    /// deployed.
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError>;
+
+    /// What is active, of every handler of every tenant, by tenant and handler,
+    /// in one cheap query.
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError>;
+
+    /// The bytes of a component that was once deployed for one of the tenant's
+    /// handlers. They are those of the digest.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] also for what was deployed for other tenants
+    /// alone; [`StoreError::Unusable`] when what is stored is not what was
+    /// deployed.
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError>;
 }

@@ -1,7 +1,8 @@
 //! What every store refuses, in the same words.
 
-use super::{DeadLetterId, GroupSettings, Leader, Missing, StoreError};
-use crate::event::{GroupName, Position, Tenant};
+use super::{DeadLetterId, GroupSettings, Leader, Missing, StoreError, VersionNumber};
+use crate::digest::Digest;
+use crate::event::{GroupName, HandlerName, Position, Tenant};
 
 /// The group belongs to somebody else.
 pub(super) fn other_tenant(settings: &GroupSettings, owner: &Tenant) -> StoreError {
@@ -62,4 +63,41 @@ pub(super) fn no_group(name: &GroupName) -> StoreError {
 /// No such dead letter, or somebody else has it.
 pub(super) fn no_dead_letter(id: DeadLetterId) -> StoreError {
     StoreError::NotFound(Missing::DeadLetter(id))
+}
+
+/// No such component, or none of this tenant's.
+pub(super) fn no_component(digest: &Digest) -> StoreError {
+    StoreError::NotFound(Missing::Component(digest.clone()))
+}
+
+/// A component is not what it was when it was deployed.
+pub(super) fn damaged(digest: &Digest, found: &Digest) -> StoreError {
+    StoreError::Unusable(format!(
+        "what the database keeps as component {digest} is damaged (it is {found}): deploy the same file again to put it right"
+    ))
+}
+
+/// There is nothing to go back from.
+pub(super) fn nothing_deployed(handler: &HandlerName) -> StoreError {
+    StoreError::Refused(format!(
+        "nothing is deployed for handler `{handler}`: `host deploy {handler} FILE` does that"
+    ))
+}
+
+/// There is nothing to go back to.
+pub(super) fn no_version_before(handler: &HandlerName, active: VersionNumber) -> StoreError {
+    StoreError::Refused(format!(
+        "handler `{handler}` has no version before version {active} to go back to: deploy another with `host deploy {handler} FILE`"
+    ))
+}
+
+/// Somebody else deployed, or rolled back, meanwhile.
+pub(super) fn other_version_active(
+    handler: &HandlerName,
+    from: VersionNumber,
+    active: VersionNumber,
+) -> StoreError {
+    StoreError::Refused(format!(
+        "handler `{handler}` runs version {active}, not version {from}: nothing was rolled back"
+    ))
 }

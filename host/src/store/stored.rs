@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{GroupState, StoreError, Subscription};
-use crate::event::{ExtensionValue, GroupName, Tenant};
+use super::{GroupState, StoreError, Subscription, VersionState};
+use crate::digest::Digest;
+use crate::event::{ExtensionValue, GroupName, HandlerName, Tenant};
 
 /// A group's name.
 pub(super) fn group_name(name: &str) -> Result<GroupName, StoreError> {
@@ -20,6 +21,36 @@ pub(super) fn group_name(name: &str) -> Result<GroupName, StoreError> {
 /// A tenant.
 pub(super) fn tenant(tenant: &str) -> Result<Tenant, StoreError> {
     tenant.parse::<Tenant>().map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// A handler's name.
+pub(super) fn handler_name(name: &str) -> Result<HandlerName, StoreError> {
+    name.parse::<HandlerName>().map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// A component's digest.
+pub(super) fn digest(digest: &str) -> Result<Digest, StoreError> {
+    digest
+        .parse::<Digest>()
+        .map_err(|error| StoreError::Unusable(format!("a stored digest is none: {error}")))
+}
+
+/// A component's size in bytes.
+pub(super) fn size(bytes: i64) -> Result<u64, StoreError> {
+    u64::try_from(bytes)
+        .map_err(|_| StoreError::Unusable(format!("a component of {bytes} bytes is stored")))
+}
+
+/// The form that [`VersionState::as_str`] gives.
+pub(super) fn version_state(state: &str) -> Result<VersionState, StoreError> {
+    match state {
+        "active" => Ok(VersionState::Active),
+        "previous" => Ok(VersionState::Previous),
+        "rolled-back" => Ok(VersionState::RolledBack),
+        other => Err(StoreError::Unusable(format!(
+            "`{other}` is not a state of a deployed version that this version of host knows"
+        ))),
+    }
 }
 
 /// The form that [`GroupState::as_str`] gives.
@@ -125,5 +156,9 @@ mod tests {
             assert_eq!(group_state(state.as_str()).unwrap(), state);
         }
         group_state("Running").unwrap_err();
+        for state in [VersionState::Active, VersionState::Previous, VersionState::RolledBack] {
+            assert_eq!(version_state(state.as_str()).unwrap(), state);
+        }
+        version_state("rolled back").unwrap_err();
     }
 }

@@ -11,6 +11,7 @@
 #![allow(missing_docs, reason = "a promise is its own documentation")]
 
 pub mod dead_letters;
+pub mod deployments;
 pub mod fetching;
 pub mod groups;
 pub mod leadership;
@@ -117,6 +118,16 @@ macro_rules! store_suite {
                 a_dead_letter_is_discarded_once
                 the_number_of_a_dead_letter_is_never_used_again
             }
+            deployments {
+                a_component_comes_back_as_it_was_deployed
+                versions_count_up_and_the_newest_is_active
+                what_is_active_is_not_deployed_again
+                a_rollback_never_goes_to_what_was_rolled_back
+                a_rollback_that_has_nowhere_to_go_changes_nothing
+                a_tenant_sees_nothing_of_anothers_components
+                of_deployments_at_once_each_is_a_version
+                deployments_and_rollbacks_at_once_leave_one_version_active
+            }
         }
     };
     (@tests $database:expr => $($module:ident { $($promise:ident)* })*) => {
@@ -136,6 +147,7 @@ mod tests {
         let list = include_str!("suite.rs");
         for source in [
             include_str!("suite/dead_letters.rs"),
+            include_str!("suite/deployments.rs"),
             include_str!("suite/fetching.rs"),
             include_str!("suite/groups.rs"),
             include_str!("suite/leadership.rs"),

@@ -12,7 +12,7 @@ use super::restart_delay;
 use crate::delivery::group::{Control, End, GroupLoop, LAST_ANSWER, Signals};
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::{Lease, Locks};
-use crate::store::{self, HostIdentity, Store, StoreError};
+use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
 
 /// How long a host that began an attempt and lost its lock is given to show that
 /// it lives: a few of its heartbeats, on a new session.
@@ -27,6 +27,8 @@ pub(super) struct Version {
     pub(super) registration: store::GroupSettings,
     /// How it is run.
     pub(super) group: GroupLoop,
+    /// The version of the handler, if it is deployed.
+    pub(super) deployed: Option<Deployed>,
     /// Another version is to take over.
     pub(super) replaced: CancellationToken,
 }
@@ -148,17 +150,21 @@ impl GroupTask {
                             "another version takes over"
                         );
                         let outgoing = std::mem::replace(&mut version, Arc::clone(&next));
-                        if !led.is_unproven() {
-                            before = Some(outgoing);
-                        }
                         wanted = next;
-                        version.group.take_over(&mut led);
+                        if version.group.handler.digest() == outgoing.group.handler.digest() {
+                            version.group.take_back(&mut led);
+                        } else {
+                            if !led.is_unproven() {
+                                before = Some(outgoing);
+                            }
+                            version.group.take_over(&mut led);
+                        }
                     }
                     End::RolledBack => {
                         // Only a version that took over from one is rolled back.
                         let Some(good) = before.take() else { break };
                         let bad = std::mem::replace(&mut version, good);
-                        self.roll_back(bad, &version);
+                        self.roll_back(bad, &version).await;
                         version.group.take_back(&mut led);
                     }
                     End::Stopped | End::Superseded | End::Lost => break,
@@ -201,13 +207,25 @@ impl GroupTask {
         }
     }
 
-    fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>) {
+    async fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>) {
         info!(
             group = %self.name,
             handler = good.group.handler.digest(),
             before = bad.group.handler.digest(),
             "rolled back"
         );
+        if let Some(Deployed { tenant, handler, version, .. }) = &bad.deployed {
+            // For all hosts, also for those that start later. Where somebody else
+            // was faster, or the database is away, this host goes on all the same.
+            match self.store.rollback(tenant, handler, Some(*version)).await {
+                Ok(active) => {
+                    info!(%handler, from = %version, to = %active.version, "the deployment is rolled back");
+                }
+                Err(why) => {
+                    warn!(%handler, from = %version, "the deployment is not rolled back: {why}")
+                }
+            }
+        }
         *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use tokio::sync::watch;

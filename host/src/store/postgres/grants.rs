@@ -5,7 +5,7 @@
 pub enum Purpose {
     /// It publishes events, and sees nothing.
     Publisher,
-    /// It looks at everything, moves cursors, and replays dead letters.
+    /// It looks at everything, moves cursors, replays dead letters, and deploys.
     Operator,
     /// It runs handlers. It does not migrate: that is for the owner.
     Host,
@@ -31,6 +31,11 @@ const OPERATOR: &[&str] = &[
     "DELETE, UPDATE (id) ON event_host.dead_letters",
     "DELETE ON event_host.state",
     "INSERT, UPDATE ON event_host.home",
+    // The table sees to it that no bytes stand under a digest that is not theirs;
+    // to put damaged ones right takes an update.
+    "INSERT, UPDATE (size, bytes) ON event_host.components",
+    // What was once deployed keeps its number, digest and author.
+    "INSERT, UPDATE (state) ON event_host.deployments",
 ];
 
 const HOST: &[&str] = &[
@@ -44,6 +49,8 @@ const HOST: &[&str] = &[
     "INSERT, UPDATE, DELETE ON event_host.state",
     "INSERT, UPDATE, DELETE ON event_host.hosts",
     "INSERT ON event_host.home",
+    // To go back to a version that was deployed, and not to deploy any.
+    "UPDATE (state) ON event_host.deployments",
 ];
 
 /// The statements that give `role` what it needs for a purpose, and nothing

@@ -14,6 +14,7 @@
 mod columns;
 mod connection;
 mod dead_letters;
+mod deployments;
 mod error;
 mod grants;
 mod groups;
@@ -40,11 +41,13 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogHolder,
-    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
+    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
+    LockSession, LogHolder, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
+    StoreError, Version, VersionNumber, deployment,
 };
-use crate::event::{Epoch, Event, GroupName, Position, Tenant};
+use crate::digest::Digest;
+use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
 use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_patiently};
 use error::Broken;
 use horizon::Horizon;
@@ -409,6 +412,45 @@ impl Store for PostgresStore {
         on_shared_patiently!(self.connections, "discard a dead letter", DEADLINE, |c| {
             dead_letters::discard(c, id)
         })
+    }
+
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
+        let digest = Digest::of(new.component);
+        on_shared_patiently!(self.connections, "deploy a component", LONG_DEADLINE, |c| {
+            deployments::deploy(c, new, &digest)
+        })
+    }
+
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        on_shared_patiently!(self.connections, "roll a handler back", DEADLINE, |c| {
+            deployments::rollback(c, tenant, handler, from)
+        })
+    }
+
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError> {
+        on_shared!(self.connections, "list the versions of a handler", |c| {
+            deployments::versions(c, tenant, handler)
+        })
+    }
+
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
+        on_watch!(self, "see what is deployed", |c, _watch| deployments::deployed(c))
+    }
+
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let bytes = on_shared!(self.connections, "read a component", LONG_DEADLINE, |c| {
+            deployments::component(c, tenant, digest)
+        })?;
+        deployment::intact(digest, bytes).await
     }
 }
 

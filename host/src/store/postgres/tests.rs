@@ -2,6 +2,7 @@
 //! real server and sessions that are held at known points.
 
 mod connections;
+mod deployments;
 mod errors;
 mod guards;
 mod locks;

@@ -12,6 +12,7 @@
 mod columns;
 mod connection;
 mod dead_letters;
+mod deployments;
 mod error;
 mod groups;
 mod locks;
@@ -29,11 +30,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus,
-    Replayed, Settled, Settlement, Start, Store, StoreError, refusals,
+    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
+    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
+    LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store, StoreError,
+    Version, VersionNumber, deployment, refusals,
 };
-use crate::event::{Epoch, Event, GroupName, Position, Tenant};
+use crate::digest::Digest;
+use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
 use connection::{Connections, DEADLINE, LONG_DEADLINE, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
@@ -283,5 +286,44 @@ impl Store for SqliteStore {
 
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
         on_writer!(self.connections, "discard a dead letter", |c| dead_letters::discard(c, id))
+    }
+
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
+        let digest = Digest::of(new.component);
+        on_writer!(self.connections, "deploy a component", |c| {
+            deployments::deploy(c, new, &digest)
+        })
+    }
+
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        on_writer!(self.connections, "roll a handler back", |c| {
+            deployments::rollback(c, tenant, handler, from)
+        })
+    }
+
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError> {
+        on_reader!(self.connections, "list the versions of a handler", |c| {
+            deployments::versions(c, tenant, handler)
+        })
+    }
+
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
+        on_reader!(self.connections, "see what is deployed", |c| deployments::deployed(c))
+    }
+
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let bytes = on_reader!(self.connections, "read a component", |c| {
+            deployments::component(c, tenant, digest)
+        })?;
+        deployment::intact(digest, bytes).await
     }
 }

@@ -3,6 +3,7 @@
 mod children;
 mod clients;
 mod crashes;
+mod deployments;
 mod floor;
 mod opening;
 

@@ -9,11 +9,12 @@ use super::{
     PostgresDatabase, PostgresStore, dead, first_settlement, group, host, led, publish, run, seen,
     session_at, settings, store_at, try_to_run, types, until,
 };
-use crate::event::{Attempt, Epoch, Position};
+use crate::digest::Digest;
+use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, GroupState, Head, LockSession, LogHolder, Settled, Settlement, Start,
-    StateWrite, Store,
+    DeadLetterFilter, Deployment, GroupState, Head, LockSession, LogHolder, NewVersion, Settled,
+    Settlement, Start, StateWrite, Store, StoreError,
 };
 
 /// A role that may log in and has been granted something.
@@ -63,6 +64,12 @@ async fn code(session: &mut PgConnection, sql: &str) -> String {
     error.as_database_error().unwrap().code().unwrap().into_owned()
 }
 
+async fn deploy(store: &PostgresStore, component: &[u8]) -> Result<Deployment, StoreError> {
+    let (tenant, handler) = (Tenant::none(), "h".parse().unwrap());
+    let deployed_by = "ada@here";
+    store.deploy(NewVersion { tenant: &tenant, handler: &handler, component, deployed_by }).await
+}
+
 const FORBIDDEN: &str = "42501";
 
 #[tokio::test]
@@ -105,6 +112,8 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "SELECT * FROM event_host.state",
             "SELECT * FROM event_host.hosts",
             "SELECT * FROM event_host.home",
+            "SELECT * FROM event_host.components",
+            "SELECT * FROM event_host.deployments",
             "SELECT * FROM event_host.migrations",
             "CREATE TABLE event_host.mine (id int)",
             "ALTER TABLE event_host.events DISABLE TRIGGER ALL",
@@ -227,6 +236,14 @@ async fn an_operator_can_do_all_that_the_commands_do() {
         assert_eq!(replayed.len(), 1);
         store.discard(ids[2]).await.unwrap();
         publish(&store, "by hand").await;
+        for component in [&b"one"[..], b"two", b"two"] {
+            deploy(&store, component).await.unwrap();
+        }
+        let (tenant, handler) = (Tenant::none(), "h".parse().unwrap());
+        store.rollback(&tenant, &handler, None).await.unwrap();
+        assert_eq!(store.versions(&tenant, &handler).await.unwrap().len(), 2);
+        assert_eq!(store.deployed().await.unwrap().len(), 1);
+        store.component(&tenant, &Digest::of(b"two")).await.unwrap();
         assert_eq!(store.adopt().await.unwrap().groups, []);
 
         let error = store.remove_group(&name, true).await.unwrap_err();
@@ -251,6 +268,11 @@ async fn an_operator_can_do_all_that_the_commands_do() {
             "UPDATE event_host.state SET value = ''",
             "DELETE FROM event_host.hosts",
             "DELETE FROM event_host.home",
+            "UPDATE event_host.components SET digest = 'x'",
+            "DELETE FROM event_host.components",
+            "UPDATE event_host.deployments SET digest = 'x'",
+            "UPDATE event_host.deployments SET deployed_by = 'x'",
+            "DELETE FROM event_host.deployments",
             "UPDATE event_host.migrations SET version = 7",
             "CREATE TABLE event_host.mine (id int)",
         ] {
@@ -358,6 +380,18 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         store.end_leadership(&name, Epoch(1)).await.unwrap();
         session.unlock(&name).await.unwrap();
 
+        let owner = database.store();
+        for component in [&b"one"[..], b"two"] {
+            deploy(&owner, component).await.unwrap();
+        }
+        let (tenant, handler) = (Tenant::none(), "h".parse().unwrap());
+        assert_eq!(store.deployed().await.unwrap().len(), 1);
+        assert_eq!(store.versions(&tenant, &handler).await.unwrap().len(), 2);
+        store.component(&tenant, &Digest::of(b"two")).await.unwrap();
+        store.rollback(&tenant, &handler, None).await.unwrap();
+        let error = deploy(&store, b"three").await.unwrap_err();
+        super::says(&error, &["this role may not do that", "host grants"]);
+
         let mut raw = role.session().await;
         for sql in [
             "UPDATE event_host.events SET type = 'x'",
@@ -367,6 +401,11 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
             "DELETE FROM event_host.dead_letters",
             "DELETE FROM event_host.consumer_groups",
             "UPDATE event_host.home SET system_identifier = 1",
+            "INSERT INTO event_host.components SELECT * FROM event_host.components",
+            "UPDATE event_host.components SET bytes = ''",
+            "INSERT INTO event_host.deployments SELECT * FROM event_host.deployments",
+            "UPDATE event_host.deployments SET digest = 'x'",
+            "DELETE FROM event_host.deployments",
             "DELETE FROM event_host.migrations",
             "CREATE TABLE event_host.mine (id int)",
         ] {

@@ -1,0 +1,113 @@
+//! Components that reach the hosts through the database: the versions of a
+//! handler, of which one is active.
+//!
+//! A component is stored once, by its digest, whoever deploys it; a tenant
+//! reaches those alone that were deployed for it.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{StoreError, refusals};
+use crate::digest::Digest;
+use crate::event::{HandlerName, Tenant};
+
+/// The number of a version: 1 for a handler's first deployment, and one more
+/// with each further one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct VersionNumber(pub i64);
+
+impl fmt::Display for VersionNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What is to be deployed.
+#[derive(Debug, Clone, Copy)]
+pub struct NewVersion<'a> {
+    /// Whose handler.
+    pub tenant: &'a Tenant,
+    /// Which.
+    pub handler: &'a HandlerName,
+    /// The component's file, as it is.
+    pub component: &'a [u8],
+    /// By whom, in a form that people know: `user@machine`.
+    pub deployed_by: &'a str,
+}
+
+/// What a deployment did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deployment {
+    /// This version is new, and active.
+    Activated(Version),
+    /// This version was active already, with the same bytes. Nothing changed.
+    WasActive(Version),
+}
+
+/// A version of a handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Version {
+    /// Its number.
+    pub version: VersionNumber,
+    /// Its component.
+    pub digest: Digest,
+    /// The component's size in bytes.
+    pub bytes: u64,
+    /// When it was deployed.
+    pub deployed_at: Timestamp,
+    /// By whom.
+    pub deployed_by: String,
+    /// Whether it runs.
+    pub state: VersionState,
+}
+
+/// Whether a version runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VersionState {
+    /// It is what the hosts run.
+    Active,
+    /// A later one was deployed. A rollback goes to the latest of these.
+    Previous,
+    /// It was rolled back, and no rollback goes to it.
+    RolledBack,
+}
+
+impl VersionState {
+    /// The stored form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Previous => "previous",
+            Self::RolledBack => "rolled-back",
+        }
+    }
+}
+
+/// What is active for one handler: the little that a running host watches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployed {
+    /// Whose handler.
+    pub tenant: Tenant,
+    /// Which.
+    pub handler: HandlerName,
+    /// The version that is active.
+    pub version: VersionNumber,
+    /// Its component; [`Store::component`](super::Store::component) gives the
+    /// bytes.
+    pub digest: Digest,
+}
+
+/// Refuses bytes that are not those of the digest: they would run under a name
+/// that is not theirs.
+pub(super) async fn intact(digest: &Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let hashing = tokio::task::spawn_blocking(move || (Digest::of(&bytes), bytes));
+    let (found, bytes) = hashing
+        .await
+        .map_err(|why| StoreError::Unavailable(format!("the digest was not computed: {why}")))?;
+    if found == *digest { Ok(bytes) } else { Err(refusals::damaged(digest, &found)) }
+}
