@@ -20,6 +20,7 @@ use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
+use crate::delivery::permits::Permits;
 use crate::event::GroupName;
 use crate::sandbox::Sandbox;
 use crate::supervisor::{Change, Group};
@@ -37,6 +38,8 @@ pub(super) struct Reloader {
     pub(super) config: Config,
     /// What runs, by the name of the handler.
     pub(super) running: BTreeMap<String, Loaded>,
+    /// What bounds the handlers together.
+    pub(super) permits: Arc<Permits>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
 }
@@ -122,6 +125,7 @@ impl Reloader {
                 },
             }
         }
+        bound(&self.permits, &config);
         self.config = config;
         drop_displaced(&mut wanted, &self.running);
         let unchanged = wanted.len() == self.running.len()
@@ -194,6 +198,12 @@ impl Reloader {
             warn!("`{setting}` changed: that takes a restart of the host");
         }
     }
+}
+
+/// Sets what the settings say of all handlers and of each tenant's.
+pub(super) fn bound(permits: &Permits, config: &Config) {
+    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
+    permits.configure(config.concurrency, tenants);
 }
 
 /// Whether one loaded component serves both settings.

@@ -16,6 +16,7 @@ use super::watch::Watch;
 use super::{Global, database, loading};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
+use crate::delivery::permits::Permits;
 use crate::sandbox::{EngineSettings, Sandbox};
 use crate::store::HostIdentity;
 use crate::supervisor::Supervisor;
@@ -75,10 +76,13 @@ impl Run {
             database = %config.database,
             "starting"
         );
+        let permits = Arc::new(Permits::default());
+        reload::bound(&permits, &config);
         let supervisor = Supervisor {
             store,
             host,
             clock: Arc::new(SystemClock),
+            permits: Arc::clone(&permits),
             groups: handlers.iter().map(reload::group).collect(),
             grace: config.grace,
             drain: self.drain,
@@ -86,7 +90,7 @@ impl Run {
         let (changes, to_follow) = mpsc::channel(1);
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let reloader = Reloader { path, overrides, sandbox, config, running, changes };
+        let reloader = Reloader { path, overrides, sandbox, config, running, permits, changes };
         let reloading = reloader.run(Triggers { hangup, files }, stop.clone());
         let (result, ()) = tokio::join!(supervisor.run_and_follow(stop, to_follow), reloading);
         result?;

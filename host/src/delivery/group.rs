@@ -31,6 +31,7 @@ use trouble::{Doing, Trouble};
 use super::backoff::RetryPolicy;
 use super::breaker::{Breaker, BreakerSettings, OnTrip, Verdict};
 use super::clock::Clock;
+use super::permits::{Permit, Share};
 use super::settlement::{Circumstances, Next, OpenBatch};
 use super::state::{BatchState, CommittedState};
 use super::{Call, Handler, Outcome, Report, Usage, Worker};
@@ -118,6 +119,8 @@ pub struct GroupLoop {
     /// may be killing the process handles an event at any time, so that a crash
     /// is not counted against all that were under way.
     pub suspects: Arc<Semaphore>,
+    /// The group's share of the host: an attempt needs a permit.
+    pub share: Share,
     /// Told when a settlement published events.
     pub published: Arc<Notify>,
     /// A cursor that only passed events of others is committed this often.
@@ -314,10 +317,15 @@ impl GroupLoop {
             match fetched {
                 Ok(fetched) => {
                     led.trouble.over(&self.settings.name, Doing::Read);
-                    if !fetched.events.is_empty() && !self.begin(led, signals).await? {
+                    let mut permit = self.share.permit();
+                    if !fetched.events.is_empty()
+                        && (!signals.let_begin(led.epoch, permit.ready(None)).await
+                            || !self.begin(led, signals).await?)
+                    {
                         continue;
                     }
-                    let worked = self.work(led, &fetched, signals).await?;
+                    let worked = self.work(led, &fetched, &mut permit, signals).await?;
+                    self.end_batch(led, permit);
                     self.finish(led, worked, signals).await?;
                 }
                 Err(error) => {
@@ -393,6 +401,7 @@ impl GroupLoop {
         &self,
         led: &mut Led,
         fetched: &Fetched,
+        permit: &mut Permit,
         signals: &Signals,
     ) -> Result<Worked, End> {
         let mut worked = Worked {
@@ -420,6 +429,14 @@ impl GroupLoop {
             {
                 all = false;
                 break;
+            }
+            if !permit.is_ready() {
+                // What is done is not held up for longer than a batch may last.
+                let until = (worked.done > 0).then(|| started + self.settings.batch.max_time);
+                if !signals.let_begin(led.epoch, permit.ready(until)).await {
+                    all = false;
+                    break;
+                }
             }
             let attempt = worked.open.attempt_of(event);
             let state = worked.state.attempt(Arc::clone(&committed));
@@ -450,7 +467,7 @@ impl GroupLoop {
                 };
                 tokio::select! {
                     biased;
-                    report = led.worker.attempt(call).instrument(span) => report,
+                    report = permit.run(led.worker.attempt(call).instrument(span)) => report,
                     interrupt = interrupts.next() => {
                         led.worker = self.handler.worker();
                         if interrupt == Interrupt::Lost {
@@ -513,6 +530,16 @@ impl GroupLoop {
             worked.open.pass(fetched.scanned_to);
         }
         Ok(worked)
+    }
+
+    /// Ends the life of the batch's instance before its memory is given back.
+    fn end_batch(&self, led: &mut Led, permit: Permit) {
+        led.worker.end_batch();
+        if permit.holds_memory() {
+            // One that outlives its batch would outlive its memory.
+            led.worker = self.handler.worker();
+        }
+        drop(permit);
     }
 
     /// Before an event that may kill the process: waits for the one permit and
@@ -578,7 +605,6 @@ impl GroupLoop {
         worked: Worked,
         signals: &mut Signals,
     ) -> Result<(), End> {
-        led.worker.end_batch();
         let Worked { open, state, done, not_run, verdict, trip, suspect, .. } = worked;
         // A mark must not outlive its attempt: the next crash would count it.
         if !led.marked && open.only_passes(done) && led.last_commit.elapsed() < self.pass_interval {

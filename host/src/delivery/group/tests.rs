@@ -12,12 +12,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::delivery::permits::{Ceilings, Demand, Permits};
 use crate::event::Event;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{Cursor, DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// Long against every poll.
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// The time of day, moving with tokio's paused clock.
 struct PausedClock {
@@ -127,6 +131,7 @@ struct Rig {
     store: MemoryStore,
     handler: Shared,
     retry: RetryPolicy,
+    permits: Arc<Permits>,
     /// How long the lock of a leadership is proved.
     proved: Duration,
     began: Instant,
@@ -168,6 +173,7 @@ impl Rig {
             store,
             handler: Shared::new(script),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
+            permits: Arc::default(),
             proved: 365 * DAY,
             began: Instant::now(),
         };
@@ -215,6 +221,7 @@ impl Rig {
             handler: Arc::new(self.handler.clone()),
             clock: Arc::new(PausedClock { began: self.began }),
             suspects: Arc::new(Semaphore::new(1)),
+            share: self.permits.share(&Tenant::none(), demand()),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
         };
@@ -342,6 +349,10 @@ impl Rig {
         let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
         letters.into_iter().map(|d| (d.event.position.0, d.attempts, d.failure.kind)).collect()
     }
+}
+
+fn demand() -> Demand {
+    Demand { concurrency: 1, memory_bytes: 64 << 20 }
 }
 
 fn name() -> GroupName {
@@ -892,6 +903,57 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
     rig.settled(100).await;
     assert!(rig.calls().is_empty());
     assert!(rig.store.calls(Operation::Settle) <= 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
+    let mut rig = Rig::new(3, |_, _| Act::Succeed).await;
+    rig.permits = Arc::new(Permits::new(Some(1)));
+    let other = rig.permits.share(&"other".parse().unwrap(), demand());
+    let mut held = other.permit();
+    held.ready(None).await;
+    for (end, at_once) in [("stop", End::Stopped), ("lose", End::Lost), ("seek", End::Superseded)] {
+        let mut running = rig.start().await;
+        rig.asked(Operation::Fetch).await;
+        tokio::time::sleep(MINUTE).await;
+        match end {
+            "stop" => running.stop.cancel(),
+            "lose" => running.lost.cancel(),
+            _ => drop(rig.store.seek(&name(), Start::Earliest).await.unwrap()),
+        }
+        // The feeder tells of a seek within 5 ms.
+        let ended = tokio::time::timeout(Duration::from_millis(10), &mut running.task).await;
+        assert_eq!(ended.expect("it waits").unwrap(), at_once);
+    }
+    assert!(rig.calls().is_empty());
+    assert_eq!(rig.store.calls(Operation::BeginWork), 0, "a crash would count");
+
+    let _running = rig.start().await;
+    rig.store.pause(&name(), "test").await.unwrap();
+    tokio::time::sleep(MINUTE).await;
+    drop(held);
+    tokio::time::sleep(MINUTE).await;
+    assert!(rig.calls().is_empty(), "it is paused");
+    rig.store.resume(&name()).await.unwrap();
+    rig.settled(3).await;
+    assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(rig.permits.in_use(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
+    let rig = Rig::new(4, |_, _| Act::Succeed).await;
+    let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let began = Instant::now();
+    let _running = rig.start().await;
+    for position in 1..=4_u32 {
+        rig.settled(position.into()).await;
+        let expected = Duration::from_secs((position - 1).into());
+        let took = began.elapsed();
+        assert!(took >= expected && took < expected + Duration::from_millis(50), "{took:?}");
+    }
+    assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
 }
 
 #[derive(Debug, Clone)]
