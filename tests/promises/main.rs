@@ -20,3 +20,4 @@ mod postgres;
 mod replay;
 mod sandbox;
 mod swap;
+mod tenants;

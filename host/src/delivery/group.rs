@@ -11,6 +11,7 @@
 //! Who leads is decided elsewhere ([`crate::leadership`]); what a batch commits
 //! is decided in [`super::settlement`].
 
+mod ceilings;
 mod signals;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, info, warn};
 
+use ceilings::{Checked, KnownState, may_exceed};
 use signals::{Interrupt, Interrupts};
 use trouble::{Doing, Trouble};
 
@@ -145,6 +147,8 @@ pub struct Led {
     /// The head may be recorded as in flight.
     marked: bool,
     last_commit: Instant,
+    /// What the tenant's state comes to.
+    known_state: Option<KnownState>,
     worker: Box<dyn Worker>,
     trouble: Trouble,
     breaker: Breaker,
@@ -183,6 +187,9 @@ struct Worked {
     verdict: Option<Verdict>,
     /// Why the group trips.
     trip: Option<String>,
+    /// The next event would become a dead letter, and its tenant has no room for
+    /// one more than so many.
+    full: Option<u64>,
     /// Held until what the suspect did is settled.
     suspect: Option<OwnedSemaphorePermit>,
 }
@@ -210,6 +217,7 @@ impl GroupLoop {
             begun: false,
             marked: false,
             last_commit: Instant::now(),
+            known_state: None,
             worker: self.handler.worker(),
             trouble: Trouble::default(),
             breaker: Breaker::default(),
@@ -326,7 +334,11 @@ impl GroupLoop {
                     }
                     let worked = self.work(led, &fetched, &mut permit, signals).await?;
                     self.end_batch(led, permit);
+                    let full = worked.full;
                     self.finish(led, worked, signals).await?;
+                    if let Some(most) = full {
+                        self.pause_because_full(led, most, signals).await;
+                    }
                 }
                 Err(error) => {
                     let delay = led.trouble.met(&self.settings.name, Doing::Read, &error);
@@ -412,6 +424,7 @@ impl GroupLoop {
             not_run: None,
             verdict: None,
             trip: None,
+            full: None,
             suspect: None,
         };
         let committed: Arc<dyn CommittedState> = Arc::new(GroupCommittedState {
@@ -419,6 +432,7 @@ impl GroupLoop {
             group: self.settings.name.clone(),
         });
         let mut interrupts = Interrupts::new(signals);
+        let ceilings = self.share.ceilings();
         let started = Instant::now();
         let mut all = true;
         for event in &fetched.events {
@@ -440,7 +454,7 @@ impl GroupLoop {
             }
             let attempt = worked.open.attempt_of(event);
             let state = worked.state.attempt(Arc::clone(&committed));
-            let report = if died_in_flight(led.head.as_ref(), event) {
+            let mut report = if died_in_flight(led.head.as_ref(), event) {
                 crash_report()
             } else {
                 if led.cautious > 0 {
@@ -479,6 +493,24 @@ impl GroupLoop {
                     }
                 }
             };
+            if may_exceed(&ceilings, &state, &report) {
+                permit.rest();
+                let open = &worked.open;
+                let checked = self.within_ceilings(led, &ceilings, open, attempt, &state, report);
+                report = match interrupts.answer(checked).await {
+                    Ok(Checked::Within(report)) => report,
+                    Ok(Checked::Full(most)) => {
+                        worked.full = Some(most);
+                        all = false;
+                        break;
+                    }
+                    Err(Interrupt::Lost) => return Err(End::Lost),
+                    Err(Interrupt::Now) => {
+                        all = false;
+                        break;
+                    }
+                };
+            }
             if report.outcome == Outcome::Success {
                 worked.state.accept(&state);
                 let emitted = report.emits.iter().filter_map(|event| event.data.as_ref());

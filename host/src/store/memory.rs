@@ -58,6 +58,8 @@ pub enum Operation {
     Replay,
     ReplaySome,
     Discard,
+    TenantDeadLetters,
+    TenantStateBytes,
 }
 
 impl Operation {
@@ -78,6 +80,8 @@ impl Operation {
                 | Self::DeadLetters
                 | Self::DeadLetterIds
                 | Self::DeadLetter
+                | Self::TenantDeadLetters
+                | Self::TenantStateBytes
         )
     }
 }
@@ -895,6 +899,25 @@ impl Store for MemoryStore {
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
         self.call(Operation::Discard, |log| {
             log.dead_letters.remove(&id.0).map(|_| ()).ok_or_else(|| refusals::no_dead_letter(id))
+        })
+        .await
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantDeadLetters, |log| {
+            let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
+            Ok(i64::try_from(theirs.count()).unwrap_or(i64::MAX))
+        })
+        .await
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantStateBytes, |log| {
+            let theirs = log.state.iter().filter(|((group, ..), _)| {
+                log.groups.get(group).is_some_and(|group| group.tenant == *tenant)
+            });
+            let bytes: usize = theirs.map(|((_, _, key), value)| key.len() + value.len()).sum();
+            Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
         })
         .await
     }

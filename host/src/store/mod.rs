@@ -812,4 +812,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes a dead letter for good.
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError>;
+
+    /// How many dead letters all groups of a tenant have together.
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError>;
+
+    /// The bytes of all keys and values in the state of a tenant's groups. Reads
+    /// every one of its rows, though no large value: not to be asked for each
+    /// event.
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError>;
 }

@@ -956,6 +956,76 @@ async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
     assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
+    let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;
+    rig.retry = RetryPolicy { max_attempts: 2, ..rig.retry };
+    let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let _running = rig.start().await;
+    let paused = || async {
+        let waited = async {
+            while rig.store.group(&name()).await.unwrap().state != GroupState::Paused {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(MINUTE, waited).await.expect("never paused");
+        tokio::time::sleep(MINUTE).await;
+    };
+    for first in 1..=2 {
+        paused().await;
+        let dead: Vec<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
+        assert_eq!(dead, [first, first + 1]);
+        let (group, calls) = (rig.store.group(&name()).await.unwrap(), rig.calls());
+        assert_eq!(group.position, Position(first + 1));
+        // Its last attempt is repeated once there is room, and counts once.
+        assert_eq!(calls.last(), Some(&(first + 2, 2)));
+        assert!(group.reason.is_some_and(|why| why.contains("keeps 2 dead letters")));
+        let oldest = rig.store.dead_letter_ids(&name()).await.unwrap()[0];
+        rig.store.discard(oldest).await.unwrap();
+        rig.store.resume(&name()).await.unwrap();
+        rig.until(|_, cursor, _| cursor > Position(first + 1)).await;
+    }
+    assert!(rig.dead().await.iter().all(|dead| dead.1 == 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
+    // Each success sets `count` to two bytes: seven in all.
+    for (most, fits) in [(7, true), (6, false)] {
+        let rig = Rig::new(50, |_, _| Act::Succeed).await;
+        let ceilings = Ceilings { state_bytes: Some(most), ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        let _running = rig.start().await;
+        rig.settled(50).await;
+        let dead = rig.dead().await;
+        if fits {
+            assert_eq!((rig.count().await, dead.len()), (50, 0));
+        } else {
+            assert_eq!((rig.count().await, dead.len(), rig.seen().await.len()), (0, 50, 0));
+            assert!(dead.iter().all(|(_, attempts, kind)| *attempts == 5 && kind == "state-limit"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
+    for (operation, act) in [
+        (Operation::TenantStateBytes, Act::Succeed),
+        (Operation::TenantDeadLetters, Act::Fail(FailureKind::Reject)),
+    ] {
+        let rig = Rig::new(1, move |_, _| act.clone()).await;
+        let ceilings =
+            Ceilings { state_bytes: Some(1_000), dead_letters: Some(1), ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        rig.store.fail(operation, Fault::Before, 3);
+        let _running = rig.start().await;
+        rig.settled(1).await;
+        assert_eq!(rig.calls(), [(1, 1); 4], "{operation:?}");
+        assert_eq!(rig.seen().await.len() + rig.dead().await.len(), 1);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Incident {
     Fault(Operation, Fault, usize),

@@ -27,6 +27,7 @@ mod safe;
 mod schema;
 mod settle;
 mod status;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -408,6 +409,18 @@ impl Store for PostgresStore {
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
         on_shared_patiently!(self.connections, "discard a dead letter", DEADLINE, |c| {
             dead_letters::discard(c, id)
+        })
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure state", LONG_DEADLINE, |c| {
+            tenants::state_bytes(c, tenant)
         })
     }
 }

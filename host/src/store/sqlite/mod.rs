@@ -20,6 +20,7 @@ mod open;
 mod schema;
 mod settle;
 mod status;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -283,5 +284,17 @@ impl Store for SqliteStore {
 
     async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
         on_writer!(self.connections, "discard a dead letter", |c| dead_letters::discard(c, id))
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "measure state", LONG_DEADLINE, |c| {
+            tenants::state_bytes(c, tenant)
+        })
     }
 }
