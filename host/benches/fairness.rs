@@ -158,7 +158,10 @@ struct Rig {
 
 impl Rig {
     fn new(path: PathBuf) -> Self {
-        let hosts = Builder::new_multi_thread().enable_all().build().unwrap();
+        // As many threads as the program has.
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let mut builder = Builder::new_multi_thread();
+        let hosts = builder.worker_threads(2 * cores + 2).enable_all().build().unwrap();
         let [light, short, long] = hosts.block_on(async {
             let store = open(&path).await;
             store.migrate().await.unwrap();
