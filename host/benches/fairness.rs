@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
+use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::{Demand, Permits};
@@ -190,6 +191,7 @@ impl Rig {
                 subscription: Subscription::all(),
                 retry: RetryPolicy::default(),
                 batch: BatchSettings::default(),
+                breaker: BreakerSettings::default(),
             },
             start: Start::Earliest,
             handler,

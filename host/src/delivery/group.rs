@@ -147,6 +147,8 @@ pub struct Led {
     /// The head may be recorded as in flight.
     marked: bool,
     last_commit: Instant,
+    /// How many events are fetched at once.
+    appetite: usize,
     /// What the tenant's state comes to.
     known_state: Option<KnownState>,
     worker: Box<dyn Worker>,
@@ -217,6 +219,7 @@ impl GroupLoop {
             begun: false,
             marked: false,
             last_commit: Instant::now(),
+            appetite: self.settings.batch.max_events,
             known_state: None,
             worker: self.handler.worker(),
             trouble: Trouble::default(),
@@ -317,7 +320,8 @@ impl GroupLoop {
             let one_at_a_time = led.cautious > 0
                 || led.tripped.is_some()
                 || led.head.as_ref().is_some_and(|head| head.in_flight);
-            let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
+            let most = self.settings.batch.max_events;
+            let max_events = if one_at_a_time { 1 } else { led.appetite.min(most) };
             let Some(fetched) = signals.answer(self.fetch(led.cursor, safe, max_events)).await
             else {
                 continue;
@@ -334,6 +338,10 @@ impl GroupLoop {
                     }
                     let worked = self.work(led, &fetched, &mut permit, signals).await?;
                     self.end_batch(led, permit);
+                    if !one_at_a_time {
+                        led.appetite =
+                            appetite(max_events, fetched.events.len(), worked.done, most);
+                    }
                     let full = worked.full;
                     self.finish(led, worked, signals).await?;
                     if let Some(most) = full {
@@ -369,6 +377,7 @@ impl GroupLoop {
         up_to: Position,
         max_events: usize,
     ) -> Result<Fetched, StoreError> {
+        let _turn = self.share.read_turn(self.store.at_once().reads).await;
         self.store
             .fetch(Fetch {
                 group: &self.settings.name,
@@ -789,6 +798,7 @@ impl GroupLoop {
                 return Err(End::Lost);
             }
             let settling = async {
+                let _turn = self.share.write_turn(self.store.at_once().writes).await;
                 if unknown {
                     self.settle_unless_committed(&settlement).await
                 } else {
@@ -881,6 +891,19 @@ impl GroupLoop {
             reason = crate::failure::storable(&dead.failure.text, 200),
             "dead letter"
         );
+    }
+}
+
+/// How many events to fetch after a batch. A handler that does a few in the time
+/// of a batch would else read a thousand for each of them, at the cost of all.
+fn appetite(before: usize, fetched: usize, done: usize, most: usize) -> usize {
+    const LEAST: usize = 16;
+    if done < fetched {
+        done.saturating_mul(2).max(LEAST).min(before)
+    } else if fetched == before {
+        before.saturating_mul(2).min(most)
+    } else {
+        before
     }
 }
 

@@ -11,6 +11,9 @@
 //! - a turn on one of the machine's cores, only while the attempt computes: one
 //!   that waits for something has given its turn back.
 //!
+//! What the store does for the groups, it does in turn too: [`Turn`]. In its own
+//! lines a hundred settlements of one tenant would stand before one of another.
+//!
 //! Whoever was served longest ago comes first: among tenants, and within a tenant
 //! among its groups (`queue`). So what a tenant with one event waits does not
 //! grow with the backlog of another, nor with the number of its handlers. A permit
@@ -23,6 +26,7 @@
 
 mod book;
 mod bucket;
+mod lane;
 mod permit;
 mod queue;
 #[cfg(test)]
@@ -35,6 +39,8 @@ use std::time::Duration;
 
 use book::{Book, Capacity, GroupId};
 use bucket::Rates;
+use lane::Lane;
+pub use lane::Turn;
 pub use permit::Permit;
 
 use crate::event::Tenant;
@@ -155,6 +161,18 @@ impl Share {
     #[must_use]
     pub fn permit(&self) -> Permit {
         Permit::new(Arc::clone(&self.0))
+    }
+
+    /// Waits for the group's turn to read the log, from a store that carries out so
+    /// many reads at once.
+    pub async fn read_turn(&self, at_once: usize) -> Turn {
+        Turn::wait(&self.0, Lane::Read, at_once).await
+    }
+
+    /// Waits for the group's turn to settle, with a store that carries out so many
+    /// settlements at once.
+    pub async fn write_turn(&self, at_once: usize) -> Turn {
+        Turn::wait(&self.0, Lane::Write, at_once).await
     }
 
     /// The ceilings of the group's tenant, as they are now.

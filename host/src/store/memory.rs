@@ -18,9 +18,10 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership, LockSession,
-    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, refusals,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched,
+    GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader, Leadership,
+    LockSession, LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, Subscription,
+    refusals,
 };
 use crate::event::{Epoch, Event, GroupName, LogEvent, Position, Tenant};
 
@@ -532,6 +533,10 @@ impl Store for MemoryStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         self.call(Operation::SafePosition, |log| Ok(log.last_position())).await
+    }
+
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: usize::MAX, writes: usize::MAX }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {

@@ -608,6 +608,15 @@ pub trait LockSession: Send {
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
 }
 
+/// How much a store does at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtOnce {
+    /// Fetches. At least 1.
+    pub reads: usize,
+    /// Settlements. At least 1.
+    pub writes: usize,
+}
+
 /// What delivery needs of a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -648,6 +657,10 @@ pub trait Store: Send + Sync + 'static {
     async fn hint(&self) {
         std::future::pending().await
     }
+
+    /// How much it does at once. What is beyond that stands in line here, in the
+    /// order in which it came.
+    fn at_once(&self) -> AtOnce;
 
     /// Reads a part of the log.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;

@@ -956,6 +956,24 @@ async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
     assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
 }
 
+#[test]
+fn a_group_fetches_about_as_much_as_it_handles() {
+    for (before, fetched, done, expected) in [
+        (1_000, 1_000, 1_000, 1_000),
+        (1_000, 1_000, 3, 16),
+        (1_000, 1_000, 300, 600),
+        (16, 16, 0, 16),
+        (16, 16, 16, 32),
+        (600, 600, 600, 1_000),
+        // There were no more.
+        (16, 3, 3, 16),
+        (10, 10, 1, 10),
+        (1, 1, 1, 2),
+    ] {
+        assert_eq!(appetite(before, fetched, done, 1_000), expected, "{before} {fetched} {done}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;

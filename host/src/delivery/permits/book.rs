@@ -9,6 +9,7 @@ use std::task::Waker;
 use futures_util::task::AtomicWaker;
 
 use super::bucket::Rates;
+use super::lane::{Lane, Users};
 use super::queue::{FairQueue, Fit};
 use super::{Ceilings, Demand};
 use crate::event::Tenant;
@@ -47,7 +48,7 @@ impl Ticket {
         self.memory.load(Ordering::Acquire)
     }
 
-    fn grant(&self, memory: usize) {
+    pub(super) fn grant(&self, memory: usize) {
         self.memory.store(memory, Ordering::Release);
         self.granted.store(true, Ordering::Release);
         self.waker.wake();
@@ -92,7 +93,6 @@ struct Group {
 pub(super) struct Book {
     capacity: Capacity,
     places: usize,
-    turns: usize,
     owners: Vec<Owner>,
     by_name: HashMap<Tenant, usize>,
     groups: Vec<Group>,
@@ -101,7 +101,8 @@ pub(super) struct Book {
     /// Owners with groups and without places.
     resting: usize,
     for_places: FairQueue<Waiter>,
-    for_turns: FairQueue<Arc<Ticket>>,
+    /// What is used in turn, by the numbers of [`Lane`].
+    lanes: [Users; Lane::ALL.len()],
 }
 
 impl Book {
@@ -109,14 +110,13 @@ impl Book {
         Self {
             capacity,
             places: 0,
-            turns: 0,
             owners: Vec::new(),
             by_name: HashMap::new(),
             groups: Vec::new(),
             free: Vec::new(),
             resting: 0,
             for_places: FairQueue::default(),
-            for_turns: FairQueue::default(),
+            lanes: Default::default(),
         }
     }
 
@@ -164,7 +164,9 @@ impl Book {
             }
         };
         self.for_places.enter(owner, group);
-        self.for_turns.enter(owner, group);
+        for lane in &mut self.lanes {
+            lane.waiting.enter(owner, group);
+        }
         let owner = &mut self.owners[owner];
         self.resting += usize::from(owner.groups == 0);
         owner.groups += 1;
@@ -304,46 +306,49 @@ impl Book {
         }
     }
 
-    /// Takes a turn. `None` when it was there; else who waits now.
-    pub(super) fn ask_for_turn(&mut self, GroupId(group): GroupId) -> Option<Arc<Ticket>> {
-        let owner = self.groups[group].owner;
-        if self.turns < self.capacity.turns {
-            self.for_turns.serve(owner, group);
-            self.turns += 1;
-            return None;
-        }
-        let ticket = Arc::new(Ticket::default());
-        self.for_turns.push(owner, group, Arc::clone(&ticket), false);
-        Some(ticket)
+    /// Takes a turn, of which there are so many at once, or as many as the machine
+    /// has cores. `None` when it was there; else who waits now.
+    pub(super) fn ask_for_turn(
+        &mut self,
+        lane: Lane,
+        GroupId(group): GroupId,
+        at_once: Option<usize>,
+    ) -> Option<Arc<Ticket>> {
+        let (owner, most) = (self.groups[group].owner, at_once.unwrap_or(self.capacity.turns));
+        self.lanes[lane as usize].ask(owner, group, most)
     }
 
     /// Gives up waiting for a turn. False when it was granted meanwhile.
-    pub(super) fn give_up_turn(&mut self, GroupId(group): GroupId, ticket: &Arc<Ticket>) -> bool {
+    pub(super) fn give_up_turn(
+        &mut self,
+        lane: Lane,
+        GroupId(group): GroupId,
+        ticket: &Arc<Ticket>,
+    ) -> bool {
         let owner = self.groups[group].owner;
-        self.for_turns.remove(owner, group, |waiting| Arc::ptr_eq(waiting, ticket))
+        self.lanes[lane as usize].give_up(owner, group, ticket)
     }
 
     /// Gives back a turn.
-    pub(super) fn end_turn(&mut self) {
-        match self.for_turns.take_first(|_, _, _| Fit::Yes) {
-            Some((_, _, ticket)) => ticket.grant(0),
-            None => self.turns -= 1,
-        }
+    pub(super) fn end_turn(&mut self, lane: Lane) {
+        self.lanes[lane as usize].end();
     }
 
     /// Places, turns, bytes of memory, and waiters: for tests that all come back.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize, usize, bool) {
         let memory = self.owners.iter().map(|owner| owner.memory).sum();
-        let waited_for = !self.for_places.is_empty() || !self.for_turns.is_empty();
-        (self.places, self.turns, memory, waited_for)
+        let waited_for =
+            !self.for_places.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
+        let turns = self.lanes.iter().map(|lane| lane.at_once).sum();
+        (self.places, turns, memory, waited_for)
     }
 
     /// Panics where somebody has more than he may.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let fine = self.places <= self.capacity.attempts
-            && self.turns <= self.capacity.turns
+            && self.lanes[Lane::Core as usize].at_once <= self.capacity.turns
             && self.places == self.owners.iter().map(|owner| owner.places).sum::<usize>()
             && self.places == self.groups.iter().map(|group| group.places).sum::<usize>()
             && self.resting == self.owners.iter().filter(|o| o.groups > 0 && o.places == 0).count()

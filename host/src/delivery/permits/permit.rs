@@ -9,18 +9,10 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::book::{Memory, Ticket};
+use super::book::Memory;
+use super::lane::{Hold, Lane, Turn};
 use super::{Member, SLICE};
 use crate::delivery::Report;
-
-/// A thing that is not held, waited for, or held.
-#[derive(Debug, Default)]
-enum Hold {
-    #[default]
-    Not,
-    Waiting(Arc<Ticket>),
-    Held,
-}
 
 /// What one batch of a group may do now. Gives everything back when it is
 /// dropped, also in the middle of a wait.
@@ -28,7 +20,7 @@ enum Hold {
 pub struct Permit {
     member: Arc<Member>,
     place: Hold,
-    turn: Hold,
+    turn: Turn,
     /// Bytes that were taken out of what the tenant may use; `None` before.
     memory: Option<usize>,
     /// An attempt that was taken out of the tenant's rate and has not begun, and
@@ -41,9 +33,9 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(member: Arc<Member>) -> Self {
         Self {
+            turn: Turn::new(Arc::clone(&member), Lane::Core),
             member,
             place: Hold::Not,
-            turn: Hold::Not,
             memory: None,
             event: None,
             worked: Duration::ZERO,
@@ -98,7 +90,7 @@ impl Permit {
         let mut attempt = pin!(attempt);
         let cpu = self.member.rates.count_cpu();
         let report = poll_fn(|cx| {
-            if self.poll_turn(cx).is_pending() {
+            if self.turn.poll(cx, None).is_pending() {
                 return Poll::Pending;
             }
             let polled = if cpu {
@@ -127,16 +119,7 @@ impl Permit {
 
     /// Leaves the core to others, until the next attempt: for a wait between two.
     pub fn rest(&mut self) {
-        let held = match std::mem::take(&mut self.turn) {
-            Hold::Not => false,
-            Hold::Waiting(ticket) => {
-                !self.member.permits.book().give_up_turn(self.member.group, &ticket)
-            }
-            Hold::Held => true,
-        };
-        if held {
-            self.member.permits.book().end_turn();
-        }
+        self.turn.end();
     }
 
     /// Takes the next attempt out of the rates. When it may begin, unless at once.
@@ -182,22 +165,6 @@ impl Permit {
         Poll::Ready(())
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if matches!(self.turn, Hold::Not) {
-            self.turn = match self.member.permits.book().ask_for_turn(self.member.group) {
-                Some(ticket) => Hold::Waiting(ticket),
-                None => Hold::Held,
-            };
-        }
-        if let Hold::Waiting(ticket) = &self.turn {
-            if !ticket.is_granted(cx.waker()) {
-                return Poll::Pending;
-            }
-            self.turn = Hold::Held;
-        }
-        Poll::Ready(())
-    }
-
     /// Gives back the place, or gives up waiting for one. The memory stays: the
     /// instance lives on.
     fn leave_place(&mut self) {
@@ -219,7 +186,6 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.rest();
         self.leave_place();
         let Member { permits, group, rates, .. } = &*self.member;
         if let Some(bytes) = self.memory.filter(|bytes| *bytes > 0) {

@@ -130,6 +130,36 @@ async fn an_attempt_that_waits_has_no_turn_and_one_that_computes_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hundred_settlements_of_one_tenant_stand_before_none_of_another() {
+    let permits = permits(1, 1);
+    let mut running = JoinSet::new();
+    for _ in 0..100 {
+        let share = permits.share(&tenant("heavy"), one());
+        running.spawn(async move {
+            loop {
+                let _turn = share.write_turn(1).await;
+                sleep(ms(5)).await;
+            }
+        });
+    }
+    let light = permits.share(&tenant("light"), one());
+    for _ in 0..50 {
+        sleep(ms(23)).await;
+        let asked = Instant::now();
+        // A read is another line.
+        drop(light.read_turn(1).await);
+        assert_eq!(asked.elapsed(), ms(0));
+        let turn = light.write_turn(1).await;
+        assert!(asked.elapsed() <= ms(5), "{:?}", asked.elapsed());
+        drop(turn);
+        // Given up in the middle, it leaves nobody standing.
+        let _ = timeout(ms(1), light.write_turn(1)).await;
+    }
+    running.shutdown().await;
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
     let permits = permits(4, 4);
     let busy: Vec<Share> = (0..4).map(|_| permits.share(&tenant("busy"), one())).collect();

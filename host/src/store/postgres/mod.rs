@@ -41,9 +41,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogHolder,
-    LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched,
+    GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
+    LockSession, LogHolder, LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError,
 };
 use crate::event::{Epoch, Event, GroupName, Position, Tenant};
 use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_patiently};
@@ -235,6 +235,10 @@ impl Store for PostgresStore {
     async fn hint(&self) {
         let listener = self.listener.get_or_init(|| Listener::start(Arc::clone(&self.connections)));
         listener.hint().await;
+    }
+
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: POOL_SIZE, writes: POOL_SIZE }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {

@@ -30,12 +30,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched, GroupControl,
-    GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership, LockSession, LogStatus,
-    Replayed, Settled, Settlement, Start, Store, StoreError, refusals,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Fetch, Fetched,
+    GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
+    LockSession, LogStatus, Replayed, Settled, Settlement, Start, Store, StoreError, refusals,
 };
 use crate::event::{Epoch, Event, GroupName, Position, Tenant};
-use connection::{Connections, DEADLINE, LONG_DEADLINE, on_reader, on_writer};
+use connection::{Connections, DEADLINE, LONG_DEADLINE, READERS, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
 
@@ -113,6 +113,10 @@ impl Store for SqliteStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
+    }
+
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: READERS, writes: 1 }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
