@@ -130,6 +130,7 @@ async fn host(
         store: Arc::new(database.store()),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
+        permits: Arc::default(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

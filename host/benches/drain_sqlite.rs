@@ -77,6 +77,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         store: Arc::clone(&store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
+        permits: Arc::default(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

@@ -260,6 +260,7 @@ impl Rig {
             store: Arc::new(self.database.store()),
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
+            permits: Arc::default(),
             groups: vec![Group {
                 settings: GroupSettings {
                     name: group(),

@@ -54,7 +54,8 @@ kinds! {
     LogLimit = "log-limit",
     /// More emits, or larger ones, than an attempt may make.
     EmitLimit = "emit-limit",
-    /// More state writes, or larger ones, than an attempt may make.
+    /// More state writes, or larger ones, than an attempt may make, or more state
+    /// than its tenant may keep.
     StateLimit = "state-limit",
     /// The answer does not fit the contract.
     BadAnswer = "bad-answer",

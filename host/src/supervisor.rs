@@ -23,6 +23,7 @@ use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::clock::Clock;
 use crate::delivery::group::{Control, GroupLoop, GroupSettings, PASS_INTERVAL};
+use crate::delivery::permits::{Demand, Permits};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
@@ -52,6 +53,8 @@ pub struct Supervisor {
     pub host: HostIdentity,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
+    /// Which attempts may run at once.
+    pub permits: Arc<Permits>,
     /// The groups; no two of one name.
     pub groups: Vec<Group>,
     /// How long an attempt may go on after the stop.
@@ -124,6 +127,7 @@ impl Supervisor {
             store: self.store,
             host: self.host,
             clock: self.clock,
+            permits: self.permits,
             stop: stop.clone(),
             interrupt: interrupt.clone(),
             grace: self.grace,
@@ -193,6 +197,7 @@ struct Crew {
     store: Arc<dyn Store>,
     host: HostIdentity,
     clock: Arc<dyn Clock>,
+    permits: Arc<Permits>,
     locks: Locks,
     stop: CancellationToken,
     interrupt: CancellationToken,
@@ -319,6 +324,7 @@ impl Crew {
     }
 
     fn version(&self, group: &Group) -> Arc<Version> {
+        let demand = Demand { concurrency: 1, memory_bytes: group.handler.memory_bytes() };
         Arc::new(Version {
             registration: registration(group),
             replaced: CancellationToken::new(),
@@ -329,6 +335,7 @@ impl Crew {
                 handler: Arc::clone(&group.handler),
                 clock: Arc::clone(&self.clock),
                 suspects: Arc::clone(&self.suspects),
+                share: self.permits.share(&group.settings.tenant, demand),
                 published: Arc::clone(&self.published),
                 pass_interval: self.pass_interval,
             },

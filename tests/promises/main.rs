@@ -22,3 +22,4 @@ mod replay;
 mod reproduce;
 mod sandbox;
 mod swap;
+mod tenants;

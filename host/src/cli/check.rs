@@ -37,27 +37,36 @@ impl Check {
             let list: Vec<_> = handlers
                 .iter()
                 .map(|loaded| {
-                    json!({
+                    let mut handler = json!({
                         "handler": loaded.settings.name,
                         "group": loaded.settings.group,
                         "component": loaded.settings.component.to_string(),
                         "digest": loaded.handler.digest(),
                         "subscribe": loaded.settings.subscription.patterns(),
-                    })
+                    });
+                    if !loaded.settings.tenant.is_none() {
+                        handler["tenant"] = json!(loaded.settings.tenant);
+                    }
+                    handler
                 })
                 .collect();
             output::json(&list)?;
             return Ok(());
         }
-        let mut table = output::table(["handler", "group", "subscribe", "component", "digest"]);
+        // Where nobody is a tenant the word says nothing.
+        let tenants = handlers.iter().any(|loaded| !loaded.settings.tenant.is_none());
+        let owner = tenants.then_some("tenant");
+        let headers = ["handler", "group"].into_iter().chain(owner);
+        let mut table = output::table(headers.chain(["subscribe", "component", "digest"]));
         for loaded in &handlers {
-            table.add_row([
-                loaded.settings.name.to_string(),
-                loaded.settings.group.to_string(),
-                loaded.settings.subscription.patterns().join(", "),
-                loaded.settings.component.to_string(),
+            let settings = &loaded.settings;
+            let owner = tenants.then(|| settings.tenant.to_string());
+            let named = [settings.name.to_string(), settings.group.to_string()];
+            table.add_row(named.into_iter().chain(owner).chain([
+                settings.subscription.patterns().join(", "),
+                settings.component.to_string(),
                 loaded.handler.digest().chars().take(19).collect(),
-            ]);
+            ]));
         }
         output::print_table(&table)?;
         output::line(format!("\n{}: all well", path.display()))?;

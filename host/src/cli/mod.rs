@@ -26,8 +26,10 @@ mod versions;
 mod watch;
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -133,7 +135,9 @@ pub fn main() -> ExitCode {
         eprintln!("error: {}", secrets::hidden(&wrong.to_string()));
         return ExitCode::from(2);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let threads = worker_threads();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match builder.worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,
         Err(why) => {
             eprintln!("error: cannot start: {why}");
@@ -147,6 +151,13 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit_code(&error),
     }
+}
+
+/// Handlers compute on as many threads as there are cores, for milliseconds at a
+/// time. The others are for what must not wait for that: the system gives a thread
+/// that wakes up a core before one that computes.
+fn worker_threads() -> usize {
+    2 * available_parallelism().map_or(1, NonZeroUsize::get) + 2
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

@@ -31,12 +31,12 @@ pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
 
 /// A table with these columns.
 #[must_use]
-pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
+pub(super) fn table<'a>(columns: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table
         .load_style(NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(columns.map(str::to_uppercase));
+        .set_header(columns.into_iter().map(str::to_uppercase));
     table
 }
 

@@ -21,6 +21,7 @@ use super::watch::Watch;
 use crate::config::{Component, Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
+use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName};
 use crate::store::{Deployed, Store};
 use crate::supervisor::{Change, Group};
@@ -42,6 +43,8 @@ pub(super) struct Reloader {
     pub(super) config: Config,
     /// What runs.
     pub(super) running: BTreeMap<HandlerName, Loaded>,
+    /// What bounds the handlers together.
+    pub(super) permits: Arc<Permits>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
 }
@@ -153,6 +156,7 @@ impl Reloader {
                 }
             }
         }
+        bound(&self.permits, &config);
         self.config = config;
         drop_displaced(&mut wanted, &self.running);
         let unchanged = wanted.len() == self.running.len()
@@ -249,6 +253,12 @@ impl Reloader {
             warn!("`{setting}` changed: that takes a restart of the host");
         }
     }
+}
+
+/// Sets what the settings say of all handlers and of each tenant's.
+pub(super) fn bound(permits: &Permits, config: &Config) {
+    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
+    permits.configure(config.concurrency, tenants);
 }
 
 /// Whether one loaded component serves both settings.

@@ -17,6 +17,7 @@ use super::watch::Watch;
 use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
+use crate::delivery::permits::Permits;
 use crate::store::HostIdentity;
 use crate::supervisor::Supervisor;
 
@@ -77,10 +78,13 @@ impl Run {
             database = %config.database,
             "starting"
         );
+        let permits = Arc::new(Permits::default());
+        reload::bound(&permits, &config);
         let supervisor = Supervisor {
             store: Arc::clone(&store),
             host,
             clock: Arc::new(SystemClock),
+            permits: Arc::clone(&permits),
             groups: handlers.iter().map(reload::group).collect(),
             grace: config.grace,
             drain: self.drain,
@@ -93,7 +97,8 @@ impl Run {
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let reloader = Reloader { path, overrides, loader, store, config, running, changes };
+        let reloader =
+            Reloader { path, overrides, loader, store, config, running, permits, changes };
         let reloading = reloader.run(hangup, files, stop.clone());
         let (result, ()) = tokio::join!(supervising, reloading);
         result?;

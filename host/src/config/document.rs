@@ -84,6 +84,16 @@ impl<'a> Entry<'a> {
         let place = if value.get_ref().is_table() { key.span() } else { value.span() };
         Self { key: key.get_ref(), at: place.start, value: value.get_ref() }
     }
+
+    /// What stands in a table at a path of keys, if it is there.
+    pub(super) fn below(self, path: &[&str]) -> Option<Self> {
+        path.iter().try_fold(self, |entry, key| match entry.value {
+            DeValue::Table(table) => {
+                table.get_key_value(*key).map(|(key, value)| Self::new(key, value))
+            }
+            _ => None,
+        })
+    }
 }
 
 /// What a table holds, in the order of the file.
@@ -123,8 +133,8 @@ const SIZE: Unit =
 pub(super) struct Section<'a> {
     document: &'a Document<'a>,
     place: &'static Place,
-    /// The handler that it belongs to.
-    handler: Option<&'a str>,
+    /// The handler, or the tenant, that it belongs to.
+    named: Option<&'a str>,
     /// Where its name stands.
     at: usize,
     table: Option<&'a DeTable<'a>>,
@@ -135,15 +145,24 @@ impl<'a> Section<'a> {
     /// The top level of a file.
     pub(super) fn top(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
         let place = &keys::TOP;
-        Self { document, place, handler: None, at: 0, table: Some(table), asked: Vec::new() }
+        Self { document, place, named: None, at: 0, table: Some(table), asked: Vec::new() }
     }
 
     /// The table of one handler.
     pub(super) fn handler(document: &'a Document<'a>, entry: Entry<'a>) -> Self {
+        Self::named(document, entry, &keys::HANDLER)
+    }
+
+    /// The table of one tenant.
+    pub(super) fn tenant(document: &'a Document<'a>, entry: Entry<'a>) -> Self {
+        Self::named(document, entry, &keys::TENANT)
+    }
+
+    fn named(document: &'a Document<'a>, entry: Entry<'a>, place: &'static Place) -> Self {
         let table = match entry.value {
             DeValue::Table(table) => Some(table),
             other => {
-                let name = keys::HANDLER.header(Some(entry.key));
+                let name = place.header(Some(entry.key));
                 document.problem(
                     entry.at,
                     format!("{} is {}: write a table {name}", quoted(entry.key), kind(other)),
@@ -151,8 +170,8 @@ impl<'a> Section<'a> {
                 None
             }
         };
-        let handler = Some(entry.key);
-        Self { document, place: &keys::HANDLER, handler, at: entry.at, table, asked: Vec::new() }
+        let named = Some(entry.key);
+        Self { document, place, named, at: entry.at, table, asked: Vec::new() }
     }
 
     /// The table `key` of this one.
@@ -166,15 +185,15 @@ impl<'a> Section<'a> {
                     format!(
                         "`{key}` is {}: write a table {}",
                         kind(other),
-                        place.header(self.handler)
+                        place.header(self.named)
                     ),
                 );
                 None
             }
         });
         let at = entry.map_or(self.at, |entry| entry.at);
-        let (document, handler) = (self.document, self.handler);
-        Self { document, place, handler, at, table, asked: Vec::new() }
+        let (document, named) = (self.document, self.named);
+        Self { document, place, named, at, table, asked: Vec::new() }
     }
 
     /// Where the table's name stands.
@@ -214,7 +233,7 @@ impl<'a> Section<'a> {
         for key in table {
             let name: &str = key.get_ref();
             if !self.place.keys.contains(&name) {
-                self.problem(key.span().start, keys::unknown(self.place, name, self.handler));
+                self.problem(key.span().start, keys::unknown(self.place, name, self.named));
             }
         }
     }

@@ -10,6 +10,7 @@ use toml::de::DeValue;
 
 use super::document::{Document, Entry, Section, Text, kind};
 use super::keys;
+use super::tenants::Tenants;
 use super::value::show_duration;
 use crate::delivery::backoff::{LONGEST, RetryPolicy};
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
@@ -86,6 +87,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 pub(super) fn handlers(
     document: &Document<'_>,
     handlers: &[Entry<'_>],
+    tenants: &Tenants<'_>,
     directory: &Path,
 ) -> Vec<HandlerSettings> {
     let mut settings = Vec::new();
@@ -107,7 +109,8 @@ pub(super) fn handlers(
                 );
             }
         }
-        settings.extend(handler(section, entry.key, group.map(|(group, _)| group), directory));
+        let group = group.map(|(group, _)| group);
+        settings.extend(handler(section, *entry, group, tenants, directory));
     }
     if let Some((one, other)) = lock_key::colliding(groups.keys(), LockKey::of) {
         document.problem(
@@ -123,8 +126,9 @@ pub(super) fn handlers(
 /// Reads one handler, all but its group. `None` only after a problem.
 fn handler(
     mut section: Section<'_>,
-    name: &str,
+    entry: Entry<'_>,
     group: Option<GroupName>,
+    tenants: &Tenants<'_>,
     directory: &Path,
 ) -> Option<HandlerSettings> {
     let component = component(&mut section, directory);
@@ -138,11 +142,12 @@ fn handler(
     let batch = batch(section.section("batch", &keys::BATCH));
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
     let limits = limits(section.section("limits", &keys::LIMITS), ordering);
+    let limits = tenants.bound(&tenant, entry, limits);
     let grants = grants(section.section("allow", &keys::ALLOW));
     section.finish();
     Some(HandlerSettings {
         // One that is none was named with the group.
-        name: name.parse().ok()?,
+        name: entry.key.parse().ok()?,
         group: group?,
         tenant,
         component: component?,
@@ -160,7 +165,7 @@ fn handler(
 }
 
 /// The rule of all names, for a message.
-const NAME_RULE: &str =
+pub(super) const NAME_RULE: &str =
     "use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit";
 
 /// The group's name, and where it comes from.

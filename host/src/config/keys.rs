@@ -14,8 +14,16 @@ pub(super) struct Place {
 }
 
 /// The top level.
-pub(super) const TOP: Place =
-    Place { name: "", keys: &["database", "lock_database", "migrate", "grace", "handlers"] };
+pub(super) const TOP: Place = Place {
+    name: "",
+    keys: &["database", "lock_database", "migrate", "grace", "concurrency", "tenants", "handlers"],
+};
+
+/// One tenant.
+pub(super) const TENANT: Place = Place {
+    name: "tenants.NAME",
+    keys: &["memory", "concurrency", "events_per_second", "cpu", "dead_letters", "state"],
+};
 
 /// One handler.
 pub(super) const HANDLER: Place = Place {
@@ -76,22 +84,30 @@ pub(super) const LIMITS: Place = Place {
 pub(super) const ALLOW: Place = Place { name: "handlers.NAME.allow", keys: &["env", "http"] };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 7] = [&TOP, &HANDLER, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW];
+pub(super) const PLACES: [&Place; 8] =
+    [&TOP, &HANDLER, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT];
 
 impl Place {
-    /// The table's header as it stands in the file.
-    pub(super) fn header(&self, handler: Option<&str>) -> String {
-        let handler = handler.map_or("NAME".to_owned(), key_in_toml);
-        format!("[{}]", self.name.replace("NAME", &handler))
+    /// The table's header as it stands in the file, with the name of its handler
+    /// or tenant.
+    pub(super) fn header(&self, named: Option<&str>) -> String {
+        let named = named.map_or("NAME".to_owned(), key_in_toml);
+        format!("[{}]", self.name.replace("NAME", &named))
     }
 
     /// Where a key of this table stands, for a sentence.
-    fn location(&self, handler: Option<&str>) -> String {
+    fn location(&self, named: Option<&str>) -> String {
         if self.name.is_empty() {
             "at the top level".to_owned()
         } else {
-            format!("in {}", self.header(handler))
+            format!("in {}", self.header(named))
         }
+    }
+
+    /// Whether both are tables of one handler, or of one tenant.
+    fn is_beside(&self, other: &Self) -> bool {
+        let root = |place: &Self| place.name.split('.').next();
+        root(self) == root(other)
     }
 }
 
@@ -114,14 +130,21 @@ pub(super) fn closest(place: &'static Place, key: &str) -> Option<&'static str> 
         .map(|(_, known)| known)
 }
 
-/// The sentence for a key that a table must not hold.
-pub(super) fn unknown(place: &'static Place, key: &str, handler: Option<&str>) -> String {
-    let mut message = format!("unknown key {} {}; ", quoted(key), place.location(handler));
-    let elsewhere = PLACES.iter().find(|other| other.keys.contains(&normalised(key).as_str()));
+/// The sentence for a key that a table must not hold. `named` is the handler or
+/// the tenant that the table is of.
+pub(super) fn unknown(place: &'static Place, key: &str, named: Option<&str>) -> String {
+    let mut message = format!("unknown key {} {}; ", quoted(key), place.location(named));
+    let known = normalised(key);
+    let mut homes = PLACES.into_iter().filter(|other| other.keys.contains(&known.as_str()));
+    let elsewhere = homes.clone().find(|home| home.is_beside(place)).or_else(|| homes.next());
     // Writing to a String cannot fail.
     let _ = match (elsewhere, closest(place, key)) {
         (Some(other), _) if other.name != place.name => {
-            write!(message, "it belongs {}", other.location(handler))
+            write!(
+                message,
+                "it belongs {}",
+                other.location(named.filter(|_| other.is_beside(place)))
+            )
         }
         (_, Some(known)) => write!(message, "did you mean `{known}`?"),
         (_, None) => write!(message, "known there: `{}`", place.keys.join("`, `")),
@@ -139,10 +162,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_stands_in_two_tables_so_that_a_misplaced_one_has_one_home() {
-        let keys: Vec<&str> = PLACES.iter().flat_map(|place| place.keys.iter().copied()).collect();
-        for (at, key) in keys.iter().enumerate() {
-            assert!(!keys[..at].contains(key), "{key}");
+    fn no_key_stands_in_two_tables_of_a_handler_so_that_a_misplaced_one_has_one_home() {
+        for place in PLACES {
+            let beside = PLACES.iter().filter(|other| other.is_beside(place));
+            let keys: Vec<&str> = beside.flat_map(|other| other.keys.iter().copied()).collect();
+            for (at, key) in keys.iter().enumerate() {
+                assert!(!keys[..at].contains(key), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_misplaced_key_is_sent_to_the_nearest_table_that_knows_it() {
+        for (place, key, named, expected) in [
+            (&HANDLER, "concurrency", Some("a"), "it belongs in [handlers.a.limits]"),
+            (&TOP, "memory", None, "it belongs in [handlers.NAME.limits]"),
+            (&TENANT, "timeout", Some("acme"), "it belongs in [handlers.NAME.limits]"),
+            (&LIMITS, "cpu", Some("a"), "it belongs in [tenants.NAME]"),
+        ] {
+            let said = unknown(place, key, named);
+            assert!(said.ends_with(expected), "{said}");
         }
     }
 

@@ -11,6 +11,7 @@ mod error;
 mod handlers;
 mod keys;
 mod postgres;
+mod tenants;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -23,9 +24,12 @@ use document::{Document, Section};
 pub use error::{ConfigErrors, Problem};
 pub use handlers::{Component, HandlerSettings};
 pub use postgres::{InvalidPostgresUrl, PostgresUrl};
+pub use tenants::TenantSettings;
+use tenants::Tenants;
 use value::Environment;
 
 use crate::delivery::backoff::LONGEST;
+use crate::delivery::permits::MAX_CONCURRENCY;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -44,6 +48,12 @@ pub struct Config {
     pub grace: Duration,
     /// Whether the host brings the schema up to date before it runs.
     pub migrate: bool,
+    /// How many attempts run at once, of all handlers; `None` leaves it to the
+    /// machine.
+    pub concurrency: Option<usize>,
+    /// The tenants that the file knows, in its order. Without any, a handler's
+    /// tenant is no more than a name.
+    pub tenants: Vec<TenantSettings>,
     /// At least one, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
 }
@@ -123,13 +133,25 @@ impl Config {
         };
         let migrate = top.boolean("migrate").unwrap_or(true);
         let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
-        let handlers = handlers_of(&mut top, &document, directory);
+        let concurrency = top.integer("concurrency", 1..=MAX_CONCURRENCY);
+        let tenants = Tenants::read(&mut top, &document);
+        let handlers = handlers_of(&mut top, &document, &tenants, directory);
         top.finish();
+        let tenants = tenants.into_settings();
         let problems = document.into_problems();
         if !problems.is_empty() {
             return Err(ConfigErrors { path: path.to_owned(), problems });
         }
-        Ok(Self { path: path.to_owned(), database, lock_database, grace, migrate, handlers })
+        Ok(Self {
+            path: path.to_owned(),
+            database,
+            lock_database,
+            grace,
+            migrate,
+            concurrency,
+            tenants,
+            handlers,
+        })
     }
 }
 
@@ -248,6 +270,7 @@ fn databases(
 fn handlers_of(
     top: &mut Section<'_>,
     document: &Document<'_>,
+    tenants: &Tenants<'_>,
     directory: &Path,
 ) -> Vec<HandlerSettings> {
     const HINT: &str =
@@ -268,7 +291,7 @@ fn handlers_of(
             if entries.is_empty() {
                 top.problem(entry.at, format!("`handlers` is empty: {HINT}"));
             }
-            handlers::handlers(document, &entries, directory)
+            handlers::handlers(document, &entries, tenants, directory)
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
+use crate::delivery::permits::Ceilings;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse, names};
@@ -71,6 +72,8 @@ fn everything_has_a_default_but_component_and_subscribe() {
         lock_database: None,
         grace: Duration::from_secs(30),
         migrate: true,
+        concurrency: None,
+        tenants: Vec::new(),
         handlers: vec![handler],
     };
     assert_eq!(config, expected);
@@ -83,6 +86,17 @@ fn every_setting_is_read() {
 database = "sqlite:data/${REGION}.db"
 migrate = false
 grace = "1m 30s"
+concurrency = 12
+
+[tenants.acme]
+memory = "64MiB"
+concurrency = 4
+events_per_second = 100
+cpu = 0.5
+dead_letters = 1000
+state = "1GiB"
+
+[tenants.other]
 
 [handlers.b]
 component = "/opt/b.wasm"
@@ -138,6 +152,17 @@ reuse = "event"
     assert_eq!(config.database, DatabaseUrl::Sqlite("data/eu.db".into()));
     assert!(!config.migrate);
     assert_eq!(config.grace, Duration::from_secs(90));
+    assert_eq!(config.concurrency, Some(12));
+    let ceilings = Ceilings {
+        memory_bytes: Some(64 << 20),
+        concurrency: Some(4),
+        events_per_second: Some(100.0),
+        cpu: Some(0.5),
+        dead_letters: Some(1000),
+        state_bytes: Some(1 << 30),
+    };
+    let tenant = |name: &str, ceilings| TenantSettings { name: name.parse().unwrap(), ceilings };
+    assert_eq!(config.tenants, [tenant("acme", ceilings), tenant("other", Ceilings::default())]);
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
     let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
     let expected = HandlerSettings {
@@ -654,6 +679,97 @@ fn the_command_lines_database_wins_over_a_broken_one() {
     assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
 }
 
+/// A tenant that has `ceilings` from line 2 on, in one line, and one of its
+/// handlers, which has `added` from line 8 on.
+fn of_tenant(ceilings: &str, added: &str) -> String {
+    let handler = with(&format!("tenant = \"acme\"\n{added}"));
+    format!("[tenants.acme]\n{ceilings}\n\n{handler}")
+}
+
+#[test]
+fn a_handlers_own_limits_only_lower_its_tenants() {
+    for (ceilings, added, expected) in [
+        (
+            "memory = \"64MiB\"",
+            "limits.memory = \"65MiB\"",
+            "8:17: `memory` is 65.0 MiB, more than the `memory` of its tenant `acme`, 64.0 MiB (line 2): lower the one or raise the other",
+        ),
+        (
+            "memory = \"64MiB\"",
+            "[handlers.triage.limits]\ntimeout = \"1s\"\nmemory = \"67108865B\"",
+            "10:10: `memory` is 67108865 B, more than the `memory` of its tenant `acme`, 67108864 B (line 2): lower the one or raise the other",
+        ),
+        (
+            "state = \"1MiB\"",
+            "limits = { state_total = \"2MiB\", state_value = \"1KiB\" }",
+            "8:26: `state_total` is 2.0 MiB, more than the `state` of its tenant `acme`, 1.0 MiB (line 2): lower the one or raise the other",
+        ),
+        (
+            "state = \"1MiB\"",
+            "limits.state_value = \"2MiB\"",
+            "8:22: `state_value` is 2.0 MiB, more than the `state` of its tenant `acme`, 1.0 MiB (line 2): lower the one or raise the other",
+        ),
+    ] {
+        let said = problems(&of_tenant(ceilings, added));
+        assert_eq!(said, [format!("handlers.toml:{expected}")], "{ceilings} {added}");
+    }
+    // Beside the other thing that is wrong with it.
+    let said =
+        problems(&of_tenant("concurrency = 4", "limits.concurrency = 8\nordering = \"key\""));
+    let expected = "handlers.toml:8:22: `concurrency` is 8, more than the `concurrency` of its tenant `acme`, 4 (line 2): lower the one or raise the other";
+    assert!(said.iter().any(|line| line == expected), "{said:?}");
+}
+
+#[test]
+fn what_a_handler_leaves_out_is_lowered_to_what_its_tenant_has() {
+    let lowered = config(&of_tenant("memory = \"64MiB\"\nstate = \"100KiB\"", ""));
+    let limits = &lowered.handlers[0].limits;
+    let defaults = Limits::default();
+    assert_eq!(limits.memory_bytes, 64 << 20);
+    assert_eq!((limits.state_value_bytes, limits.state_total_bytes), (100 << 10, 100 << 10));
+    assert_eq!(limits.timeout, defaults.timeout);
+    // Never raised, and one's own stays.
+    let kept = config(&of_tenant("memory = \"1GiB\"", "limits.state_value = \"1KiB\""));
+    assert_eq!(kept.handlers[0].limits.memory_bytes, defaults.memory_bytes);
+    assert_eq!(kept.handlers[0].limits.state_value_bytes, 1 << 10);
+}
+
+#[test]
+fn a_tenant_that_is_not_in_the_table_is_refused_where_there_is_a_table() {
+    let handler = with("tenant = \"acme\"");
+    assert_eq!(config(&handler).handlers[0].tenant.as_str(), "acme");
+    for (table, expected) in [
+        ("[tenants.acne]", "there is no table [tenants.acme]: did you mean `acne`?"),
+        ("[tenants.other]", "there is no table [tenants.acme]: add a table [tenants.acme]"),
+        ("[tenants]", "there is no table [tenants.acme]: add a table [tenants.acme]"),
+    ] {
+        let said = problems(&format!("{table}\n{handler}"));
+        assert_eq!(said, [format!("handlers.toml:5:10: {expected}")]);
+    }
+    // What belongs to nobody needs no table.
+    assert_eq!(config(&format!("[tenants.acme]\n{}", with(""))).tenants.len(), 1);
+    for (table, expected) in [
+        (
+            "tenants = 5",
+            "1:11: `tenants` is an integer, not a table of tenants: write a table [tenants.NAME] for each",
+        ),
+        ("tenants.acme = 5", "1:16: `acme` is an integer: write a table [tenants.acme]"),
+        (
+            "[tenants.\"a b\"]",
+            "1:10: `a b` is no name for a tenant: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit",
+        ),
+        ("tenants.acme.cpu = 0", "1:20: `cpu` is `0`: it must be from 0.001 to 1000"),
+        ("tenants.acme.concurrency = 0", "1:28: `concurrency` is `0`: it must be from 1 to 1000"),
+        (
+            "tenants.acme.timeout = \"1s\"",
+            "1:14: unknown key `timeout` in [tenants.acme]; it belongs in [handlers.NAME.limits]",
+        ),
+    ] {
+        let said = problems(&format!("{table}\n{}", with("")));
+        assert_eq!(said, [format!("handlers.toml:{expected}")]);
+    }
+}
+
 fn sqlite(path: PathBuf) -> Databases {
     Databases { database: DatabaseUrl::Sqlite(path), lock_database: None }
 }
@@ -761,9 +877,11 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = ["lock_database", "tenant", "digest", "http"].contains(key);
+            let later = ["lock_database", "tenant", "tenants", "digest", "http"].contains(key);
+            // A tenant is bound by nothing but what its table says.
+            let unbound = place.name == keys::TENANT.name;
             let shown = examples[examples.len() - 1].contains(key);
-            assert!(shown || later, "{key} is not among the defaults");
+            assert!(shown || later || unbound, "{key} is not among the defaults");
         }
     }
 }
@@ -778,10 +896,9 @@ proptest! {
     fn no_setting_makes_the_parser_panic(
         key in proptest::sample::select(
             keys::PLACES.iter()
-                .flat_map(|p| p.keys.iter().map(|key| match p.name.strip_prefix("handlers.NAME") {
-                    Some("") => format!("handlers.triage.{key}"),
-                    Some(table) => format!("handlers.triage{table}.{key}"),
-                    None => (*key).to_owned(),
+                .flat_map(|p| p.keys.iter().map(|key| match p.name {
+                    "" => (*key).to_owned(),
+                    place => format!("{}.{key}", place.replace("NAME", "triage")),
                 }))
                 .filter(|key| !["handlers", "handlers.triage.component", "handlers.triage.subscribe"].contains(&key.as_str()))
                 .collect::<Vec<_>>()

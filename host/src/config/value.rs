@@ -70,6 +70,11 @@ pub(super) fn size(text: &str) -> Option<u64> {
     text.parse::<ByteSize>().ok().filter(|_| has_unit).map(|size| size.as_u64())
 }
 
+/// Writes a size for people, such as `64.0 MiB`.
+pub(super) fn show_size(bytes: usize) -> String {
+    ByteSize::b(bytes as u64).display().iec().to_string()
+}
+
 /// Whether text is a number and nothing else, so that a unit is missing.
 pub(super) fn is_bare_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')

@@ -11,6 +11,7 @@
 //! Who leads is decided elsewhere ([`crate::leadership`]); what a batch commits
 //! is decided in [`super::settlement`].
 
+mod ceilings;
 mod signals;
 #[cfg(test)]
 mod tests;
@@ -24,12 +25,14 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, info, warn};
 
+use ceilings::{Checked, KnownState, may_exceed};
 use signals::{Interrupt, Interrupts};
 use trouble::{Doing, Trouble};
 
 use super::backoff::RetryPolicy;
 use super::breaker::{Breaker, BreakerSettings, OnTrip, Verdict};
 use super::clock::Clock;
+use super::permits::{Permit, Share};
 use super::settlement::{Circumstances, Next, OpenBatch};
 use super::state::{BatchState, CommittedState, StoredState};
 use super::{Call, Handler, Outcome, Report, Usage, Worker};
@@ -117,6 +120,8 @@ pub struct GroupLoop {
     /// may be killing the process handles an event at any time, so that a crash
     /// is not counted against all that were under way.
     pub suspects: Arc<Semaphore>,
+    /// The group's share of the host: an attempt needs a permit.
+    pub share: Share,
     /// Told when a settlement published events.
     pub published: Arc<Notify>,
     /// A cursor that only passed events of others is committed this often.
@@ -141,6 +146,10 @@ pub struct Led {
     /// The head may be recorded as in flight.
     marked: bool,
     last_commit: Instant,
+    /// How many events are fetched at once.
+    appetite: usize,
+    /// What the tenant's state comes to.
+    known_state: Option<KnownState>,
     worker: Box<dyn Worker>,
     trouble: Trouble,
     breaker: Breaker,
@@ -179,6 +188,9 @@ struct Worked {
     verdict: Option<Verdict>,
     /// Why the group trips.
     trip: Option<String>,
+    /// The next event would become a dead letter, and its tenant has no room for
+    /// one more than so many.
+    full: Option<u64>,
     /// Held until what the suspect did is settled.
     suspect: Option<OwnedSemaphorePermit>,
 }
@@ -206,6 +218,8 @@ impl GroupLoop {
             begun: false,
             marked: false,
             last_commit: Instant::now(),
+            appetite: self.settings.batch.max_events,
+            known_state: None,
             worker: self.handler.worker(),
             trouble: Trouble::default(),
             breaker: Breaker::default(),
@@ -306,7 +320,8 @@ impl GroupLoop {
             let one_at_a_time = led.cautious > 0
                 || led.tripped.is_some()
                 || led.head.as_ref().is_some_and(|head| head.in_flight);
-            let max_events = if one_at_a_time { 1 } else { self.settings.batch.max_events };
+            let most = self.settings.batch.max_events;
+            let max_events = if one_at_a_time { 1 } else { led.appetite.min(most) };
             let Some(fetched) = signals.answer(self.fetch(led.cursor, safe, max_events)).await
             else {
                 continue;
@@ -314,11 +329,24 @@ impl GroupLoop {
             match fetched {
                 Ok(fetched) => {
                     led.trouble.over(&self.settings.name, Doing::Read);
-                    if !fetched.events.is_empty() && !self.begin(led, signals).await? {
+                    let mut permit = self.share.permit();
+                    if !fetched.events.is_empty()
+                        && (!signals.let_begin(led.epoch, permit.ready(None)).await
+                            || !self.begin(led, signals).await?)
+                    {
                         continue;
                     }
-                    let worked = self.work(led, &fetched, signals).await?;
+                    let worked = self.work(led, &fetched, &mut permit, signals).await?;
+                    self.end_batch(led, permit);
+                    if !one_at_a_time {
+                        led.appetite =
+                            appetite(max_events, fetched.events.len(), worked.done, most);
+                    }
+                    let full = worked.full;
                     self.finish(led, worked, signals).await?;
+                    if let Some(most) = full {
+                        self.pause_because_full(led, most, signals).await;
+                    }
                 }
                 Err(error) => {
                     let delay = led.trouble.met(&self.settings.name, Doing::Read, &error);
@@ -349,6 +377,7 @@ impl GroupLoop {
         up_to: Position,
         max_events: usize,
     ) -> Result<Fetched, StoreError> {
+        let _turn = self.share.read_turn(self.store.at_once().reads).await;
         self.store
             .fetch(Fetch {
                 group: &self.settings.name,
@@ -393,6 +422,7 @@ impl GroupLoop {
         &self,
         led: &mut Led,
         fetched: &Fetched,
+        permit: &mut Permit,
         signals: &Signals,
     ) -> Result<Worked, End> {
         let mut worked = Worked {
@@ -403,6 +433,7 @@ impl GroupLoop {
             not_run: None,
             verdict: None,
             trip: None,
+            full: None,
             suspect: None,
         };
         let committed: Arc<dyn CommittedState> = Arc::new(StoredState {
@@ -410,6 +441,7 @@ impl GroupLoop {
             group: self.settings.name.clone(),
         });
         let mut interrupts = Interrupts::new(signals);
+        let ceilings = self.share.ceilings();
         let started = Instant::now();
         let mut all = true;
         for event in &fetched.events {
@@ -421,9 +453,17 @@ impl GroupLoop {
                 all = false;
                 break;
             }
+            if !permit.is_ready() {
+                // What is done is not held up for longer than a batch may last.
+                let until = (worked.done > 0).then(|| started + self.settings.batch.max_time);
+                if !signals.let_begin(led.epoch, permit.ready(until)).await {
+                    all = false;
+                    break;
+                }
+            }
             let attempt = worked.open.attempt_of(event);
             let state = worked.state.attempt(Arc::clone(&committed));
-            let report = if died_in_flight(led.head.as_ref(), event) {
+            let mut report = if died_in_flight(led.head.as_ref(), event) {
                 crash_report()
             } else {
                 if led.cautious > 0 {
@@ -450,7 +490,7 @@ impl GroupLoop {
                 };
                 tokio::select! {
                     biased;
-                    report = led.worker.attempt(call).instrument(span) => report,
+                    report = permit.run(led.worker.attempt(call).instrument(span)) => report,
                     interrupt = interrupts.next() => {
                         led.worker = self.handler.worker();
                         if interrupt == Interrupt::Lost {
@@ -462,6 +502,24 @@ impl GroupLoop {
                     }
                 }
             };
+            if may_exceed(&ceilings, &state, &report) {
+                permit.rest();
+                let open = &worked.open;
+                let checked = self.within_ceilings(led, &ceilings, open, attempt, &state, report);
+                report = match interrupts.answer(checked).await {
+                    Ok(Checked::Within(report)) => report,
+                    Ok(Checked::Full(most)) => {
+                        worked.full = Some(most);
+                        all = false;
+                        break;
+                    }
+                    Err(Interrupt::Lost) => return Err(End::Lost),
+                    Err(Interrupt::Now) => {
+                        all = false;
+                        break;
+                    }
+                };
+            }
             if report.outcome == Outcome::Success {
                 worked.state.accept(&state);
                 let emitted = report.emits.iter().filter_map(|event| event.data.as_ref());
@@ -513,6 +571,16 @@ impl GroupLoop {
             worked.open.pass(fetched.scanned_to);
         }
         Ok(worked)
+    }
+
+    /// Ends the life of the batch's instance before its memory is given back.
+    fn end_batch(&self, led: &mut Led, permit: Permit) {
+        led.worker.end_batch();
+        if permit.holds_memory() {
+            // One that outlives its batch would outlive its memory.
+            led.worker = self.handler.worker();
+        }
+        drop(permit);
     }
 
     /// Before an event that may kill the process: waits for the one permit and
@@ -578,7 +646,6 @@ impl GroupLoop {
         worked: Worked,
         signals: &mut Signals,
     ) -> Result<(), End> {
-        led.worker.end_batch();
         let Worked { open, state, done, not_run, verdict, trip, suspect, .. } = worked;
         // A mark must not outlive its attempt: the next crash would count it.
         if !led.marked && open.only_passes(done) && led.last_commit.elapsed() < self.pass_interval {
@@ -731,6 +798,7 @@ impl GroupLoop {
                 return Err(End::Lost);
             }
             let settling = async {
+                let _turn = self.share.write_turn(self.store.at_once().writes).await;
                 if unknown {
                     self.settle_unless_committed(&settlement).await
                 } else {
@@ -823,6 +891,19 @@ impl GroupLoop {
             reason = crate::failure::storable(&dead.failure.text, 200),
             "dead letter"
         );
+    }
+}
+
+/// How many events to fetch after a batch. A handler that does a few in the time
+/// of a batch would else read a thousand for each of them, at the cost of all.
+fn appetite(before: usize, fetched: usize, done: usize, most: usize) -> usize {
+    const LEAST: usize = 16;
+    if done < fetched {
+        done.saturating_mul(2).max(LEAST).min(before)
+    } else if fetched == before {
+        before.saturating_mul(2).min(most)
+    } else {
+        before
     }
 }
 

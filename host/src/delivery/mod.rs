@@ -3,7 +3,7 @@
 //!
 //! Nothing here knows SQL or wasmtime. [`group`] is the loop of one group;
 //! [`settlement`], [`ordering`], [`backoff`] and [`breaker`] are pure; [`state`] keeps what
-//! handlers write until it is settled. A handler is whatever implements
+//! handlers write until it is settled, [`permits`] says who may run. A handler is whatever implements
 //! [`Handler`], a database whatever implements [`crate::store::Store`].
 
 pub mod backoff;
@@ -11,6 +11,7 @@ pub mod breaker;
 pub mod clock;
 pub mod group;
 pub mod ordering;
+pub mod permits;
 pub mod settlement;
 pub mod state;
 
@@ -28,6 +29,12 @@ use state::AttemptState;
 pub trait Handler: Send + Sync + 'static {
     /// The component's digest: `sha256:` and hex digits.
     fn digest(&self) -> &str;
+
+    /// The memory that one instance may take, in bytes; 0 for code that takes
+    /// none of its own.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
 
     /// Something that makes attempts, one at a time. Cheap: instances are made
     /// when they are needed.

@@ -85,6 +85,19 @@ impl OpenBatch {
         }
     }
 
+    /// Whether an outcome would make a dead letter of the event.
+    #[must_use]
+    pub fn gives_up(outcome: &Outcome, attempt: Attempt, retry: &RetryPolicy) -> bool {
+        let Outcome::Failure(failure) = outcome else { return false };
+        failure.kind == FailureKind::Reject || retry.is_last(attempt)
+    }
+
+    /// Dead letters so far.
+    #[must_use]
+    pub fn dead_letters(&self) -> usize {
+        self.settlement.dead_letters.len()
+    }
+
     /// Takes the outcome of an attempt. Events come in position order, each
     /// once; after anything but [`Next::Continue`] no further event may come.
     pub fn record(

@@ -108,6 +108,25 @@ impl BatchState {
     }
 }
 
+/// By how many bytes keys and values grow; negative where they shrink.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// By one attempt.
+    pub own: i64,
+    /// By the open batch, this attempt included.
+    pub whole: i64,
+}
+
+/// What a key and its value take; nothing where there is none.
+fn bytes_of(key: &str, value: Option<&[u8]>) -> usize {
+    value.map_or(0, |value| key.len() + value.len())
+}
+
+fn difference(after: usize, before: usize) -> i64 {
+    let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+    signed(after) - signed(before)
+}
+
 /// The state as one attempt sees it.
 pub struct AttemptState {
     committed: Arc<dyn CommittedState>,
@@ -125,6 +144,40 @@ impl AttemptState {
     fn lock(&self) -> std::sync::MutexGuard<'_, Writes> {
         // Each critical section is one map operation, so a poisoned map is whole.
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of all keys and values that the attempt set: at least what the
+    /// state grows by.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        let own = self.lock();
+        own.iter().map(|(key, value)| bytes_of(key, value.as_deref())).sum()
+    }
+
+    /// By how many bytes the attempt makes the state grow, and by how many it will
+    /// have grown in all, the open batch included. Negative where it shrinks.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn growth(&self) -> Result<Growth, StoreError> {
+        let own = self.lock().clone();
+        let mut growth = Growth::default();
+        let keys = self.batch.writes.keys().filter(|key| !own.contains_key(*key));
+        for key in keys.chain(own.keys()) {
+            let committed = self.committed.get(&self.batch.scope, key).await?;
+            let committed = bytes_of(key, committed.as_deref());
+            let before = match self.batch.writes.get(key) {
+                Some(value) => bytes_of(key, value.as_deref()),
+                None => committed,
+            };
+            let after = match own.get(key) {
+                Some(value) => bytes_of(key, value.as_deref()),
+                None => before,
+            };
+            growth.own += difference(after, before);
+            growth.whole += difference(after, committed);
+        }
+        Ok(growth)
     }
 
     /// The value of a key.
@@ -226,6 +279,27 @@ mod tests {
         drop(failed);
         assert_eq!(batch.attempt(committed).get("a").await.unwrap(), None);
         assert!(batch.into_writes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn growth_is_what_the_state_takes_more_once_it_is_committed() {
+        // Each key is its own value there.
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["aa", "bb", "cc"]));
+        let mut batch = BatchState::new("");
+        let first = batch.attempt(Arc::clone(&committed));
+        first.set("aa".into(), vec![0; 12]);
+        first.set("new".into(), vec![0; 7]);
+        first.delete("bb".into());
+        assert_eq!(first.written(), 14 + 10);
+        assert_eq!(first.growth().await.unwrap(), Growth { own: 10 + 10 - 4, whole: 16 });
+        batch.accept(&first);
+        let second = batch.attempt(committed);
+        assert_eq!(second.growth().await.unwrap(), Growth { own: 0, whole: 16 });
+        second.set("aa".into(), vec![]);
+        second.set("bb".into(), vec![0; 2]);
+        second.delete("new".into());
+        second.delete("none".into());
+        assert_eq!(second.growth().await.unwrap(), Growth { own: -12 + 4 - 10, whole: -2 });
     }
 
     #[tokio::test]

@@ -22,7 +22,8 @@ use super::ticker::Ticker;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSettings {
     /// How long a guest may run before it makes room for others, and how finely
-    /// the timeout of one that never calls the host is measured. Default 10 ms.
+    /// the timeout of one that never calls the host is measured. Default 2 ms, a
+    /// slice of [delivery's](crate::delivery::permits::SLICE).
     pub tick: Duration,
     /// Stack of a guest, in bytes (`stack-limit`). Default 1 MiB.
     pub wasm_stack_bytes: usize,
@@ -41,7 +42,7 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
-            tick: Duration::from_millis(10),
+            tick: Duration::from_millis(2),
             wasm_stack_bytes: 1 << 20,
             host_stack_bytes: 1 << 20,
             component_bytes: 64 << 20,

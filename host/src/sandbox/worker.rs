@@ -80,6 +80,10 @@ impl Handler for LoadedHandler {
         &self.program.inspection.digest
     }
 
+    fn memory_bytes(&self) -> usize {
+        self.profile.limits.memory_bytes
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
         Box::new(self.new_worker(None))
     }

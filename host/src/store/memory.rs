@@ -18,10 +18,10 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
-    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leader,
-    Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
-    StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
+    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
+    Leader, Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start,
+    Store, StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -65,6 +65,8 @@ pub enum Operation {
     Versions,
     Deployed,
     Component,
+    TenantDeadLetters,
+    TenantStateBytes,
 }
 
 impl Operation {
@@ -88,6 +90,8 @@ impl Operation {
                 | Self::Versions
                 | Self::Deployed
                 | Self::Component
+                | Self::TenantDeadLetters
+                | Self::TenantStateBytes
         )
     }
 }
@@ -601,6 +605,10 @@ impl Store for MemoryStore {
         self.call(Operation::SafePosition, |log| Ok(log.last_position())).await
     }
 
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: usize::MAX, writes: usize::MAX }
+    }
+
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
         self.call(Operation::Fetch, |log| {
             let matching = log.for_group(
@@ -1013,6 +1021,25 @@ impl Store for MemoryStore {
 
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
         self.call(Operation::Component, |log| log.component(tenant, digest)).await
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantDeadLetters, |log| {
+            let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
+            Ok(i64::try_from(theirs.count()).unwrap_or(i64::MAX))
+        })
+        .await
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantStateBytes, |log| {
+            let theirs = log.state.iter().filter(|((group, ..), _)| {
+                log.groups.get(group).is_some_and(|group| group.tenant == *tenant)
+            });
+            let bytes: usize = theirs.map(|((_, _, key), value)| key.len() + value.len()).sum();
+            Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
+        })
+        .await
     }
 }
 

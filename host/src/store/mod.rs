@@ -617,6 +617,15 @@ pub trait LockSession: Send {
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
 }
 
+/// How much a store does at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtOnce {
+    /// Fetches. At least 1.
+    pub reads: usize,
+    /// Settlements. At least 1.
+    pub writes: usize,
+}
+
 /// What delivery needs of a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -657,6 +666,10 @@ pub trait Store: Send + Sync + 'static {
     async fn hint(&self) {
         std::future::pending().await
     }
+
+    /// How much it does at once. What is beyond that stands in line here, in the
+    /// order in which it came.
+    fn at_once(&self) -> AtOnce;
 
     /// Reads a part of the log.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;
@@ -861,4 +874,12 @@ pub trait Store: Send + Sync + 'static {
     /// alone; [`StoreError::Unusable`] when what is stored is not what was
     /// deployed.
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError>;
+
+    /// How many dead letters all groups of a tenant have together.
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError>;
+
+    /// The bytes of all keys and values in the state of a tenant's groups. Reads
+    /// every one of its rows, though no large value: not to be asked for each
+    /// event.
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError>;
 }

@@ -19,6 +19,7 @@ pub mod log;
 mod samples;
 pub mod settling;
 pub mod state;
+pub mod tenants;
 
 use std::sync::Arc;
 
@@ -92,6 +93,9 @@ macro_rules! store_suite {
                 state_belongs_to_one_group_and_scope
                 keys_are_listed_in_the_order_of_their_bytes
             }
+            tenants {
+                what_a_tenant_keeps_is_counted_over_its_groups_and_no_others
+            }
             groups {
                 a_new_group_begins_where_its_start_says
                 an_existing_group_keeps_its_cursor_and_takes_over_the_subscription
@@ -154,6 +158,7 @@ mod tests {
             include_str!("suite/log.rs"),
             include_str!("suite/settling.rs"),
             include_str!("suite/state.rs"),
+            include_str!("suite/tenants.rs"),
         ] {
             for line in source.lines().filter_map(|line| line.strip_prefix("pub async fn ")) {
                 let name = line.split('(').next().unwrap();

@@ -163,6 +163,47 @@ impl Signals {
         }
     }
 
+    /// Waits until the group's row says that it is paused, at most so long.
+    pub(super) async fn halted(&mut self, epoch: Epoch, at_most: Duration) {
+        let halted = async {
+            let is_halted =
+                |control: &Control| control.epoch > epoch || control.state == GroupState::Paused;
+            if self.control.wait_for(is_halted).await.is_err() {
+                // The host is going down; the stop token says so too.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            () = self.stop.cancelled() => {}
+            () = halted => {}
+            () = tokio::time::sleep(at_most) => {}
+        }
+    }
+
+    /// Waits until an attempt may begin, and tells whether it may. It may not when
+    /// the leader has something more urgent to do first: the leadership is lost,
+    /// the host stops, another version takes over, or the group is paused or moved.
+    pub(super) async fn let_begin(&self, epoch: Epoch, ready: impl Future<Output = bool>) -> bool {
+        let mut control = self.control.clone();
+        let urgent = async {
+            let is_urgent =
+                |control: &Control| control.epoch > epoch || control.state == GroupState::Paused;
+            if control.wait_for(is_urgent).await.is_err() {
+                // The host is going down; the stop token says so too.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.lost.cancelled() => false,
+            () = self.stop.cancelled() => false,
+            () = self.replaced.cancelled() => false,
+            () = urgent => false,
+            ready = ready => ready,
+        }
+    }
+
     /// Whether the batch should end early, so that the loop looks at its signals.
     pub(super) fn wants_another_turn(&self, epoch: Epoch) -> bool {
         if self.stop.is_cancelled() || self.lost.is_cancelled() || self.replaced.is_cancelled() {

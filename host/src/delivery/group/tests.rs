@@ -13,12 +13,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::delivery::permits::{Ceilings, Demand, Permits};
 use crate::event::Event;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{Cursor, DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// Long against every poll.
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// The time of day, moving with tokio's paused clock.
 struct PausedClock {
@@ -128,6 +132,7 @@ struct Rig {
     store: MemoryStore,
     handler: Shared,
     retry: RetryPolicy,
+    permits: Arc<Permits>,
     /// How long the lock of a leadership is proved.
     proved: Duration,
     began: Instant,
@@ -169,6 +174,7 @@ impl Rig {
             store,
             handler: Shared::new(script),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
+            permits: Arc::default(),
             proved: 365 * DAY,
             began: Instant::now(),
         };
@@ -216,6 +222,7 @@ impl Rig {
             handler: Arc::new(self.handler.clone()),
             clock: Arc::new(PausedClock { began: self.began }),
             suspects: Arc::new(Semaphore::new(1)),
+            share: self.permits.share(&Tenant::none(), demand()),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
         };
@@ -343,6 +350,10 @@ impl Rig {
         let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
         letters.into_iter().map(|d| (d.event.position.0, d.attempts, d.failure.kind)).collect()
     }
+}
+
+fn demand() -> Demand {
+    Demand { concurrency: 1, memory_bytes: 64 << 20 }
 }
 
 fn name() -> GroupName {
@@ -893,6 +904,145 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
     rig.settled(100).await;
     assert!(rig.calls().is_empty());
     assert!(rig.store.calls(Operation::Settle) <= 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
+    let mut rig = Rig::new(3, |_, _| Act::Succeed).await;
+    rig.permits = Arc::new(Permits::new(Some(1)));
+    let other = rig.permits.share(&"other".parse().unwrap(), demand());
+    let mut held = other.permit();
+    held.ready(None).await;
+    for (end, at_once) in [("stop", End::Stopped), ("lose", End::Lost), ("seek", End::Superseded)] {
+        let mut running = rig.start().await;
+        rig.asked(Operation::Fetch).await;
+        tokio::time::sleep(MINUTE).await;
+        match end {
+            "stop" => running.stop.cancel(),
+            "lose" => running.lost.cancel(),
+            _ => drop(rig.store.seek(&name(), Start::Earliest).await.unwrap()),
+        }
+        // The feeder tells of a seek within 5 ms.
+        let ended = tokio::time::timeout(Duration::from_millis(10), &mut running.task).await;
+        assert_eq!(ended.expect("it waits").unwrap(), at_once);
+    }
+    assert!(rig.calls().is_empty());
+    assert_eq!(rig.store.calls(Operation::BeginWork), 0, "a crash would count");
+
+    let _running = rig.start().await;
+    rig.store.pause(&name(), "test").await.unwrap();
+    tokio::time::sleep(MINUTE).await;
+    drop(held);
+    tokio::time::sleep(MINUTE).await;
+    assert!(rig.calls().is_empty(), "it is paused");
+    rig.store.resume(&name()).await.unwrap();
+    rig.settled(3).await;
+    assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(rig.permits.in_use(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
+    let rig = Rig::new(4, |_, _| Act::Succeed).await;
+    let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let began = Instant::now();
+    let _running = rig.start().await;
+    for position in 1..=4_u32 {
+        rig.settled(position.into()).await;
+        let expected = Duration::from_secs((position - 1).into());
+        let took = began.elapsed();
+        assert!(took >= expected && took < expected + Duration::from_millis(50), "{took:?}");
+    }
+    assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
+}
+
+#[test]
+fn a_group_fetches_about_as_much_as_it_handles() {
+    for (before, fetched, done, expected) in [
+        (1_000, 1_000, 1_000, 1_000),
+        (1_000, 1_000, 3, 16),
+        (1_000, 1_000, 300, 600),
+        (16, 16, 0, 16),
+        (16, 16, 16, 32),
+        (600, 600, 600, 1_000),
+        // There were no more.
+        (16, 3, 3, 16),
+        (10, 10, 1, 10),
+        (1, 1, 1, 2),
+    ] {
+        assert_eq!(appetite(before, fetched, done, 1_000), expected, "{before} {fetched} {done}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
+    let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;
+    rig.retry = RetryPolicy { max_attempts: 2, ..rig.retry };
+    let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let _running = rig.start().await;
+    let paused = || async {
+        let waited = async {
+            while rig.store.group(&name()).await.unwrap().state != GroupState::Paused {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(MINUTE, waited).await.expect("never paused");
+        tokio::time::sleep(MINUTE).await;
+    };
+    for first in 1..=2 {
+        paused().await;
+        let dead: Vec<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
+        assert_eq!(dead, [first, first + 1]);
+        let (group, calls) = (rig.store.group(&name()).await.unwrap(), rig.calls());
+        assert_eq!(group.position, Position(first + 1));
+        // Its last attempt is repeated once there is room, and counts once.
+        assert_eq!(calls.last(), Some(&(first + 2, 2)));
+        assert!(group.reason.is_some_and(|why| why.contains("keeps 2 dead letters")));
+        let oldest = rig.store.dead_letter_ids(&name()).await.unwrap()[0];
+        rig.store.discard(oldest).await.unwrap();
+        rig.store.resume(&name()).await.unwrap();
+        rig.until(|_, cursor, _| cursor > Position(first + 1)).await;
+    }
+    assert!(rig.dead().await.iter().all(|dead| dead.1 == 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
+    // Each success sets `count` to two bytes: seven in all.
+    for (most, fits) in [(7, true), (6, false)] {
+        let rig = Rig::new(50, |_, _| Act::Succeed).await;
+        let ceilings = Ceilings { state_bytes: Some(most), ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        let _running = rig.start().await;
+        rig.settled(50).await;
+        let dead = rig.dead().await;
+        if fits {
+            assert_eq!((rig.count().await, dead.len()), (50, 0));
+        } else {
+            assert_eq!((rig.count().await, dead.len(), rig.seen().await.len()), (0, 50, 0));
+            assert!(dead.iter().all(|(_, attempts, kind)| *attempts == 5 && kind == "state-limit"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
+    for (operation, act) in [
+        (Operation::TenantStateBytes, Act::Succeed),
+        (Operation::TenantDeadLetters, Act::Fail(FailureKind::Reject)),
+    ] {
+        let rig = Rig::new(1, move |_, _| act.clone()).await;
+        let ceilings =
+            Ceilings { state_bytes: Some(1_000), dead_letters: Some(1), ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        rig.store.fail(operation, Fault::Before, 3);
+        let _running = rig.start().await;
+        rig.settled(1).await;
+        assert_eq!(rig.calls(), [(1, 1); 4], "{operation:?}");
+        assert_eq!(rig.seen().await.len() + rig.dead().await.len(), 1);
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -17,6 +17,7 @@ pub(super) enum Doing {
     Run,
     Settle,
     Trip,
+    Pause,
 }
 
 impl fmt::Display for Doing {
@@ -28,6 +29,7 @@ impl fmt::Display for Doing {
             Self::Run => "run the handler",
             Self::Settle => "settle",
             Self::Trip => "record that the group tripped",
+            Self::Pause => "pause",
         })
     }
 }

@@ -28,6 +28,7 @@ mod safe;
 mod schema;
 mod settle;
 mod status;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -41,10 +42,10 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
-    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
-    LockSession, LogHolder, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
-    StoreError, Version, VersionNumber, deployment,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
+    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
+    Leadership, LockSession, LogHolder, LogStatus, NewVersion, Replayed, Settled, Settlement,
+    Start, Store, StoreError, Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
@@ -237,6 +238,10 @@ impl Store for PostgresStore {
     async fn hint(&self) {
         let listener = self.listener.get_or_init(|| Listener::start(Arc::clone(&self.connections)));
         listener.hint().await;
+    }
+
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: POOL_SIZE, writes: POOL_SIZE }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -451,6 +456,18 @@ impl Store for PostgresStore {
             deployments::component(c, tenant, digest)
         })?;
         deployment::intact(digest, bytes).await
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure state", LONG_DEADLINE, |c| {
+            tenants::state_bytes(c, tenant)
+        })
     }
 }
 

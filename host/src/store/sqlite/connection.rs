@@ -37,7 +37,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(15);
 pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
 /// How many connections read at once. Each is a thread.
-const READERS: usize = 4;
+pub(super) const READERS: usize = 4;
 
 /// How many rows the thread of a connection reads ahead of whoever takes them.
 /// It bounds what is read beyond a byte budget, and costs a thread switch when

@@ -21,6 +21,7 @@ mod open;
 mod schema;
 mod settle;
 mod status;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -30,14 +31,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Adopted, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment, Fetch,
-    Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Leadership,
-    LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store, StoreError,
-    Version, VersionNumber, deployment, refusals,
+    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
+    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
+    Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
+    StoreError, Version, VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
-use connection::{Connections, DEADLINE, LONG_DEADLINE, on_reader, on_writer};
+use connection::{Connections, DEADLINE, LONG_DEADLINE, READERS, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
 
@@ -115,6 +116,10 @@ impl Store for SqliteStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
+    }
+
+    fn at_once(&self) -> AtOnce {
+        AtOnce { reads: READERS, writes: 1 }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -325,5 +330,17 @@ impl Store for SqliteStore {
             deployments::component(c, tenant, digest)
         })?;
         deployment::intact(digest, bytes).await
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "measure state", LONG_DEADLINE, |c| {
+            tenants::state_bytes(c, tenant)
+        })
     }
 }

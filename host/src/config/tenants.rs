@@ -1,0 +1,195 @@
+//! `[tenants.NAME]`: what the handlers of one tenant may use together, and that
+//! none of them asks for more than its tenant has.
+
+use toml::de::DeValue;
+
+use super::document::{self, Document, Entry, Section, kind};
+use super::keys;
+use super::value::show_size;
+use crate::delivery::permits::{Ceilings, MAX_CONCURRENCY};
+use crate::event::{Tenant, quoted};
+use crate::sandbox::settings::Limits;
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantSettings {
+    /// The name of its table.
+    pub name: Tenant,
+    /// What its handlers may use together.
+    pub ceilings: Ceilings,
+}
+
+/// A tenant of the file, and where it stands.
+struct Found<'a> {
+    settings: TenantSettings,
+    entry: Entry<'a>,
+}
+
+/// The tenants of a file.
+pub(super) struct Tenants<'a> {
+    document: &'a Document<'a>,
+    /// `None` without a table `tenants`: any name is then a tenant.
+    found: Option<Vec<Found<'a>>>,
+}
+
+/// A limit that a tenant's handlers share, and the handler's own of the same kind.
+struct Shared {
+    /// What the tenant calls it.
+    tenant_key: &'static str,
+    ceiling: fn(&Ceilings) -> Option<usize>,
+    /// What `[handlers.NAME.limits]` calls it.
+    key: &'static str,
+    limit: fn(&mut Limits) -> &mut usize,
+}
+
+const SHARED: [Shared; 3] = [
+    Shared {
+        tenant_key: "memory",
+        ceiling: |ceilings| ceilings.memory_bytes,
+        key: "memory",
+        limit: |limits| &mut limits.memory_bytes,
+    },
+    Shared {
+        tenant_key: "state",
+        ceiling: |ceilings| ceilings.state_bytes,
+        key: "state_value",
+        limit: |limits| &mut limits.state_value_bytes,
+    },
+    Shared {
+        tenant_key: "state",
+        ceiling: |ceilings| ceilings.state_bytes,
+        key: "state_total",
+        limit: |limits| &mut limits.state_total_bytes,
+    },
+];
+
+impl<'a> Tenants<'a> {
+    /// Reads every tenant.
+    pub(super) fn read(top: &mut Section<'a>, document: &'a Document<'a>) -> Self {
+        let found = top.entry("tenants").map(|entry| {
+            let DeValue::Table(table) = entry.value else {
+                top.problem(
+                    entry.at,
+                    format!(
+                        "`tenants` is {}, not a table of tenants: write a table [tenants.NAME] for each",
+                        kind(entry.value)
+                    ),
+                );
+                return Vec::new();
+            };
+            document::entries(table)
+                .into_iter()
+                .filter_map(|entry| tenant(document, entry))
+                .collect()
+        });
+        Self { document, found }
+    }
+
+    /// A handler's limits within those of its tenant: what the handler leaves out
+    /// is lowered, what it says must fit.
+    pub(super) fn bound(&self, tenant: &Tenant, handler: Entry<'_>, mut limits: Limits) -> Limits {
+        let Some(found) = self.found.as_deref().filter(|_| !tenant.is_none()) else {
+            return limits;
+        };
+        let Some(owner) = found.iter().find(|found| found.settings.name == *tenant) else {
+            self.unknown(found, tenant, handler);
+            return limits;
+        };
+        let ceilings = &owner.settings.ceilings;
+        for shared in SHARED {
+            let Some(ceiling) = (shared.ceiling)(ceilings) else { continue };
+            let limit = (shared.limit)(&mut limits);
+            let Some(said) = handler.below(&["limits", shared.key]) else {
+                *limit = ceiling.min(*limit);
+                continue;
+            };
+            if *limit > ceiling {
+                let [limit, ceiling] = show_apart(*limit, ceiling);
+                self.too_much(owner, said, &limit, &ceiling, shared.tenant_key);
+            }
+        }
+        if let (Some(ceiling), Some(said)) =
+            (ceilings.concurrency, handler.below(&["limits", "concurrency"]))
+            && let DeValue::Integer(limit) = said.value
+            && let Ok(limit) = usize::from_str_radix(limit.as_str(), limit.radix())
+            && limit > ceiling
+        {
+            let (limit, ceiling) = (limit.to_string(), ceiling.to_string());
+            self.too_much(owner, said, &limit, &ceiling, "concurrency");
+        }
+        limits
+    }
+
+    fn too_much(
+        &self,
+        owner: &Found<'_>,
+        said: Entry<'_>,
+        limit: &str,
+        ceiling: &str,
+        tenant_key: &'static str,
+    ) {
+        let ceiling_at = owner.entry.below(&[tenant_key]).map_or(owner.entry.at, |said| said.at);
+        self.document.problem(
+            said.at,
+            format!(
+                "`{}` is {limit}, more than the `{tenant_key}` of its tenant `{}`, {ceiling} (line {}): lower the one or raise the other",
+                said.key,
+                owner.settings.name,
+                self.document.line(ceiling_at),
+            ),
+        );
+    }
+
+    fn unknown(&self, found: &[Found<'_>], tenant: &Tenant, handler: Entry<'_>) {
+        let at = handler.below(&["tenant"]).map_or(handler.at, |said| said.at);
+        let likely = found
+            .iter()
+            .map(|found| found.settings.name.as_str())
+            .map(|name| (strsim::jaro_winkler(name, tenant.as_str()), name))
+            .filter(|(likeness, _)| *likeness >= 0.85)
+            .max_by(|(a, _), (b, _)| a.total_cmp(b));
+        let header = keys::TENANT.header(Some(tenant.as_str()));
+        let hint = match likely {
+            Some((_, name)) => format!("did you mean `{name}`?"),
+            None => format!("add a table {header}"),
+        };
+        self.document.problem(at, format!("there is no table {header}: {hint}"));
+    }
+
+    /// The tenants, in the order of the file.
+    pub(super) fn into_settings(self) -> Vec<TenantSettings> {
+        self.found.unwrap_or_default().into_iter().map(|found| found.settings).collect()
+    }
+}
+
+/// Writes two sizes so that they can be told apart.
+fn show_apart(one: usize, other: usize) -> [String; 2] {
+    let shown = [one, other].map(show_size);
+    if shown[0] == shown[1] { [one, other].map(|bytes| format!("{bytes} B")) } else { shown }
+}
+
+/// Reads one tenant. `None` only after a problem.
+fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>> {
+    let mut section = Section::tenant(document, entry);
+    let name = entry.key.parse().ok().filter(|name: &Tenant| !name.is_none());
+    if name.is_none() {
+        section.problem(
+            entry.at,
+            format!(
+                "{} is no name for a tenant: {}",
+                quoted(entry.key),
+                super::handlers::NAME_RULE
+            ),
+        );
+    }
+    let ceilings = Ceilings {
+        memory_bytes: section.size("memory", "64KiB"..="1TiB"),
+        concurrency: section.integer("concurrency", 1..=MAX_CONCURRENCY),
+        events_per_second: section.number("events_per_second", 0.001..=1_000_000_000.0, "100"),
+        cpu: section.number("cpu", 0.001..=1_000.0, "0.5"),
+        dead_letters: section.integer("dead_letters", 0..=1_000_000_000),
+        state_bytes: section.size("state", "0B"..="1TiB"),
+    };
+    section.finish();
+    Some(Found { settings: TenantSettings { name: name?, ceilings }, entry })
+}

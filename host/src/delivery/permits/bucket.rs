@@ -1,0 +1,217 @@
+//! Token buckets: so much a second, and what was not used is kept for a second.
+//!
+//! A bucket is one moment: when it would be full again if nothing more were taken.
+//! Taking moves the moment on, also beyond what is there; whoever takes is told
+//! when he may go on. So it never has to be filled, and needs no timer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Ceilings;
+use crate::delivery::backoff::LONGEST;
+
+/// For how long what was not used is kept.
+const BURST: Duration = Duration::from_secs(1);
+
+/// So much a second.
+#[derive(Debug, Clone)]
+struct Bucket {
+    /// How long one unit takes to come back.
+    unit: Duration,
+    /// How much the bucket holds, as the time in which it comes back.
+    burst: Duration,
+    full_at: Instant,
+}
+
+impl Bucket {
+    /// A full one. `smallest` is the least that is taken at once, in units: it
+    /// always fits.
+    fn new(rate: f64, smallest: f64, now: Instant) -> Self {
+        let unit = scaled(1.0 / rate);
+        Self { unit, burst: BURST.max(times(unit, smallest)), full_at: now }
+    }
+
+    /// Takes some, and says when it is there.
+    fn take(&mut self, units: f64, now: Instant) -> Instant {
+        let full_in = self.full_in(now).saturating_add(times(self.unit, units)).min(LONGEST);
+        self.full_at = now + full_in;
+        self.opens_at(now)
+    }
+
+    /// Gives back what was taken and not used.
+    fn give_back(&mut self, units: f64, now: Instant) {
+        self.full_at = now + self.full_in(now).saturating_sub(times(self.unit, units));
+    }
+
+    /// When nothing is owed any more.
+    fn opens_at(&self, now: Instant) -> Instant {
+        now + self.full_in(now).saturating_sub(self.burst)
+    }
+
+    /// At most [`LONGEST`], so that the clock can tell it.
+    fn full_in(&self, now: Instant) -> Duration {
+        self.full_at.saturating_duration_since(now)
+    }
+}
+
+/// A number of seconds; saturates at [`LONGEST`].
+fn scaled(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
+}
+
+fn times(unit: Duration, units: f64) -> Duration {
+    scaled(unit.as_secs_f64() * units)
+}
+
+/// The rates of one tenant.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    limited: AtomicBool,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    /// Attempts.
+    events: Option<Bucket>,
+    /// Seconds of CPU.
+    cpu: Option<Bucket>,
+}
+
+impl Rates {
+    /// Takes the rates over. What was used of them before stays used.
+    pub(super) fn set(&self, ceilings: &Ceilings) {
+        let now = Instant::now();
+        let mut buckets = self.lock();
+        let renewed = |old: &Option<Bucket>, rate: Option<f64>, smallest| {
+            let new = Bucket::new(rate?, smallest, now);
+            Some(Bucket { full_at: old.as_ref().map_or(now, |old| old.full_at), ..new })
+        };
+        buckets.events = renewed(&buckets.events, ceilings.events_per_second, 1.0);
+        buckets.cpu = renewed(&buckets.cpu, ceilings.cpu, 0.0);
+        let limited = buckets.events.is_some() || buckets.cpu.is_some();
+        // Whoever misses it begins one attempt more or less.
+        self.limited.store(limited, Ordering::Relaxed);
+    }
+
+    /// Whether there is any.
+    pub(super) fn are_limited(&self) -> bool {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Whether CPU is counted.
+    pub(super) fn count_cpu(&self) -> bool {
+        self.are_limited() && self.lock().cpu.is_some()
+    }
+
+    /// Takes one attempt, and says when its turn comes as far as attempts a second
+    /// are concerned.
+    pub(super) fn take_event(&self, now: Instant) -> Instant {
+        self.lock().events.as_mut().map_or(now, |bucket| bucket.take(1.0, now))
+    }
+
+    /// Gives back an attempt that did not begin.
+    pub(super) fn give_back_event(&self) {
+        if let Some(bucket) = &mut self.lock().events {
+            bucket.give_back(1.0, Instant::now());
+        }
+    }
+
+    /// When the CPU that was used is paid back.
+    pub(super) fn cpu_opens_at(&self, now: Instant) -> Instant {
+        self.lock().cpu.as_ref().map_or(now, |bucket| bucket.opens_at(now))
+    }
+
+    /// Counts CPU that was used.
+    pub(super) fn use_cpu(&self, used: Duration) {
+        if let Some(bucket) = &mut self.lock().cpu {
+            bucket.take(used.as_secs_f64(), Instant::now());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buckets> {
+        // A moment is whole or not set.
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_seconds_worth_goes_at_once_and_the_rest_at_the_rate() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(10.0, 1.0, now);
+        let waits: Vec<Duration> = (0..13).map(|_| bucket.take(1.0, now) - now).collect();
+        assert_eq!(waits[..10], [Duration::ZERO; 10]);
+        assert_eq!(waits[10..], [ms(100), ms(200), ms(300)]);
+        // What is given back is there for the next.
+        bucket.give_back(1.0, now);
+        assert_eq!(bucket.take(1.0, now) - now, ms(300));
+        // Never more than a second's worth, however long nothing was taken.
+        let later = now + Duration::from_secs(3600);
+        let free = (0..100).filter(|_| bucket.take(1.0, later) == later).count();
+        assert_eq!(free, 10);
+    }
+
+    #[test]
+    fn a_rate_below_one_still_lets_one_through_at_a_time() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(0.5, 1.0, now);
+        assert_eq!(bucket.take(1.0, now), now);
+        assert_eq!(bucket.take(1.0, now) - now, ms(2_000));
+    }
+
+    #[test]
+    fn what_was_used_too_much_is_waited_for() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(0.5, 0.0, now);
+        assert_eq!(bucket.take(0.5, now), now, "a second's worth is there");
+        assert_eq!(bucket.take(2.0, now) - now, ms(4_000));
+        assert_eq!(bucket.opens_at(now + ms(3_000)), now + ms(4_000));
+        assert_eq!(bucket.opens_at(now + ms(5_000)), now + ms(5_000));
+    }
+
+    proptest! {
+        /// Whatever is taken and whenever: never more goes in any time than the
+        /// rate and one burst allow, and no arithmetic breaks.
+        #[test]
+        fn no_more_goes_than_the_rate_and_one_burst(
+            rate in prop_oneof![0.001..1_000.0_f64, Just(0.001), Just(1e9)],
+            steps in proptest::collection::vec((0..5_000_u64, 1..4_u32), 1..60),
+        ) {
+            let begin = Instant::now();
+            let (mut now, mut bucket) = (begin, Bucket::new(rate, 1.0, begin));
+            let (mut gone, mut last) = (0_u32, begin);
+            for (pause, taken) in steps {
+                now += ms(pause);
+                for _ in 0..taken {
+                    last = bucket.take(1.0, now).max(last);
+                    gone += 1;
+                }
+            }
+            let allowed = (last - begin).as_secs_f64() * rate + rate.max(1.0);
+            prop_assert!(f64::from(gone) <= allowed * 1.000_1 + 0.000_1, "{gone} of {allowed}");
+        }
+    }
+
+    #[test]
+    fn a_debt_of_ages_saturates() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(0.001, 0.0, now);
+        for _ in 0..3 {
+            bucket.take(f64::MAX, now);
+        }
+        assert!(bucket.opens_at(now) <= now + LONGEST);
+    }
+}

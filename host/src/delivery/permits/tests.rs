@@ -1,0 +1,423 @@
+//! Permits on paused time: who waits, how long, and that everything comes back.
+
+use std::sync::Mutex as StdMutex;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::permit::thread_time;
+use super::*;
+use crate::delivery::{Outcome, Report, Usage};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn permits(attempts: usize, turns: usize) -> Arc<Permits> {
+    Arc::new(Permits::with(Capacity { attempts, turns }))
+}
+
+fn tenant(name: &str) -> Tenant {
+    name.parse().unwrap()
+}
+
+fn one() -> Demand {
+    Demand { concurrency: 1, memory_bytes: 0 }
+}
+
+fn bounded(permits: &Permits, attempts: usize, tenants: &[(&str, Ceilings)]) {
+    let tenants: Vec<(Tenant, Ceilings)> =
+        tenants.iter().map(|(name, ceilings)| (tenant(name), ceilings.clone())).collect();
+    permits.configure(Some(attempts), tenants.iter().map(|(name, ceilings)| (name, ceilings)));
+}
+
+/// An attempt that waits for so long, and says that it worked for so long.
+async fn attempt(waits: Duration, worked: Duration) -> Report {
+    if !waits.is_zero() {
+        sleep(waits).await;
+    }
+    report(worked)
+}
+
+fn report(worked: Duration) -> Report {
+    let usage = Usage { duration: worked, ..Usage::default() };
+    Report { outcome: Outcome::Success, emits: Vec::new(), usage }
+}
+
+/// One group after the other takes a permit for one attempt, at once or never.
+async fn now(share: &Share) -> Option<Permit> {
+    let mut permit = share.permit();
+    let ready = timeout(Duration::ZERO, permit.ready(None)).await;
+    ready.is_ok().then_some(permit)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_of_handlers() {
+    let permits = permits(1, 1);
+    let mut running = JoinSet::new();
+    for _ in 0..300 {
+        let share = permits.share(&tenant("heavy"), one());
+        running.spawn(async move {
+            loop {
+                let mut permit = share.permit();
+                for _ in 0..1_000 {
+                    permit.ready(None).await;
+                    permit.run(attempt(SLICE, SLICE)).await;
+                }
+            }
+        });
+    }
+    let light = permits.share(&tenant("light"), one());
+    for _ in 0..100 {
+        sleep(ms(25)).await;
+        let asked = Instant::now();
+        let mut permit = light.permit();
+        permit.ready(None).await;
+        permit.run(attempt(ms(0), ms(1))).await;
+        // The timer's step besides.
+        assert!(asked.elapsed() <= SLICE + ms(1), "{:?}", asked.elapsed());
+    }
+    running.shutdown().await;
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their_handlers() {
+    let permits = permits(2, 1);
+    let done = Arc::new(StdMutex::new([0_u32; 3]));
+    let mut running = JoinSet::new();
+    for (which, handlers) in [(0, 1), (1, 10), (2, 100)] {
+        for _ in 0..handlers {
+            let (share, done) =
+                (permits.share(&tenant(&format!("t{which}")), one()), Arc::clone(&done));
+            running.spawn(async move {
+                let mut permit = share.permit();
+                loop {
+                    permit.ready(None).await;
+                    permit.run(attempt(ms(2), SLICE)).await;
+                    done.lock().unwrap()[which] += 1;
+                }
+            });
+        }
+    }
+    sleep(Duration::from_secs(20)).await;
+    let done = *done.lock().unwrap();
+    assert!(done.iter().sum::<u32>() > 5_000, "{done:?}");
+    // The one handler of the first has an end of its own: one at a time.
+    assert!(done[0] * 10 >= done[1] * 9 && done[2] * 10 <= done[1] * 11, "{done:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_waits_has_no_turn_and_one_that_computes_has() {
+    let permits = permits(10, 1);
+    let [waits, computes] = ["a", "b"].map(|name| permits.share(&tenant(name), one()));
+    let mut slow = now(&waits).await.unwrap();
+    let mut quick = now(&computes).await.unwrap();
+    let waiting = tokio::spawn(async move { slow.run(attempt(ms(1_000), ms(1))).await });
+    tokio::task::yield_now().await;
+    // Its turn comes at once, and stays until the batch ends.
+    timeout(ms(1), quick.run(attempt(ms(0), ms(1)))).await.unwrap();
+    assert_eq!(permits.book().held().1, 1);
+    sleep(ms(2_000)).await;
+    assert!(!waiting.is_finished(), "two compute, and there is one turn");
+    drop(quick);
+    timeout(ms(1), waiting).await.unwrap().unwrap();
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_settlements_of_one_tenant_stand_before_none_of_another() {
+    let permits = permits(1, 1);
+    let mut running = JoinSet::new();
+    for _ in 0..100 {
+        let share = permits.share(&tenant("heavy"), one());
+        running.spawn(async move {
+            loop {
+                let _turn = share.write_turn(1).await;
+                sleep(ms(5)).await;
+            }
+        });
+    }
+    let light = permits.share(&tenant("light"), one());
+    for _ in 0..50 {
+        sleep(ms(23)).await;
+        let asked = Instant::now();
+        // A read is another line.
+        drop(light.read_turn(1).await);
+        assert_eq!(asked.elapsed(), ms(0));
+        let turn = light.write_turn(1).await;
+        assert!(asked.elapsed() <= ms(5), "{:?}", asked.elapsed());
+        drop(turn);
+        // Given up in the middle, it leaves nobody standing.
+        let _ = timeout(ms(1), light.write_turn(1)).await;
+    }
+    running.shutdown().await;
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
+    let permits = permits(4, 4);
+    let busy: Vec<Share> = (0..4).map(|_| permits.share(&tenant("busy"), one())).collect();
+    let others: Vec<Share> =
+        (0..3).map(|n| permits.share(&tenant(&format!("t{n}")), one())).collect();
+    let mut held = Vec::new();
+    for share in &busy {
+        held.extend(now(share).await);
+    }
+    assert_eq!(held.len(), 2, "the other half is kept");
+    for share in &others {
+        held.extend(now(share).await);
+    }
+    assert_eq!(held.len(), 4, "there are no more");
+    drop(held);
+    // Without others nothing is kept.
+    drop(others);
+    let mut held = Vec::new();
+    for share in &busy {
+        held.extend(now(share).await);
+    }
+    assert_eq!(held.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
+    let permits = permits(3, 3);
+    let four = Ceilings { concurrency: Some(2), ..Ceilings::default() };
+    bounded(&permits, 3, &[("a", four)]);
+    let one_handler = permits.share(&tenant("a"), one());
+    let first = now(&one_handler).await;
+    assert!(first.is_some());
+    assert!(now(&one_handler).await.is_none(), "the handler's");
+    let [second, third] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
+    let second = now(&second).await;
+    assert!(second.is_some());
+    assert!(now(&third).await.is_none(), "the tenant's");
+    let other = permits.share(&tenant("b"), Demand { concurrency: 9, ..one() });
+    let fourth = now(&other).await;
+    assert!(fourth.is_some());
+    assert!(now(&other).await.is_none(), "the host's");
+    assert_eq!(permits.in_use(), 3);
+    drop((first, second));
+    assert!(now(&third).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_ones() {
+    let permits = permits(100, 100);
+    let ceilings = Ceilings { memory_bytes: Some(100), ..Ceilings::default() };
+    bounded(&permits, 100, &[("a", ceilings)]);
+    let share = |memory_bytes| permits.share(&tenant("a"), Demand { concurrency: 1, memory_bytes });
+    let (large, beyond) = (share(90), share(1_000));
+    let mut running = JoinSet::new();
+    for _ in 0..5 {
+        let small = share(30);
+        running.spawn(async move {
+            loop {
+                let mut permit = small.permit();
+                permit.ready(None).await;
+                permit.run(attempt(ms(7), ms(1))).await;
+            }
+        });
+    }
+    sleep(ms(100)).await;
+    assert_eq!(permits.book().held().2, 90, "three of the small ones");
+    for share in [large, beyond] {
+        let mut permit = share.permit();
+        timeout(ms(15), permit.ready(None)).await.expect("it starves");
+        permits.book().check();
+        // It keeps its memory while it makes room, because its instance lives.
+        permit.run(attempt(ms(0), SLICE)).await;
+        permit.ready(None).await;
+        assert!(permits.book().held().2 >= 90);
+    }
+    running.shutdown().await;
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
+    let permits = permits(100, 100);
+    let ceilings = Ceilings { events_per_second: Some(10.0), ..Ceilings::default() };
+    bounded(&permits, 100, &[("a", ceilings)]);
+    let begun = Instant::now();
+    let at = Arc::new(StdMutex::new(Vec::new()));
+    let mut running = JoinSet::new();
+    for _ in 0..5 {
+        let (share, at) = (permits.share(&tenant("a"), one()), Arc::clone(&at));
+        running.spawn(async move {
+            let mut permit = share.permit();
+            for _ in 0..7 {
+                permit.ready(None).await;
+                at.lock().unwrap().push(begun.elapsed().as_millis());
+                permit.run(attempt(ms(0), ms(0))).await;
+            }
+        });
+    }
+    // Nobody else waits for it.
+    let other = permits.share(&tenant("b"), one());
+    assert!(now(&other).await.is_some());
+    running.join_all().await;
+    let expected: Vec<u128> = (0..35).map(|n: u128| n.saturating_sub(9) * 100).collect();
+    assert_eq!(*at.lock().unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
+    let permits = permits(100, 100);
+    let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
+    bounded(&permits, 100, &[("a", ceilings)]);
+    let share = permits.share(&tenant("a"), one());
+    for _ in 0..10 {
+        let mut permit = share.permit();
+        assert!(permit.ready(None).await);
+    }
+    let mut permit = share.permit();
+    permit.ready(None).await;
+    permit.run(attempt(ms(0), ms(0))).await;
+    for _ in 0..10 {
+        assert!(timeout(ms(10), share.permit().ready(None)).await.is_err());
+    }
+    // One that is known to come too late is not waited for.
+    let asked = Instant::now();
+    assert!(!permit.ready(Some(asked + ms(500))).await);
+    assert_eq!(asked.elapsed(), ms(0));
+    assert!(permit.ready(Some(asked + ms(1_000))).await);
+    assert_eq!(asked.elapsed(), ms(900));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
+    let permits = permits(100, 100);
+    let ceilings = Ceilings { cpu: Some(0.01), ..Ceilings::default() };
+    bounded(&permits, 100, &[("a", ceilings)]);
+    let [one_handler, another] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
+    let mut permit = one_handler.permit();
+    permit.ready(None).await;
+    permit.run(attempt(DAY, DAY)).await;
+    let asked = Instant::now();
+    another.permit().ready(None).await;
+    assert_eq!(asked.elapsed(), ms(0), "it only waited");
+    permit.ready(None).await;
+    permit
+        .run(async {
+            let until = thread_time() + ms(50);
+            while thread_time() < until {}
+            report(ms(0))
+        })
+        .await;
+    another.permit().ready(None).await;
+    let waited = asked.elapsed();
+    // 50 ms at a hundredth, less the second that is kept.
+    assert!(waited >= ms(4_000) && waited < ms(20_000), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_that_change_reach_those_who_wait() {
+    let permits = permits(100, 100);
+    let two = Ceilings { concurrency: Some(2), ..Ceilings::default() };
+    bounded(&permits, 100, &[("a", Ceilings { concurrency: Some(1), ..Ceilings::default() })]);
+    let shares = [(); 3].map(|()| permits.share(&tenant("a"), one()));
+    let held = now(&shares[0]).await;
+    let mut second = shares[1].permit();
+    let mut third = shares[2].permit();
+    let second = tokio::spawn(async move { second.ready(None).await });
+    sleep(ms(10)).await;
+    assert!(!second.is_finished());
+    bounded(&permits, 100, &[("a", two)]);
+    timeout(ms(10), second).await.unwrap().unwrap();
+    let held_too = now(&shares[1]).await;
+    assert!(timeout(ms(10), third.ready(None)).await.is_err());
+    bounded(&permits, 100, &[]);
+    timeout(ms(10), third.ready(None)).await.unwrap();
+    assert!(held.is_some() && held_too.is_some());
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    waits: u64,
+    worked: u64,
+    /// The wait for the permit, or the attempt, is given up after so long.
+    patience: u64,
+    until: Option<u64>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let patience = prop_oneof![3 => Just(86_400_000_u64), 1 => 0..30_u64];
+    (0..4_u64, 0..4_u64, patience, proptest::option::of(0..50_u64))
+        .prop_map(|(waits, worked, patience, until)| Step { waits, worked, patience, until })
+}
+
+fn ceilings() -> impl Strategy<Value = Ceilings> {
+    use proptest::option::of;
+    (of(1..4_usize), of(50..200_usize), of(20.0..500.0_f64), of(0.5..2.0_f64)).prop_map(
+        |(concurrency, memory_bytes, events_per_second, cpu)| Ceilings {
+            concurrency,
+            memory_bytes,
+            events_per_second,
+            cpu,
+            ..Ceilings::default()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Whoever asks, works, waits and gives up: nobody ever has more than he may,
+    /// everybody comes to an end, and everything comes back.
+    #[test]
+    fn every_permit_comes_back_and_nobody_waits_for_ever(
+        attempts in 1..6_usize,
+        turns in 1..3_usize,
+        tenants in proptest::collection::vec(ceilings(), 1..4),
+        groups in proptest::collection::vec(
+            (0..4_usize, 1..3_usize, 0..150_usize, proptest::collection::vec(step(), 1..25)),
+            1..12,
+        ),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let permits = permits(attempts, turns);
+            let names: Vec<String> = (0..4).map(|n| format!("t{n}")).collect();
+            let bounds: Vec<(&str, Ceilings)> =
+                names.iter().map(String::as_str).zip(tenants).collect();
+            bounded(&permits, attempts, &bounds);
+            let mut running = JoinSet::new();
+            for (owner, concurrency, memory_bytes, steps) in groups {
+                let share = permits.share(&tenant(&names[owner]), Demand { concurrency, memory_bytes });
+                for worker in 0..concurrency + 1 {
+                    let (share, permits, steps) = (share.clone(), Arc::clone(&permits), steps.clone());
+                    running.spawn(async move {
+                        for batch in steps.chunks(3 + worker) {
+                            let mut permit = share.permit();
+                            for Step { waits, worked, patience, until } in batch {
+                                let until = until.map(|until| Instant::now() + ms(until));
+                                let ready = permit.is_ready()
+                                    || timeout(ms(*patience), permit.ready(until)).await == Ok(true);
+                                permits.book().check();
+                                if ready {
+                                    let attempt = attempt(ms(*waits), ms(*worked));
+                                    let _ = timeout(ms(*patience), permit.run(attempt)).await;
+                                }
+                                permits.book().check();
+                            }
+                        }
+                    });
+                }
+            }
+            timeout(DAY / 2, async { while running.join_next().await.transpose().unwrap().is_some() {} })
+                .await
+                .expect("somebody waits for ever");
+            assert_eq!(permits.book().held(), (0, 0, 0, false));
+        });
+    }
+}

@@ -1,0 +1,35 @@
+//! What a tenant keeps, over all its groups.
+
+use sqlx::SqliteConnection;
+
+use super::error::Broken;
+use crate::event::Tenant;
+
+pub(super) async fn dead_letters(
+    connection: &mut SqliteConnection,
+    tenant: &Tenant,
+) -> Result<i64, Broken> {
+    Ok(sqlx::query_scalar(
+        "SELECT count(*) FROM consumer_groups
+         JOIN dead_letters ON dead_letters.group_name = consumer_groups.name
+         WHERE consumer_groups.tenant = ?",
+    )
+    .bind(tenant.as_str())
+    .fetch_one(connection)
+    .await?)
+}
+
+pub(super) async fn state_bytes(
+    connection: &mut SqliteConnection,
+    tenant: &Tenant,
+) -> Result<i64, Broken> {
+    // The length of a value stands in its row: none is read.
+    Ok(sqlx::query_scalar(
+        "SELECT coalesce(sum(length(CAST(key AS BLOB)) + length(value)), 0) FROM consumer_groups
+         JOIN state ON state.group_name = consumer_groups.name
+         WHERE consumer_groups.tenant = ?",
+    )
+    .bind(tenant.as_str())
+    .fetch_one(connection)
+    .await?)
+}
