@@ -1012,16 +1012,16 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
 async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
     // Each success sets `count` to two bytes: seven in all.
     for (most, fits) in [(7, true), (6, false)] {
-        let rig = Rig::new(50, |_, _| Act::Succeed).await;
+        let rig = Rig::new(5, |_, _| Act::Succeed).await;
         let ceilings = Ceilings { state_bytes: Some(most), ..Ceilings::default() };
         rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
         let _running = rig.start().await;
-        rig.settled(50).await;
+        rig.settled(5).await;
         let dead = rig.dead().await;
         if fits {
-            assert_eq!((rig.count().await, dead.len()), (50, 0));
+            assert_eq!((rig.count().await, dead.len()), (5, 0));
         } else {
-            assert_eq!((rig.count().await, dead.len(), rig.seen().await.len()), (0, 50, 0));
+            assert_eq!((rig.count().await, dead.len(), rig.seen().await.len()), (0, 5, 0));
             assert!(dead.iter().all(|(_, attempts, kind)| *attempts == 5 && kind == "state-limit"));
         }
     }
