@@ -57,6 +57,12 @@ kinds! {
     /// More state writes, or larger ones, than an attempt may make, or more state
     /// than its tenant may keep.
     StateLimit = "state-limit",
+    /// More HTTP requests than an attempt may make.
+    HttpRequestLimit = "http-request-limit",
+    /// More bytes by HTTP than an attempt may send and receive.
+    HttpByteLimit = "http-byte-limit",
+    /// An HTTP request took longer than `limits.http_timeout`.
+    HttpTimeout = "http-timeout",
     /// The answer does not fit the contract.
     BadAnswer = "bad-answer",
     /// The process died while this event was handled.

@@ -13,6 +13,7 @@ mod delivery;
 mod deploy;
 mod faults;
 mod fire;
+mod grants;
 mod leadership;
 mod network;
 mod operation;

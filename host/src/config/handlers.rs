@@ -18,7 +18,7 @@ use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
-use crate::sandbox::settings::{Grants, Limits, Reuse};
+use crate::sandbox::settings::{EmitPolicy, Grants, HttpPolicy, HttpRule, Limits, Reuse};
 use crate::store::lock_key::{self, LockKey};
 use crate::store::{InvalidSubscription, Start, Subscription};
 
@@ -259,6 +259,11 @@ fn subscription(section: &mut Section<'_>) -> Option<Subscription> {
         );
         return None;
     }
+    event_types(section, texts)
+}
+
+/// Patterns of event types; there is at least one. `None` after a problem.
+fn event_types(section: &Section<'_>, texts: Vec<Option<Text<'_>>>) -> Option<Subscription> {
     let whole = texts.iter().all(Option::is_some);
     let texts: Vec<Text<'_>> = texts.into_iter().flatten().collect();
     let mut fit = true;
@@ -469,12 +474,32 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
         state_writes: section
             .integer("state_writes", 0..=1_000_000_000)
             .unwrap_or(defaults.state_writes),
+        http_requests: section
+            .integer("http_requests", 0..=1_000_000_000)
+            .unwrap_or(defaults.http_requests),
+        http_bytes: section.size("http_bytes", "0B"..="1TiB").unwrap_or(defaults.http_bytes),
+        http_timeout: section
+            .duration("http_timeout", MILLISECOND..=YEAR)
+            .unwrap_or(defaults.http_timeout),
     };
     section.finish();
     limits
 }
 
 fn grants(mut section: Section<'_>) -> Grants {
+    let defaults = Grants::default();
+    let grants = Grants {
+        env: env(&mut section),
+        config: config(&mut section),
+        http: http(&mut section),
+        emit: emit(&mut section),
+        state: section.boolean("state").unwrap_or(defaults.state),
+    };
+    section.finish();
+    grants
+}
+
+fn env(section: &mut Section<'_>) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     for (name, text) in section.text_table("env", "{ REGION = \"eu\" }").unwrap_or_default() {
         if name.is_empty() || name.contains(['=', '\0']) {
@@ -491,12 +516,38 @@ fn grants(mut section: Section<'_>) -> Grants {
             env.insert(name.to_owned(), text.value);
         }
     }
-    if let Some(entry) = section.entry("http") {
-        section.problem(
-            entry.at,
-            "`http` comes with a later version: leave it out, and nothing is reachable by network",
-        );
+    env
+}
+
+fn config(section: &mut Section<'_>) -> BTreeMap<String, String> {
+    let values = section.text_table("config", "{ currency = \"EUR\" }").unwrap_or_default();
+    values.into_iter().map(|(name, text)| (name.to_owned(), text.value)).collect()
+}
+
+fn emit(section: &mut Section<'_>) -> EmitPolicy {
+    match section.texts("emit", "[\"issue.triaged\", \"audit.*\"]") {
+        None => EmitPolicy::Any,
+        Some((_, texts)) if texts.is_empty() => EmitPolicy::Nothing,
+        Some((_, texts)) => match event_types(section, texts) {
+            Some(types) if types.is_all() => EmitPolicy::Any,
+            Some(types) => EmitPolicy::Types(types),
+            // After a problem nothing is run.
+            None => EmitPolicy::Nothing,
+        },
     }
-    section.finish();
-    Grants { env }
+}
+
+fn http(section: &mut Section<'_>) -> HttpPolicy {
+    let texts = section.texts("http", "[\"https://api.example.com\"]");
+    let mut rules = Vec::new();
+    for text in texts.into_iter().flat_map(|(_, texts)| texts).flatten() {
+        match text.value.parse::<HttpRule>() {
+            Ok(rule) => rules.push(rule),
+            Err(problem) => section.problem(
+                text.at,
+                format!("`http` holds {}, which grants nothing: {problem}", text.quoted()),
+            ),
+        }
+    }
+    rules.into_iter().collect()
 }

@@ -10,7 +10,7 @@ use crate::delivery::ordering::Ordering;
 use crate::delivery::permits::Ceilings;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
-use crate::sandbox::settings::{Grants, Limits, Reuse, names};
+use crate::sandbox::settings::{EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
 use crate::store::{Start, Subscription};
 
 /// The documentation is held to what the parser does.
@@ -138,9 +138,16 @@ emit_total = "3KB"
 state_value = "4KB"
 state_total = "5KB"
 state_writes = 5
+http_requests = 6
+http_bytes = "6KB"
+http_timeout = "1s"
 
 [handlers.b.allow]
 env = { REGION = "eu", TOKEN = "Bearer ${TOKEN}", PRICE = "5$ or $${TOKEN}" }
+http = ["https://${REGION}.example.com"]
+emit = ["issue.triaged", "audit.*"]
+state = false
+config = { currency = "${REGION}R" }
 
 [handlers.a]
 component = "a.wasm"
@@ -165,6 +172,7 @@ reuse = "event"
     assert_eq!(config.tenants, [tenant("acme", ceilings), tenant("other", Ceilings::default())]);
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
     let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
+    let http: HttpRule = "https://eu.example.com".parse().unwrap();
     let expected = HandlerSettings {
         name: "b".parse().unwrap(),
         group: "b.v2".parse().unwrap(),
@@ -194,8 +202,17 @@ reuse = "event"
             state_value_bytes: 4000,
             state_total_bytes: 5000,
             state_writes: 5,
+            http_requests: 6,
+            http_bytes: 6000,
+            http_timeout: Duration::from_secs(1),
         },
-        grants: Grants { env: env.map(|(k, v)| (k.to_owned(), v.to_owned())).into() },
+        grants: Grants {
+            env: env.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            http: [http].into_iter().collect(),
+            emit: EmitPolicy::Types(Subscription::new(["issue.triaged", "audit.*"]).unwrap()),
+            state: false,
+            config: [("currency".to_owned(), "euR".to_owned())].into(),
+        },
         batch: BatchSettings { max_events: 10, max_time: Duration::from_secs(2) },
         breaker: BreakerSettings {
             events: 7,
@@ -264,11 +281,11 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         ),
         (
             "[handlers.triage.allow]\nfiles = [\"/etc\"]",
-            "5:1: unknown key `files` in [handlers.triage.allow]; known there: `env`, `http`",
+            "5:1: unknown key `files` in [handlers.triage.allow]; known there: `env`, `config`, `http`, `emit`, `state`",
         ),
         (
-            "[handlers.triage.allow]\nhttp = [\"https://example.com\"]",
-            "5:8: `http` comes with a later version: leave it out, and nothing is reachable by network",
+            "[handlers.triage.allow]\nhttp = [\"https://example.com/a\"]",
+            "5:9: `http` holds `https://example.com/a`, which grants nothing: it grants a host as a whole: end it after the host or its port",
         ),
         (
             "[handlers.triage.allow]\nenv = [\"PATH\"]",
@@ -857,6 +874,17 @@ fn examples() -> Vec<&'static str> {
 }
 
 #[test]
+fn what_may_be_emitted_is_everything_nothing_or_what_is_listed() {
+    let emit = |text: &str| config(&with(text)).handlers[0].grants.emit.clone();
+    assert_eq!(emit(""), EmitPolicy::Any);
+    assert_eq!(emit("allow.emit = []"), EmitPolicy::Nothing);
+    let listed = emit("allow.emit = [\"a\", \"b.*\"]");
+    assert!(listed.allows("a") && listed.allows("b.c") && !listed.allows("ab"));
+    let errors = parse(&with("allow.emit = [\"a*b\"]")).unwrap_err();
+    assert!(errors.to_string().contains("`a*b` is no event type"), "{errors}");
+}
+
+#[test]
 fn the_documentations_examples_are_right() {
     let examples = examples();
     assert!(examples.len() >= 2);
@@ -877,7 +905,7 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = ["lock_database", "tenant", "tenants", "digest", "http"].contains(key);
+            let later = ["lock_database", "tenant", "tenants", "digest"].contains(key);
             // A tenant is bound by nothing but what its table says.
             let unbound = place.name == keys::TENANT.name;
             let shown = examples[examples.len() - 1].contains(key);

@@ -18,7 +18,8 @@ use super::bindings::event_host::handler::types::{Event, Failure};
 use super::contract::{self, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
-use super::imports::{self, Profile, Side};
+use super::http::{Client, Outlet};
+use super::imports::{self, ConfigValues, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
 use super::settings::{Grants, Limits, Reuse, names};
 use super::source::{self, Binary, Form, Source};
@@ -42,6 +43,8 @@ struct Inner {
     engine: Engine,
     ticker: Arc<Ticker>,
     linker: Linker<Side>,
+    /// What the HTTP requests of all handlers share.
+    client: Arc<Client>,
     settings: EngineSettings,
     allocation: Allocation,
 }
@@ -86,11 +89,20 @@ impl Sandbox {
     /// # Errors
     /// When the machine can run no engine at all.
     pub fn new(settings: EngineSettings) -> Result<Self, EngineError> {
+        Self::with_client(settings, Client::new())
+    }
+
+    /// The same, with a client that looks names up elsewhere.
+    pub(super) fn with_client(
+        settings: EngineSettings,
+        client: Client,
+    ) -> Result<Self, EngineError> {
         let (engine, ticker, allocation) = engine::start(&settings)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
         let ticker = Arc::new(ticker);
-        Ok(Self { inner: Arc::new(Inner { engine, ticker, linker, settings, allocation }) })
+        let client = Arc::new(client);
+        Ok(Self { inner: Arc::new(Inner { engine, ticker, linker, client, settings, allocation }) })
     }
 
     /// How instances get their memory on this machine.
@@ -130,7 +142,11 @@ impl Sandbox {
         let program = self.program(source).await.map_err(at)?;
         fit_limits(program.pre.instance_pre().component(), &limits).map_err(at)?;
         let stack_bytes = self.inner.settings.wasm_stack_bytes;
-        let profile = Profile { name: name.to_owned(), limits, grants, stack_bytes };
+        let client = Arc::clone(&self.inner.client);
+        let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
+        let config = ConfigValues::from(&grants.config);
+        let name = name.to_owned();
+        let profile = Profile { name, limits, grants, config, outlet, stack_bytes };
         Ok(Arc::new(LoadedHandler::new(Arc::new(program), Arc::new(profile), reuse)))
     }
 

@@ -19,13 +19,19 @@ const VERSION: &str = "0.1.0";
 /// The version of WASI that this host has.
 const WASI_VERSION: &str = "0.2.12";
 
+/// The version of `wasi:config` that this host has; a proposal, which has no
+/// other version yet.
+const CONFIG_VERSION: &str = "0.2.0-rc.1";
+
 /// Interfaces of the contract that a component may import.
 const IMPORTS: [&str; 5] = ["types", "outbox", "state", "log", "context"];
 
-/// Interfaces of WASI that a component may import: those of `wasi:cli/imports`.
-const WASI: [(&str, &[&str]); 6] = [
+/// Interfaces of WASI that a component may import: those of `wasi:cli/imports`,
+/// outgoing HTTP, and configuration.
+const WASI: [(&str, &str, &[&str]); 8] = [
     (
         "wasi:cli",
+        WASI_VERSION,
         &[
             "environment",
             "exit",
@@ -39,12 +45,15 @@ const WASI: [(&str, &[&str]); 6] = [
             "terminal-stderr",
         ],
     ),
-    ("wasi:clocks", &["monotonic-clock", "wall-clock"]),
-    ("wasi:filesystem", &["preopens", "types"]),
-    ("wasi:io", &["error", "poll", "streams"]),
-    ("wasi:random", &["insecure", "insecure-seed", "random"]),
+    ("wasi:clocks", WASI_VERSION, &["monotonic-clock", "wall-clock"]),
+    ("wasi:config", CONFIG_VERSION, &["store"]),
+    ("wasi:filesystem", WASI_VERSION, &["preopens", "types"]),
+    ("wasi:http", WASI_VERSION, &["outgoing-handler", "types"]),
+    ("wasi:io", WASI_VERSION, &["error", "poll", "streams"]),
+    ("wasi:random", WASI_VERSION, &["insecure", "insecure-seed", "random"]),
     (
         "wasi:sockets",
+        WASI_VERSION,
         &[
             "instance-network",
             "ip-name-lookup",
@@ -127,8 +136,8 @@ fn check_import(import: &str) -> Result<(), LoadReason> {
     let (known, version): (&[&str], &'static str) = if name.package == PACKAGE {
         (&IMPORTS, VERSION)
     } else {
-        let wasi = WASI.iter().find(|(package, _)| *package == name.package);
-        (wasi.map_or(&[], |(_, interfaces)| interfaces), WASI_VERSION)
+        let wasi = WASI.iter().find(|(package, ..)| *package == name.package);
+        wasi.map_or((&[], WASI_VERSION), |(_, version, interfaces)| (interfaces, version))
     };
     if !known.is_empty() && !is_compatible(name.version, version) {
         return Err(other_version("imports", import, version));
@@ -144,10 +153,7 @@ fn hint(name: &Name<'_>, known: &[&str]) -> String {
     if !known.is_empty() {
         return format!("of `{}` it has {}", name.package, known.join(", "));
     }
-    if name.package == "wasi:http" {
-        return "this version gives handlers no HTTP".to_owned();
-    }
-    let wasi: Vec<&str> = WASI.iter().map(|(package, _)| *package).collect();
+    let wasi: Vec<&str> = WASI.iter().map(|(package, ..)| *package).collect();
     format!(
         "it has {} of `{PACKAGE}@{VERSION}`, and of WASI {WASI_VERSION} {}",
         IMPORTS.join(", "),
@@ -266,7 +272,7 @@ mod tests {
             Err(LoadReason::UnknownImport { hint, .. }) => hint,
             other => panic!("{other:?}"),
         };
-        assert!(hint("wasi:http/outgoing-handler@0.2.3").contains("no HTTP"));
+        assert!(hint("wasi:http/incoming-handler@0.2.3").contains("it has outgoing-handler"));
         assert!(hint("event-host:handler/clock@0.1.0").contains("outbox, state, log, context"));
         assert!(hint("acme:db/query@1.0.0").contains("wasi:random"));
         assert!(hint("plain").contains("event-host:handler@0.1.0"));
@@ -300,7 +306,7 @@ mod tests {
         let ours = IMPORTS.iter().map(|i| format!("{PACKAGE}/{i}@{VERSION}"));
         let wasi = WASI
             .iter()
-            .flat_map(|(p, is)| is.iter().map(move |i| format!("{p}/{i}@{WASI_VERSION}")));
+            .flat_map(|(p, version, is)| is.iter().map(move |i| format!("{p}/{i}@{version}")));
         for name in ours.chain(wasi) {
             // The linker cannot be asked what it has, but it refuses to define
             // the same thing twice.

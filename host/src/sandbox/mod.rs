@@ -17,6 +17,7 @@ mod component;
 mod contract;
 mod ending;
 mod engine;
+mod http;
 mod imports;
 mod limits;
 mod load_error;

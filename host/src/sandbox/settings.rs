@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
+use crate::store::Subscription;
+
 /// What one instance or one attempt may use. Exceeding any of them ends the
 /// attempt with the failure kind that is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,15 @@ pub struct Limits {
     pub state_total_bytes: usize,
     /// State writes an attempt (`state-limit`).
     pub state_writes: usize,
+    /// HTTP requests an attempt, those that are denied included
+    /// (`http-request-limit`).
+    pub http_requests: usize,
+    /// Bytes of the bodies of all HTTP requests of an attempt and their answers
+    /// together (`http-byte-limit`).
+    pub http_bytes: usize,
+    /// Wall-clock time of one HTTP request, from looking its host up to the end
+    /// of its answer (`http-timeout`).
+    pub http_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -49,6 +61,9 @@ impl Default for Limits {
             state_value_bytes: 1 << 20,
             state_total_bytes: 8 << 20,
             state_writes: 1_000,
+            http_requests: 100,
+            http_bytes: 16 << 20,
+            http_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -77,6 +92,12 @@ pub mod names {
     pub const STATE_TOTAL: &str = "limits.state_total";
     /// [`Limits::state_writes`](super::Limits::state_writes).
     pub const STATE_WRITES: &str = "limits.state_writes";
+    /// [`Limits::http_requests`](super::Limits::http_requests).
+    pub const HTTP_REQUESTS: &str = "limits.http_requests";
+    /// [`Limits::http_bytes`](super::Limits::http_bytes).
+    pub const HTTP_BYTES: &str = "limits.http_bytes";
+    /// [`Limits::http_timeout`](super::Limits::http_timeout).
+    pub const HTTP_TIMEOUT: &str = "limits.http_timeout";
 }
 
 /// How long an instance lives. Any failure ends it earlier.
@@ -91,16 +112,67 @@ pub enum Reuse {
     Events(u32),
 }
 
-/// What the handler may reach. Nothing by default.
-#[derive(Clone, PartialEq, Eq, Default)]
+/// What the handler may reach. By default nothing outside of its group, whose
+/// events it may add to and whose state it may use.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Grants {
     /// Environment variables that the guest sees.
     pub env: BTreeMap<String, String>,
+    /// The HTTP requests that it may make.
+    pub http: HttpPolicy,
+    /// The events that it may emit.
+    pub emit: EmitPolicy,
+    /// Whether it may use its group's state.
+    pub state: bool,
+    /// What it reads through `wasi:config`.
+    pub config: BTreeMap<String, String>,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self {
+            env: BTreeMap::new(),
+            http: HttpPolicy::default(),
+            emit: EmitPolicy::Any,
+            state: true,
+            config: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which events a handler may emit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum EmitPolicy {
+    /// Every type.
+    #[default]
+    Any,
+    /// None at all.
+    Nothing,
+    /// The types that match.
+    Types(Subscription),
+}
+
+impl EmitPolicy {
+    /// Whether an event of this type may be emitted.
+    #[must_use]
+    pub fn allows(&self, event_type: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Nothing => false,
+            Self::Types(types) => types.matches(event_type),
+        }
+    }
 }
 
 impl std::fmt::Debug for Grants {
     /// Names only: values are often secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grants").field("env", &self.env.keys()).finish()
+        f.debug_struct("Grants")
+            .field("env", &self.env.keys())
+            .field("http", &self.http)
+            .field("emit", &self.emit)
+            .field("state", &self.state)
+            .field("config", &self.config.keys())
+            .finish()
     }
 }

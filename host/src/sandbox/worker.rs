@@ -153,7 +153,13 @@ impl SandboxWorker {
         mut instance: Instance,
         call: &Call<'_>,
     ) -> (Outcome, Vec<Event>) {
-        let under_way = instance.store.data_mut().end();
+        let side = instance.store.data_mut();
+        let over = side.http.over().cloned();
+        let under_way = side.end();
+        // Requests run beside the guest, which may have answered whatever since.
+        if let Some(failure) = over {
+            return (Outcome::Failure(failure), Vec::new());
+        }
         let outcome = match answer {
             Some(Ok(Ok(()))) => {
                 self.keep(instance);
@@ -212,6 +218,10 @@ impl Instance {
             // The timer may be starved by guests on every thread; this is not.
             if side.under_way()?.deadline <= Instant::now() {
                 return Err(Ending::timeout(&side.profile.limits));
+            }
+            // Its text is the failure's, which is told in the end.
+            if let Some(over) = side.http.over() {
+                return Err(Ending::limit(over.kind, over.text.clone()));
             }
             // tokio's own yield lets timers and I/O have their turn; wasmtime's
             // would go to the front of the queue.

@@ -8,11 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::Level;
 
-use super::{Profile, Side};
+use super::{Profile, Side, toml_string};
 use crate::failure::{FailureKind, storable};
 use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::names;
+
+/// Denials that are said of one attempt.
+const DENIALS_SAID: usize = 8;
+
+/// Bytes of a guest's text in what is said of a denial.
+const DENIAL_BYTES: usize = 300;
 
 /// How a guest came to write a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +64,8 @@ impl fmt::Debug for GuestLog {
 struct Written {
     bytes: usize,
     lines: u32,
+    /// What was denied, so that it is said once.
+    denied: Vec<String>,
     /// Beginnings of lines whose ends are still to come.
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -120,6 +128,33 @@ impl GuestLog {
         };
         self.write_lines(origin.level(), origin, &complete);
         Ok(())
+    }
+
+    /// Says in the host's log what was denied, and the entry of `allow.KEY` in
+    /// handlers.toml that would allow it: `value` is its value as TOML writes it.
+    ///
+    /// Says each thing once an attempt, and no more than a few things: a guest
+    /// may ask for whatever it likes.
+    #[cold]
+    pub(in crate::sandbox) fn denied(&self, what: &str, key: &str, value: &str) {
+        let mut written = self.written();
+        let denied = &mut written.denied;
+        if denied.len() >= DENIALS_SAID || denied.iter().any(|said| said == what) {
+            return;
+        }
+        denied.push(what.to_owned());
+        drop(written);
+        let handler = self.profile.name.as_str();
+        let what = storable(what, DENIAL_BYTES);
+        let value = storable(value, DENIAL_BYTES);
+        let table = match handler.contains('.') {
+            true => toml_string(handler),
+            false => handler.to_owned(),
+        };
+        tracing::warn!(
+            handler,
+            "denied to the handler: {what}; to allow it, add to handlers.toml: [handlers.{table}.allow] {key} = {value}"
+        );
     }
 
     fn count(&self, bytes: usize, lines: u32) -> wasmtime::Result<()> {
@@ -195,7 +230,9 @@ impl Host for Side {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ConfigValues;
     use super::*;
+    use crate::sandbox::http::{Client, HttpPolicy, Outlet};
     use crate::sandbox::settings::{Grants, Limits};
 
     type Lines = Arc<Mutex<Vec<(Level, LineOrigin, String)>>>;
@@ -212,6 +249,8 @@ mod tests {
             name: "h".into(),
             limits: Limits { log_bytes, ..Limits::default() },
             grants: Grants::default(),
+            config: ConfigValues::from(&Grants::default().config),
+            outlet: Arc::new(Outlet::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
             stack_bytes: 0,
         };
         (GuestLog::new(Arc::new(profile), Some(sink)), lines)

@@ -3,12 +3,14 @@
 //! Each capability answers from the attempt that is under way, and keeps what
 //! it collects there, so that nothing of one attempt reaches the next.
 
+mod config;
 mod context;
 mod log;
 mod outbox;
 mod state;
 pub(super) mod wasi;
 
+pub(super) use config::ConfigValues;
 pub(super) use log::GuestLog;
 pub use log::{GuestLine, LineOrigin, LogSink};
 
@@ -20,6 +22,7 @@ use wasmtime_wasi::WasiCtx;
 
 use super::bindings::EventHandler;
 use super::ending::Ending;
+use super::http::{Http, Outlet};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, Limits};
 use crate::delivery::Call;
@@ -32,6 +35,10 @@ pub(super) struct Profile {
     pub(super) name: String,
     pub(super) limits: Limits,
     pub(super) grants: Grants,
+    /// What it reads through `wasi:config`.
+    pub(super) config: ConfigValues,
+    /// Where its HTTP requests go out.
+    pub(super) outlet: Arc<Outlet>,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
 }
@@ -43,7 +50,8 @@ pub(super) struct Side {
     pub(super) log: Arc<GuestLog>,
     /// Made when the guest first asks for it: most handlers never do.
     wasi: Option<WasiCtx>,
-    resources: ResourceTable,
+    pub(super) http: Http,
+    pub(super) resources: ResourceTable,
     attempt: Option<UnderWay>,
 }
 
@@ -67,6 +75,7 @@ impl Side {
     pub(super) fn new(profile: Arc<Profile>, log: Arc<GuestLog>) -> Self {
         Self {
             limiter: InstanceLimits::new(&profile.limits),
+            http: Http::new(Arc::clone(&profile), Arc::clone(&log)),
             log,
             wasi: None,
             resources: resource_table(),
@@ -77,6 +86,7 @@ impl Side {
 
     /// Begins an attempt. What an attempt before left behind is gone.
     pub(super) fn begin(&mut self, call: &Call<'_>, deadline: Instant) {
+        self.http.begin(call);
         self.attempt = Some(UnderWay {
             group: call.group.clone(),
             tenant: call.tenant.clone(),
@@ -94,6 +104,7 @@ impl Side {
 
     /// Ends the attempt and gives what it collected.
     pub(super) fn end(&mut self) -> Option<UnderWay> {
+        self.http.end();
         self.attempt.take()
     }
 
@@ -117,7 +128,14 @@ fn outside_of_an_attempt() -> wasmtime::Error {
 /// Links everything that a handler may import.
 pub(super) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
     EventHandler::add_to_linker::<_, HasSelf<Side>>(linker, |side| side)?;
-    wasmtime_wasi::p2::add_to_linker_async(linker)
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    config::link(linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+}
+
+/// A text as TOML writes it.
+pub(super) fn toml_string(text: &str) -> String {
+    toml::Value::from(text).to_string()
 }
 
 impl super::bindings::event_host::handler::types::Host for Side {}

@@ -8,19 +8,26 @@ use std::collections::btree_map::Entry;
 
 use jiff::Timestamp;
 
-use super::{Side, UnderWay};
+use super::{Side, UnderWay, toml_string};
 use crate::event::json::{parse_time, to_microseconds};
 use crate::event::{Event, ExtensionValue, quoted};
-use crate::failure::FailureKind;
+use crate::failure::{FailureKind, storable};
 use crate::sandbox::bindings::event_host::handler::outbox::{EmitError, Host, Message};
 use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::{Limits, names};
 
+/// Bytes of an event's type in what is said of a denial.
+const TYPE_BYTES: usize = 200;
+
 impl Host for Side {
     fn emit(&mut self, message: Message) -> wasmtime::Result<Result<(), EmitError>> {
         let (attempt, limits) = self.limited()?;
         attempt.count_emit(&message, limits)?;
+        if !self.profile.grants.emit.allows(&message.type_) {
+            return Ok(Err(self.denied_emit(&message.type_)));
+        }
+        let attempt = self.under_way()?;
         Ok(match attempt.event(message) {
             Ok(event) => {
                 attempt.emits.push(event);
@@ -28,6 +35,16 @@ impl Host for Side {
             }
             Err(text) => Err(EmitError::Invalid(text)),
         })
+    }
+}
+
+impl Side {
+    #[cold]
+    fn denied_emit(&self, event_type: &str) -> EmitError {
+        let event_type = storable(event_type, TYPE_BYTES);
+        let value = format!("[{}]", toml_string(&event_type));
+        self.log.denied(&format!("emitting {}", quoted(&event_type)), "emit", &value);
+        EmitError::Denied(format!("the handler may not emit {}", quoted(&event_type)))
     }
 }
 

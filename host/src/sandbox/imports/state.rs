@@ -20,7 +20,7 @@ type Answer<T> = wasmtime::Result<Result<T, StateError>>;
 
 impl Host for Side {
     async fn get(&mut self, key: String) -> Answer<Option<Vec<u8>>> {
-        if let Err(error) = checked_key(&key) {
+        if let Err(error) = self.granted().and_then(|()| checked_key(&key)) {
             return Ok(Err(error));
         }
         let attempt = self.under_way()?;
@@ -32,7 +32,7 @@ impl Host for Side {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Answer<()> {
-        if let Err(error) = checked_key(&key) {
+        if let Err(error) = self.granted().and_then(|()| checked_key(&key)) {
             return Ok(Err(error));
         }
         let limit = self.profile.limits.state_value_bytes;
@@ -52,7 +52,7 @@ impl Host for Side {
     }
 
     fn delete(&mut self, key: String) -> Answer<()> {
-        if let Err(error) = checked_key(&key) {
+        if let Err(error) = self.granted().and_then(|()| checked_key(&key)) {
             return Ok(Err(error));
         }
         self.count_write(key.len())?.delete(key);
@@ -60,6 +60,9 @@ impl Host for Side {
     }
 
     async fn keys(&mut self, prefix: String, limit: u32) -> Answer<Vec<String>> {
+        if let Err(error) = self.granted() {
+            return Ok(Err(error));
+        }
         if prefix.contains('\0') {
             return Ok(Err(has_nul()));
         }
@@ -84,6 +87,14 @@ impl Host for Side {
 }
 
 impl Side {
+    fn granted(&self) -> Result<(), StateError> {
+        if self.profile.grants.state {
+            return Ok(());
+        }
+        self.log.denied("the state", "state", "true");
+        Err(StateError::Other("the handler may not use its state".to_owned()))
+    }
+
     /// Counts a write against the limits before it is taken.
     fn count_write(
         &mut self,

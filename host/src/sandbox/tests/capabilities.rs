@@ -313,7 +313,8 @@ async fn a_guest_sees_the_variables_that_are_granted_and_no_other() {
     assert!(std::env::vars_os().next().is_some());
     assert_eq!(attempt(&*load(wasm.clone()).await).await.outcome, Outcome::Success);
 
-    let grants = Grants { env: BTreeMap::from([("REGION".to_owned(), "eu".to_owned())]) };
+    let env = BTreeMap::from([("REGION".to_owned(), "eu".to_owned())]);
+    let grants = Grants { env, ..Grants::default() };
     let handler = sandbox()
         .load("guest", bytes(wasm), Limits::default(), grants, Reuse::Batch)
         .await

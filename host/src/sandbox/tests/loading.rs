@@ -227,9 +227,9 @@ async fn importing(import: &str) -> String {
 #[tokio::test]
 async fn an_import_that_the_host_does_not_have_is_named() {
     let instance = |name: &str| format!(r#"(import "{name}" (instance (export "f" (func))))"#);
-    let text = importing(&instance("wasi:http/outgoing-handler@0.2.4")).await;
+    let text = importing(&instance("wasi:http/incoming-handler@0.2.4")).await;
     assert!(
-        text.contains("`wasi:http/outgoing-handler@0.2.4`") && text.contains("no HTTP"),
+        text.contains("`wasi:http/incoming-handler@0.2.4`") && text.contains("outgoing-handler"),
         "{text}"
     );
     let text = importing(&instance("acme:db/query@1.0.0")).await;

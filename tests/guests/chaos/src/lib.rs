@@ -4,6 +4,7 @@
 //! that is carried out in order.
 
 mod bad;
+mod reach;
 
 use std::time::Duration;
 
@@ -80,6 +81,14 @@ enum Command {
         line: String,
     },
     Report {
+        r#type: String,
+    },
+    Request(reach::Request),
+    Config {
+        key: String,
+        r#type: String,
+    },
+    WaysOut {
         r#type: String,
     },
 }
@@ -175,6 +184,18 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             log::write(level, &line);
         }
         Command::Report { r#type } => emit(Message::new(r#type).json(&report(event))?)?,
+        Command::Request(request) => reach::request(request)?,
+        Command::Config { key, r#type } => {
+            let (value, all) = wasi_calls::ways_out::config(&key).map_err(Failure::of)?;
+            emit(Message::new(r#type).json(&json!({ "value": value, "all": all }))?)?;
+        }
+        Command::WaysOut { r#type } => {
+            let ways: Map<String, Value> = wasi_calls::ways_out::try_all()
+                .into_iter()
+                .map(|(way, found)| (way.to_owned(), json!(found)))
+                .collect();
+            emit(Message::new(r#type).json(&ways)?)?;
+        }
     }
     Ok(())
 }

@@ -7,6 +7,9 @@ mod bindings {
     wit_bindgen::generate!({ path: "wit", generate_all });
 }
 
+pub mod http;
+pub mod ways_out;
+
 use std::time::Duration;
 
 use bindings::wasi::cli::{environment, exit as wasi_exit, stderr, stdout};

@@ -1,0 +1,133 @@
+//! What one attempt may send and receive, counted while it does.
+//!
+//! Requests run beside the guest, so a limit that is hit cannot end the attempt
+//! from where it is noticed. It is kept here, ends every request of the attempt,
+//! and ends the attempt at the next look ([`Meter::over`]).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::{Failure, FailureKind};
+use crate::sandbox::ending::size;
+use crate::sandbox::settings::{Limits, names};
+
+/// The requests of one attempt.
+#[derive(Debug)]
+pub(super) struct Meter {
+    most_requests: usize,
+    most_bytes: usize,
+    /// How long one request may take, its answer's body included.
+    pub(super) timeout: Duration,
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+    over: OnceLock<Failure>,
+    /// Cancelled when no request may go on.
+    pub(super) end: CancellationToken,
+}
+
+// Counters of one attempt: nothing is ordered by them.
+impl Meter {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            most_requests: limits.http_requests,
+            most_bytes: limits.http_bytes,
+            timeout: limits.http_timeout,
+            requests: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            over: OnceLock::new(),
+            end: CancellationToken::new(),
+        }
+    }
+
+    /// Counts a request. False if it may not be made.
+    pub(super) fn request(&self) -> bool {
+        let fits = self.requests.fetch_add(1, Ordering::Relaxed) < self.most_requests;
+        if !fits {
+            self.exceed(
+                FailureKind::HttpRequestLimit,
+                &format!(
+                    "wanted more than {} HTTP requests, {}",
+                    self.most_requests,
+                    names::HTTP_REQUESTS
+                ),
+            );
+        }
+        fits
+    }
+
+    /// Counts bytes of a body. False if they are too many.
+    pub(super) fn bytes(&self, count: usize) -> bool {
+        let before = self.bytes.fetch_add(count, Ordering::Relaxed);
+        let fits = before.saturating_add(count) <= self.most_bytes;
+        if !fits {
+            self.exceed(
+                FailureKind::HttpByteLimit,
+                &format!(
+                    "wanted to send and receive more than {} by HTTP, {}",
+                    size(self.most_bytes),
+                    names::HTTP_BYTES
+                ),
+            );
+        }
+        fits
+    }
+
+    /// Tells that a request took too long.
+    pub(super) fn timed_out(&self, target: &str) {
+        self.exceed(
+            FailureKind::HttpTimeout,
+            &format!(
+                "the request to {target} took longer than {}, {:?}",
+                names::HTTP_TIMEOUT,
+                self.timeout
+            ),
+        );
+    }
+
+    fn exceed(&self, kind: FailureKind, text: &str) {
+        // The first limit is the one that is told.
+        self.over.get_or_init(|| Failure::new(kind, text));
+        self.end.cancel();
+    }
+
+    /// How the attempt fails, if it went over a limit.
+    pub(super) fn over(&self) -> Option<&Failure> {
+        self.over.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meter() -> Meter {
+        Meter::new(&Limits { http_requests: 2, http_bytes: 100, ..Limits::default() })
+    }
+
+    #[test]
+    fn the_first_limit_that_is_hit_is_told_and_ends_every_request() {
+        let meter = meter();
+        assert!(meter.request() && meter.request() && meter.bytes(100));
+        assert!(meter.over().is_none() && !meter.end.is_cancelled());
+        assert!(!meter.request());
+        assert!(!meter.bytes(1));
+        meter.timed_out("http://a");
+        let over = meter.over().unwrap();
+        assert_eq!(over.kind, FailureKind::HttpRequestLimit);
+        assert_eq!(over.text, "wanted more than 2 HTTP requests, limits.http_requests");
+        assert!(meter.end.is_cancelled());
+    }
+
+    #[test]
+    fn bytes_of_every_request_count_together() {
+        let meter = meter();
+        assert!(meter.bytes(60) && !meter.bytes(41));
+        assert_eq!(
+            meter.over().unwrap().text,
+            "wanted to send and receive more than 100 B by HTTP, limits.http_bytes"
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! `wasi:http/outgoing-handler`: requests to the hosts that are granted.
+//!
+//! It promises that a request goes where [`HttpPolicy`] allows and nowhere else,
+//! whatever the guest writes and whatever a name server answers; that each one
+//! carries a key by which its receiver can tell a repetition; and that an
+//! attempt sends, receives and waits no more than its limits say. A guest
+//! follows redirects itself, so that each is a request like any other. What is
+//! still open when an attempt ends is broken off.
+
+mod address;
+mod client;
+mod meter;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method, Request, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
+use wasmtime_wasi_http::{
+    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+pub(crate) use client::Client;
+use client::Exchange;
+use meter::Meter;
+use policy::Target;
+pub use policy::{HttpPolicy, HttpRule, InvalidRule};
+
+use super::imports::{GuestLog, Profile, Side, toml_string};
+use super::settings::Limits;
+use crate::delivery::Call;
+use crate::failure::Failure;
+
+/// Bytes that a guest may hand over at once of a request's body. Bounds what the
+/// host holds for a body that nobody takes.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Bytes of the headers of one request.
+const HEADER_BYTES: usize = 32 << 10;
+
+/// The longest key; receivers commonly take no longer one.
+const KEY_BYTES: usize = 255;
+
+/// What stays as it is in a key; a `:` would be taken for the end of a part.
+const KEY_ESCAPES: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Where one handler's requests go out.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    handler: String,
+    policy: HttpPolicy,
+    client: Arc<Client>,
+    lookups: Arc<Semaphore>,
+}
+
+impl Outlet {
+    pub(super) fn new(handler: &str, policy: HttpPolicy, client: Arc<Client>) -> Self {
+        let lookups = Arc::new(Semaphore::new(client::LOOKUPS));
+        Self { handler: handler.to_owned(), policy, client, lookups }
+    }
+}
+
+/// The list that `http` is to hold, besides what it holds already.
+fn toml_list(rule: &impl std::fmt::Display) -> String {
+    format!("[{}]", toml_string(&rule.to_string()))
+}
+
+/// The host's side of a guest's HTTP.
+pub(super) struct Http {
+    ctx: WasiHttpCtx,
+    hooks: Hooks,
+}
+
+struct Hooks {
+    profile: Arc<Profile>,
+    log: Arc<GuestLog>,
+    attempt: Option<Requests>,
+}
+
+/// The requests of the attempt that is under way.
+struct Requests {
+    /// What names the event that is handled; empty for a handler that has no use
+    /// for it.
+    key: String,
+    /// Requests so far that change something.
+    changes: u32,
+    /// Made with the first request: most events cause none.
+    meter: Option<Arc<Meter>>,
+}
+
+impl Http {
+    pub(super) fn new(profile: Arc<Profile>, log: Arc<GuestLog>) -> Self {
+        let mut ctx = WasiHttpCtx::new();
+        ctx.set_field_size_limit(HEADER_BYTES);
+        Self { ctx, hooks: Hooks { profile, log, attempt: None } }
+    }
+
+    /// Begins an attempt.
+    pub(super) fn begin(&mut self, call: &Call<'_>) {
+        let granted = !self.hooks.profile.outlet.policy.is_empty();
+        let key = if granted { key_of(call) } else { String::new() };
+        self.hooks.attempt = Some(Requests { key, changes: 0, meter: None });
+    }
+
+    /// Breaks off what the attempt left open.
+    pub(super) fn end(&mut self) {
+        if let Some(meter) = self.hooks.attempt.take().and_then(|attempt| attempt.meter) {
+            meter.end.cancel();
+        }
+    }
+
+    /// How the attempt fails, if it went over one of the limits of HTTP.
+    pub(super) fn over(&self) -> Option<&Failure> {
+        self.hooks.attempt.as_ref()?.meter.as_ref()?.over()
+    }
+}
+
+impl WasiHttpView for Side {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let Http { ctx, hooks } = &mut self.http;
+        WasiHttpCtxView { hooks, table: &mut self.resources, ctx }
+    }
+}
+
+type Answer =
+    Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+
+impl WasiHttpHooks for Hooks {
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = Answer> + Send> {
+        match self.prepare(request, options.unwrap_or_default()) {
+            Ok((exchange, request)) => Box::new(exchange.run(request)),
+            Err(error) => Box::new(std::future::ready(Err(error))),
+        }
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
+
+    // By default each of these is a warning: other people's servers would fill
+    // the host's log. The guest sees the error.
+
+    fn p2_error_from_hyper(&mut self, error: &hyper::Error) -> ErrorCode {
+        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        if error.is_incomplete_message() {
+            ErrorCode::HttpResponseIncomplete
+        } else {
+            ErrorCode::HttpProtocolError
+        }
+    }
+
+    fn p2_error_from_connect(&mut self, error: &std::io::Error) -> ErrorCode {
+        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        ErrorCode::ConnectionRefused
+    }
+
+    fn p2_error_from_tls(&mut self, error: &std::io::Error) -> ErrorCode {
+        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        ErrorCode::TlsProtocolError
+    }
+}
+
+impl Hooks {
+    /// Checks a request as far as it can be without looking its host up.
+    fn prepare(
+        &mut self,
+        mut request: Request<WasiBody>,
+        options: RequestOptions,
+    ) -> Result<(Exchange, Request<WasiBody>), Error> {
+        let attempt = self.attempt.as_mut().ok_or(Error::HttpRequestDenied)?;
+        let limits: &Limits = &self.profile.limits;
+        let meter = attempt.meter.get_or_insert_with(|| Arc::new(Meter::new(limits)));
+        let meter = Arc::clone(meter);
+        if !meter.request() {
+            return Err(Error::ConnectionLimitReached);
+        }
+        // It would make a tunnel of a connection.
+        if request.method() == Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        let target = Target::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
+        let outlet = &self.profile.outlet;
+        if !outlet.policy.allows(&target) {
+            self.log.denied(&format!("HTTP to {target}"), "http", &toml_list(&target));
+            return Err(Error::HttpRequestDenied);
+        }
+        attempt.mark(&mut request);
+        let (outlet, log) = (Arc::clone(outlet), Arc::clone(&self.log));
+        Ok((Exchange { outlet, log, target, meter, options }, request))
+    }
+}
+
+impl Requests {
+    /// Gives a request that changes something its key, unless it has one.
+    ///
+    /// Each such request of an attempt has another one, because a receiver drops
+    /// what comes under a key that it has seen; and a handler that does the same
+    /// in each attempt sends the same keys again.
+    fn mark(&mut self, request: &mut Request<WasiBody>) {
+        let method = request.method();
+        if method.is_safe() || request.headers().contains_key(IDEMPOTENCY_KEY) {
+            return;
+        }
+        self.changes = self.changes.saturating_add(1);
+        let key = match self.changes {
+            1 => self.key.clone(),
+            number => format!("{}:{number}", self.key),
+        };
+        // A key is of printable ASCII.
+        if let Ok(key) = HeaderValue::try_from(key) {
+            request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        }
+    }
+}
+
+/// Names the handled event for this group: `GROUP:SOURCE:ID`, as the source is a
+/// part of what identifies an event. What would be too long is a digest.
+fn key_of(call: &Call<'_>) -> String {
+    let (group, event) = (call.group.as_str(), &call.event.event);
+    let [source, id] =
+        [&event.source, &event.id].map(|part| utf8_percent_encode(part, KEY_ESCAPES).to_string());
+    let key = format!("{group}:{source}:{id}");
+    // What follows for later requests has room too.
+    if key.len() + ":4294967295".len() <= KEY_BYTES {
+        return key;
+    }
+    let digest = Sha256::digest(key);
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{group}:sha256:{hex}")
+}
