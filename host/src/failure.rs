@@ -44,6 +44,8 @@ kinds! {
     Timeout = "timeout",
     /// The instance wanted more than `limits.memory`, all its memories together.
     MemoryLimit = "memory-limit",
+    /// The attempt used more than `limits.fuel`.
+    Fuel = "fuel",
     /// The guest's stack was used up.
     StackLimit = "stack-limit",
     /// The instance wanted more table elements than it may have.

@@ -453,6 +453,7 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
         // Less than a page of WebAssembly is no memory.
         memory_bytes: section.size("memory", "64KiB"..="1TiB").unwrap_or(defaults.memory_bytes),
         timeout: section.duration("timeout", MILLISECOND..=YEAR).unwrap_or(defaults.timeout),
+        fuel: section.integer("fuel", 1..=i64::MAX.unsigned_abs()),
         table_elements: section
             .integer("table_elements", 0..=1_000_000_000)
             .unwrap_or(defaults.table_elements),

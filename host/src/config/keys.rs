@@ -68,6 +68,7 @@ pub(super) const LIMITS: Place = Place {
         "memory",
         "timeout",
         "concurrency",
+        "fuel",
         "table_elements",
         "host_call",
         "log",

@@ -129,6 +129,7 @@ max_time = "2s"
 memory = "64MiB"
 timeout = "5s"
 concurrency = 1
+fuel = 1_000_000_000
 table_elements = 10
 host_call = "1MiB"
 log = "1KiB"
@@ -193,6 +194,7 @@ reuse = "event"
         limits: Limits {
             memory_bytes: 64 << 20,
             timeout: Duration::from_secs(5),
+            fuel: Some(1_000_000_000),
             table_elements: 10,
             host_call_bytes: 1 << 20,
             log_bytes: 1 << 10,

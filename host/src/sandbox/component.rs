@@ -6,7 +6,7 @@
 //! can be called; what does not is refused with a sentence.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use wasmtime::Engine;
@@ -40,20 +40,36 @@ pub struct Sandbox {
 }
 
 struct Inner {
-    engine: Engine,
-    ticker: Arc<Ticker>,
-    linker: Linker<Side>,
+    runtime: Runtime,
+    /// For handlers that limit their fuel; made for the first of them.
+    counting: OnceLock<Result<Runtime, String>>,
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
+}
+
+/// An engine, and everything that handlers may import.
+struct Runtime {
+    engine: Engine,
+    ticker: Arc<Ticker>,
+    linker: Linker<Side>,
     allocation: Allocation,
+}
+
+impl Runtime {
+    fn start(settings: &EngineSettings, fuel: bool) -> Result<Self, EngineError> {
+        let (engine, ticker, allocation) = engine::start(settings, fuel)?;
+        let mut linker = Linker::new(&engine);
+        imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
+        Ok(Self { engine, ticker: Arc::new(ticker), linker, allocation })
+    }
 }
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sandbox")
             .field("settings", &self.inner.settings)
-            .field("allocation", &self.inner.allocation)
+            .field("allocation", &self.inner.runtime.allocation)
             .finish_non_exhaustive()
     }
 }
@@ -97,25 +113,22 @@ impl Sandbox {
         settings: EngineSettings,
         client: Client,
     ) -> Result<Self, EngineError> {
-        let (engine, ticker, allocation) = engine::start(&settings)?;
-        let mut linker = Linker::new(&engine);
-        imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
-        let ticker = Arc::new(ticker);
-        let client = Arc::new(client);
-        Ok(Self { inner: Arc::new(Inner { engine, ticker, linker, client, settings, allocation }) })
+        let runtime = Runtime::start(&settings, false)?;
+        let (counting, client) = (OnceLock::new(), Arc::new(client));
+        Ok(Self { inner: Arc::new(Inner { runtime, counting, client, settings }) })
     }
 
     /// How instances get their memory on this machine.
     #[must_use]
     pub fn allocation(&self) -> Allocation {
-        self.inner.allocation
+        self.inner.runtime.allocation
     }
 
     /// The engine, for benchmarks that compare with bare calls.
     #[doc(hidden)]
     #[must_use]
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
+        &self.inner.runtime.engine
     }
 
     /// Loads a handler. The name is the one that its log lines carry.
@@ -138,9 +151,7 @@ impl Sandbox {
         let source = source.into();
         let origin = source.origin();
         let at = |reason| LoadError { origin: origin.clone(), reason };
-        self.inner.fit_engine(&limits).map_err(at)?;
-        let program = self.program(source).await.map_err(at)?;
-        fit_limits(program.pre.instance_pre().component(), &limits).map_err(at)?;
+        let program = self.program(source, Some(limits.clone())).await.map_err(at)?;
         let stack_bytes = self.inner.settings.wasm_stack_bytes;
         let client = Arc::clone(&self.inner.client);
         let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
@@ -157,7 +168,7 @@ impl Sandbox {
     pub async fn inspect(&self, source: impl Into<Source>) -> Result<Inspection, LoadError> {
         let source = source.into();
         let origin = source.origin();
-        match self.program(source).await {
+        match self.program(source, None).await {
             Ok(program) => Ok(program.inspection),
             Err(reason) => Err(LoadError { origin, reason }),
         }
@@ -179,9 +190,10 @@ impl Sandbox {
             .map_err(|reason| LoadError { origin, reason })
     }
 
-    async fn program(&self, source: Source) -> Result<Program, LoadReason> {
+    async fn program(&self, source: Source, limits: Option<Limits>) -> Result<Program, LoadReason> {
         let inner = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || inner.program(&source)).await.unwrap_or_else(|error| {
+        let load = move || inner.program(&source, limits.as_ref());
+        tokio::task::spawn_blocking(load).await.unwrap_or_else(|error| {
             // The compiler panicked, or the runtime is being shut down.
             Err(LoadReason::Internal(error.to_string()))
         })
@@ -189,43 +201,64 @@ impl Sandbox {
 }
 
 impl Inner {
-    fn program(&self, source: &Source) -> Result<Program, LoadReason> {
+    /// Without limits, whether it can be run under them is left open.
+    fn program(&self, source: &Source, limits: Option<&Limits>) -> Result<Program, LoadReason> {
+        let runtime = self.runtime(limits.is_some_and(|limits| limits.fuel.is_some()))?;
+        if let Some(limits) = limits {
+            fit_engine(runtime.allocation, &self.settings, limits)?;
+        }
         let Binary { digest, size, form, component } =
             source::read(source, self.settings.component_bytes)?;
         let surface = contract::surface(&component)?;
         contract::check(&surface, &component)?;
-        let component = self.compile(source, &component)?;
-        let pre = self.linker.instantiate_pre(&component).map_err(|error| import_type(&error))?;
+        let component = compile(&runtime.engine, source, &component)?;
+        let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
         let pre = EventHandlerPre::new(pre).map_err(|error| export_type(chain(&error)))?;
         check_export(&pre)?;
+        if let Some(limits) = limits {
+            fit_limits(&component, limits)?;
+        }
         let Surface { imports, exports } = surface;
         let inspection = Inspection { digest, bytes: size, form, imports, exports };
-        Ok(Program { pre, inspection, ticker: Arc::clone(&self.ticker) })
+        Ok(Program { pre, inspection, ticker: Arc::clone(&runtime.ticker) })
     }
 
-    fn compile(&self, source: &Source, component: &[u8]) -> Result<Component, LoadReason> {
-        let started = Instant::now();
-        let compiled = Component::from_binary(&self.engine, component)
-            .map_err(|error| LoadReason::Invalid(chain(&error)))?;
-        let took = started.elapsed();
-        if took > SLOW_COMPILATION {
-            tracing::info!("compiling {} took {took:.1?}", source.origin());
+    fn runtime(&self, fuel: bool) -> Result<&Runtime, LoadReason> {
+        if !fuel {
+            return Ok(&self.runtime);
         }
-        Ok(compiled)
+        let start = || Runtime::start(&self.settings, true).map_err(|error| error.to_string());
+        let counting = self.counting.get_or_init(start);
+        counting.as_ref().map_err(|error| LoadReason::Internal(error.clone()))
     }
+}
 
-    /// Whether the engine can enforce these limits.
-    fn fit_engine(&self, limits: &Limits) -> Result<(), LoadReason> {
-        let most = self.settings.pool.table_elements;
-        if self.allocation == Allocation::Pooling && limits.table_elements > most {
-            return Err(LoadReason::OverLimit(format!(
-                "{} is {}, and the engine's tables hold {most}",
-                names::TABLE_ELEMENTS,
-                limits.table_elements
-            )));
-        }
-        Ok(())
+fn compile(engine: &Engine, source: &Source, component: &[u8]) -> Result<Component, LoadReason> {
+    let started = Instant::now();
+    let compiled = Component::from_binary(engine, component)
+        .map_err(|error| LoadReason::Invalid(chain(&error)))?;
+    let took = started.elapsed();
+    if took > SLOW_COMPILATION {
+        tracing::info!("compiling {} took {took:.1?}", source.origin());
     }
+    Ok(compiled)
+}
+
+/// Whether the engine can enforce these limits.
+fn fit_engine(
+    allocation: Allocation,
+    settings: &EngineSettings,
+    limits: &Limits,
+) -> Result<(), LoadReason> {
+    let most = settings.pool.table_elements;
+    if allocation == Allocation::Pooling && limits.table_elements > most {
+        return Err(LoadReason::OverLimit(format!(
+            "{} is {}, and the engine's tables hold {most}",
+            names::TABLE_ELEMENTS,
+            limits.table_elements
+        )));
+    }
+    Ok(())
 }
 
 /// Whether an instance can be made at all within the limits.

@@ -107,6 +107,13 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &Profile) 
             let text = format!("used up its stack of {}", size(profile.stack_bytes));
             return failed(FailureKind::StackLimit, &with_frames(&text, error));
         }
+        Some(Trap::OutOfFuel) => {
+            let fuel = profile.limits.fuel.unwrap_or_default();
+            return failed(
+                FailureKind::Fuel,
+                &format!("used up its fuel, {} is {fuel}", names::FUEL),
+            );
+        }
         Some(trap) => {
             let trap = trap.to_string();
             let trap = trap.strip_prefix("wasm trap: ").unwrap_or(&trap);

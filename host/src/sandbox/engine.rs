@@ -18,7 +18,7 @@ use super::cache;
 use super::ticker::Ticker;
 
 /// Everything that can be set about the engine. One engine serves all handlers
-/// of a host.
+/// of a host, and another one those that limit their fuel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSettings {
     /// How long a guest may run before it makes room for others, and how finely
@@ -167,8 +167,10 @@ pub enum EngineError {
 }
 
 /// Makes the fastest engine that works here, and what interrupts its guests.
+/// One that counts fuel is slower, and serves those that ask for it.
 pub(super) fn start(
     settings: &EngineSettings,
+    fuel: bool,
 ) -> Result<(Engine, Ticker, Allocation), EngineError> {
     let cache = cache::open(&settings.cache);
     let mut refusals: Vec<String> = Vec::new();
@@ -177,6 +179,7 @@ pub(super) fn start(
             continue;
         }
         let mut config = config(settings, allocation);
+        config.consume_fuel(fuel);
         config.cache(cache.clone());
         match Engine::new(&config).and_then(|engine| probe(&engine).map(|()| engine)) {
             Ok(engine) => {

@@ -14,6 +14,10 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Wall-clock time of an attempt (`timeout`).
     pub timeout: Duration,
+    /// Instructions that an attempt may execute, as wasmtime counts them; not
+    /// counted if absent, because counting costs about a quarter of the speed
+    /// (`fuel`).
+    pub fuel: Option<u64>,
     /// Elements of all tables together (`table-limit`).
     pub table_elements: usize,
     /// Bytes that one host call may carry from guest to host
@@ -52,6 +56,7 @@ impl Default for Limits {
         Self {
             memory_bytes: 128 << 20,
             timeout: Duration::from_secs(10),
+            fuel: None,
             table_elements: 100_000,
             host_call_bytes: 16 << 20,
             log_bytes: 64 << 10,
@@ -74,6 +79,8 @@ pub mod names {
     pub const MEMORY: &str = "limits.memory";
     /// [`Limits::timeout`](super::Limits::timeout).
     pub const TIMEOUT: &str = "limits.timeout";
+    /// [`Limits::fuel`](super::Limits::fuel).
+    pub const FUEL: &str = "limits.fuel";
     /// [`Limits::table_elements`](super::Limits::table_elements).
     pub const TABLE_ELEMENTS: &str = "limits.table_elements";
     /// [`Limits::host_call_bytes`](super::Limits::host_call_bytes).

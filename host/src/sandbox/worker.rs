@@ -230,6 +230,14 @@ impl Instance {
         Self { store, handler: None, handled: 0 }
     }
 
+    /// Gives the guest the fuel of an attempt, if it is limited.
+    fn refuel(&mut self) -> wasmtime::Result<()> {
+        match self.store.data().profile.limits.fuel {
+            Some(fuel) => self.store.set_fuel(fuel),
+            None => Ok(()),
+        }
+    }
+
     async fn run(
         &mut self,
         program: &Program,
@@ -238,6 +246,7 @@ impl Instance {
     ) -> Result<Result<(), GuestFailure>, (wasmtime::Error, Phase)> {
         // A store begins with its deadline in the past.
         self.store.set_epoch_deadline(1);
+        self.refuel().map_err(|error| (error, Phase::Start))?;
         let handler = match &self.handler {
             Some(handler) => handler,
             None => {
@@ -246,6 +255,8 @@ impl Instance {
                     .instantiate_async(&mut self.store)
                     .await
                     .map_err(|error| (error, Phase::Start))?;
+                // So that an attempt has the same whether its instance is fresh.
+                self.refuel().map_err(|error| (error, Phase::Start))?;
                 self.handler.insert(handler)
             }
         };

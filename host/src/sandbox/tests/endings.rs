@@ -370,3 +370,54 @@ async fn a_pool_without_room_is_not_the_handlers_fault() {
     drop(first);
     assert_eq!(caller.attempt(&mut second).await.outcome, Outcome::Success);
 }
+
+/// Counts to the event's position times a thousand.
+fn counting() -> Vec<u8> {
+    handling(
+        r"(local $left i64)
+          (local.set $left (i64.mul (i64.load (i32.add (local.get $event) (i32.const 96))) (i64.const 1000)))
+          (loop $again
+            (local.set $left (i64.sub (local.get $left) (i64.const 1)))
+            (br_if $again (i64.gt_s (local.get $left) (i64.const 0))))
+          (call $ok)",
+    )
+}
+
+async fn ends_with_fuel(fuel: u64, attempts: usize) -> Vec<bool> {
+    let limits = Limits { fuel: Some(fuel), ..Limits::default() };
+    let handler = load_with(counting(), limits, Reuse::Batch).await.unwrap();
+    let mut worker = handler.worker();
+    let mut ends = Vec::new();
+    for _ in 0..attempts {
+        let report = Caller::default().attempt(&mut worker).await;
+        if let Outcome::Failure(failure) = &report.outcome {
+            assert_kind(failure, FailureKind::Fuel, &format!("limits.fuel is {fuel}"));
+        }
+        ends.push(report.outcome == Outcome::Success);
+    }
+    ends
+}
+
+#[tokio::test]
+async fn fuel_ends_the_same_attempt_at_the_same_place_each_time() {
+    // The least that suffices, found by halving.
+    let (mut too_little, mut enough) = (1, 1_000_000);
+    while enough - too_little > 1 {
+        let middle = u64::midpoint(too_little, enough);
+        if ends_with_fuel(middle, 1).await == [true] {
+            enough = middle;
+        } else {
+            too_little = middle;
+        }
+    }
+    assert!((7_000..1_000_000).contains(&enough), "{enough}");
+    // In a fresh instance and in one that has handled events before.
+    assert_eq!(ends_with_fuel(enough, 5).await, [true; 5]);
+    assert_eq!(ends_with_fuel(too_little, 5).await, [false; 5]);
+}
+
+#[tokio::test]
+async fn without_a_limit_no_fuel_is_counted() {
+    let handler = load_with(counting(), Limits::default(), Reuse::Batch).await.unwrap();
+    assert_eq!(attempt(&handler).await.outcome, Outcome::Success);
+}
