@@ -15,6 +15,7 @@ use wasmtime::component::{Component, Linker};
 
 use super::bindings::EventHandlerPre;
 use super::bindings::event_host::handler::types::{Event, Failure};
+use super::compiler::Compiler;
 use super::contract::{self, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
@@ -43,6 +44,7 @@ struct Inner {
     runtime: Runtime,
     /// For handlers that limit their fuel; made for the first of them.
     counting: OnceLock<Result<Runtime, String>>,
+    compiler: Compiler,
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
@@ -114,8 +116,10 @@ impl Sandbox {
         client: Client,
     ) -> Result<Self, EngineError> {
         let runtime = Runtime::start(&settings, false)?;
+        let compiler = Compiler::start(settings.compile_timeout)
+            .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
         let (counting, client) = (OnceLock::new(), Arc::new(client));
-        Ok(Self { inner: Arc::new(Inner { runtime, counting, client, settings }) })
+        Ok(Self { inner: Arc::new(Inner { runtime, counting, compiler, client, settings }) })
     }
 
     /// How instances get their memory on this machine.
@@ -133,9 +137,9 @@ impl Sandbox {
 
     /// Loads a handler. The name is the one that its log lines carry.
     ///
-    /// Reading and compiling happen on threads that may block; a first
-    /// compilation takes milliseconds to half a minute by the language it was
-    /// written in, later ones come from the cache.
+    /// Reading and compiling happen on threads of their own, for one component
+    /// at a time; a first compilation takes milliseconds to half a minute by the
+    /// language it was written in, later ones come from the cache.
     ///
     /// # Errors
     /// When the component cannot be run, or not with these settings: see
@@ -192,11 +196,7 @@ impl Sandbox {
 
     async fn program(&self, source: Source, limits: Option<Limits>) -> Result<Program, LoadReason> {
         let inner = Arc::clone(&self.inner);
-        let load = move || inner.program(&source, limits.as_ref());
-        tokio::task::spawn_blocking(load).await.unwrap_or_else(|error| {
-            // The compiler panicked, or the runtime is being shut down.
-            Err(LoadReason::Internal(error.to_string()))
-        })
+        self.inner.compiler.run(move || inner.program(&source, limits.as_ref())).await
     }
 }
 

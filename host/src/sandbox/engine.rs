@@ -33,6 +33,10 @@ pub struct EngineSettings {
     /// The largest component file that is read, in bytes. Default 64 MiB:
     /// Python makes 18 MB, JavaScript 12 MB.
     pub component_bytes: u64,
+    /// How long a compilation is waited for, by the clock. It uses half of the
+    /// machine, and gives way to handlers. Default 5 minutes: Python takes half
+    /// a minute where nothing else runs.
+    pub compile_timeout: Duration,
     /// How instances get their memory.
     pub pool: PoolSettings,
     /// Where compiled code is kept between runs.
@@ -46,6 +50,7 @@ impl Default for EngineSettings {
             wasm_stack_bytes: 1 << 20,
             host_stack_bytes: 1 << 20,
             component_bytes: 64 << 20,
+            compile_timeout: Duration::from_secs(300),
             pool: PoolSettings::default(),
             cache: CacheSettings::default(),
         }
@@ -164,6 +169,9 @@ pub enum EngineError {
     /// The thread that interrupts guests does not start.
     #[error("the thread that interrupts guests does not start: {0}")]
     NoTicker(#[from] io::Error),
+    /// The threads that compile do not start.
+    #[error("the threads that compile components do not start: {0}")]
+    NoCompiler(String),
 }
 
 /// Makes the fastest engine that works here, and what interrupts its guests.

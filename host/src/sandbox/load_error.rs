@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// A component that is not loaded, with where it came from.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +123,16 @@ pub enum LoadReason {
     /// It cannot run within the limits it was given.
     #[error("{0}")]
     OverLimit(String),
+    /// It takes too long to compile.
+    #[error(
+        "it takes longer than {0:?} to compile; the compilation goes on in the background, and until it ends no other component can be loaded: try again later, or start the host anew without it"
+    )]
+    SlowCompilation(Duration),
+    /// Another component is being compiled, and takes too long.
+    #[error(
+        "another component has been compiling for longer than {0:?}, and only one is compiled at a time: try again later"
+    )]
+    CompilerBusy(Duration),
     /// A fault of the host itself.
     #[error("loading broke off: {0}")]
     Internal(String),

@@ -13,6 +13,7 @@
 
 mod bindings;
 mod cache;
+mod compiler;
 mod component;
 mod contract;
 mod ending;

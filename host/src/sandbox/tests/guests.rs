@@ -53,9 +53,9 @@ impl Guest<'_> {
         module(&self.text())
     }
 
-    /// The same for a guest that imports a clock and sockets of WASI.
+    /// The same for a guest that imports a clock, sockets and HTTP of WASI.
     pub(crate) fn build_with_wasi(&self) -> Vec<u8> {
-        marked(&self.text(), "guest", &[IO, CLOCKS, SOCKETS, WITH_WASI])
+        marked(&self.text(), "guest", &[IO, CLOCKS, SOCKETS, HTTP, WITH_WASI])
     }
 
     fn text(&self) -> String {
@@ -146,10 +146,14 @@ const SOCKETS: &str = "package wasi:sockets@0.2.0;
         create-udp-socket: func(address-family: ip-address-family) -> result<udp-socket, error-code>;
     }";
 
+const HTTP: &str = "package wasi:http@0.2.0;
+    interface types { resource fields { constructor(); } }";
+
 const WITH_WASI: &str = "package test:guest;
     world guest {
         include event-host:handler/event-handler@0.1.0;
         import wasi:clocks/monotonic-clock@0.2.0;
+        import wasi:http/types@0.2.0;
         import wasi:sockets/tcp-create-socket@0.2.0;
         import wasi:sockets/udp-create-socket@0.2.0;
     }";

@@ -112,7 +112,64 @@ async fn compiled_code_is_kept_and_what_is_broken_of_it_is_made_again() {
     load().await;
 }
 
-fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+/// Hosts that share a folder, and start together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hosts_that_share_a_folder_of_compiled_code_do_not_disturb_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = dir.path().join("code");
+    let guests =
+        ["(call $ok)", "(drop (i32.const 1)) (call $ok)", "unreachable"].map(guests::handling);
+    let start = Arc::new(tokio::sync::Barrier::new(4));
+    let hosts: Vec<_> = (0..4)
+        .map(|_| {
+            let settings =
+                EngineSettings { cache: CacheSettings::Directory(code.clone()), ..settings() };
+            let (guests, start) = (guests.clone(), Arc::clone(&start));
+            tokio::spawn(async move {
+                let sandbox = Sandbox::new(settings).unwrap();
+                start.wait().await;
+                let mut succeeded = Vec::new();
+                for wasm in guests {
+                    let limits = Limits::default();
+                    let grants = Grants::default();
+                    let handler =
+                        sandbox.load("guest", bytes(wasm), limits, grants, Reuse::Batch).await;
+                    let report = attempt(&handler.unwrap()).await;
+                    succeeded.push(report.outcome == Outcome::Success);
+                }
+                succeeded
+            })
+        })
+        .collect();
+    for host in hosts {
+        assert_eq!(host.await.unwrap(), [true, true, false]);
+    }
+    // Each of the guests once, and the module that the engine is tried with.
+    let kept = files(&code).iter().filter(|file| file.extension().is_none()).count();
+    assert_eq!(kept, 4);
+}
+
+#[tokio::test]
+async fn compiled_code_is_kept_apart_by_the_settings_it_was_compiled_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = dir.path().join("code");
+    let cache = CacheSettings::Directory(code.clone());
+    let sandbox = Sandbox::new(EngineSettings { cache, ..settings() }).unwrap();
+    let mut kept = Vec::new();
+    for fuel in [None, Some(1_000_000), None, Some(2_000_000)] {
+        let limits = Limits { fuel, ..Limits::default() };
+        let handler = sandbox
+            .load("guest", bytes(guests::noop()), limits, Grants::default(), Reuse::Batch)
+            .await
+            .unwrap();
+        assert_eq!(attempt(&handler).await.outcome, Outcome::Success);
+        kept.push(files(&code).iter().filter(|file| file.extension().is_none()).count());
+    }
+    // With each engine comes the module that it is tried with.
+    assert_eq!(kept, [2, 4, 4, 4]);
+}
+
+pub(super) fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
