@@ -12,7 +12,7 @@ use super::{AlreadySaid, UsageError, output};
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineSettings, Sandbox};
+use crate::sandbox::Sandbox;
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {
@@ -43,7 +43,7 @@ impl Invoke {
         let event = Event::from_json(read(&self.event)?)
             .with_context(|| self.event.display().to_string())?;
         let (limits, grants) = (self.limits()?, self.grants()?);
-        let sandbox = Sandbox::new(EngineSettings::default())?;
+        let sandbox = Sandbox::new(super::compile::engine_settings())?;
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
         let event = LogEvent { position: Position(1), deliver_to: None, event };

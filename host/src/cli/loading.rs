@@ -9,7 +9,7 @@ use crate::delivery::Handler as _;
 use crate::digest::Digest;
 use crate::event::HandlerName;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineError, EngineSettings, LoadError, LoadedHandler, Sandbox, Source};
+use crate::sandbox::{EngineError, LoadError, LoadedHandler, Sandbox, Source};
 use crate::store::{Deployed, Store, StoreError};
 
 /// A handler with its code.
@@ -56,7 +56,7 @@ pub(super) struct Loader {
 impl Loader {
     /// Starts the engine.
     pub(super) fn new() -> Result<Self, EngineError> {
-        let settings = EngineSettings::default();
+        let settings = super::compile::engine_settings();
         let component_bytes = settings.component_bytes;
         Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
     }

@@ -6,6 +6,7 @@
 mod adopt;
 mod attempt;
 mod check;
+mod compile;
 mod database;
 mod deploy;
 mod dlq;
@@ -102,6 +103,9 @@ enum Command {
     Grants(grants::Grants),
     /// Accept a database that was restored from another server
     Adopt(adopt::Adopt),
+    /// Compile a component for the host that started this process
+    #[command(hide = true)]
+    CompileComponent(compile::Compile),
 }
 
 /// Something that cannot be done, because the command was used wrongly.
@@ -189,6 +193,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,
+        Command::CompileComponent(compile) => compile.run(),
     }
 }
 

@@ -14,8 +14,9 @@ use super::engine::CacheSettings;
 /// Bytes on disk; beyond, the files that were used longest ago go.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// Opens the cache; `None`, with a line in the log, where there can be none.
-pub(super) fn open(settings: &CacheSettings) -> Option<Cache> {
+/// Opens the cache, and gives it with its folder; `None`, with a line in the log,
+/// where there can be none.
+pub(super) fn open(settings: &CacheSettings) -> Option<(Cache, PathBuf)> {
     let directory = match settings {
         CacheSettings::Off => return None,
         CacheSettings::Directory(directory) => directory.clone(),
@@ -41,6 +42,11 @@ pub(super) fn open(settings: &CacheSettings) -> Option<Cache> {
     }
 }
 
+/// Opens the cache in a folder that [`open`] gave to another process.
+pub(super) fn reopen(directory: &Path) -> Option<Cache> {
+    try_open(directory).ok().map(|(cache, _)| cache)
+}
+
 fn user_directory() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -49,14 +55,16 @@ fn user_directory() -> Option<PathBuf> {
         .map(|caches| caches.join("event-host"))
 }
 
-fn try_open(directory: &Path) -> io::Result<Cache> {
+fn try_open(directory: &Path) -> io::Result<(Cache, PathBuf)> {
     create_private(directory)?;
     // wasmtime wants an absolute path.
     let directory = directory.canonicalize()?;
     trusted(&directory)?;
     let mut config = CacheConfig::new();
-    config.with_directory(directory).with_files_total_size_soft_limit(CACHE_BYTES);
-    Cache::new(config).map_err(|error| io::Error::other(format!("{error:#}")))
+    // wasmtime removes from its folder what is not its own.
+    config.with_directory(directory.join("code")).with_files_total_size_soft_limit(CACHE_BYTES);
+    let cache = Cache::new(config).map_err(|error| io::Error::other(format!("{error:#}")))?;
+    Ok((cache, directory))
 }
 
 #[cfg(unix)]

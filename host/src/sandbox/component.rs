@@ -9,13 +9,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
+use wasmtime::{Cache, Engine};
 
 use super::bindings::EventHandlerPre;
 use super::bindings::event_host::handler::types::{Event, Failure};
-use super::compiler::Compiler;
+use super::cache;
+use super::compiler::process::Processes;
+use super::compiler::{self, Compiler};
 use super::contract::{self, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
@@ -44,7 +46,10 @@ struct Inner {
     runtime: Runtime,
     /// For handlers that limit their fuel; made for the first of them.
     counting: OnceLock<Result<Runtime, String>>,
+    cache: Option<Cache>,
     compiler: Compiler,
+    /// Where what was never compiled here is compiled first.
+    processes: Option<Processes>,
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
@@ -59,8 +64,12 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn start(settings: &EngineSettings, fuel: bool) -> Result<Self, EngineError> {
-        let (engine, ticker, allocation) = engine::start(settings, fuel)?;
+    fn start(
+        settings: &EngineSettings,
+        cache: Option<&Cache>,
+        fuel: bool,
+    ) -> Result<Self, EngineError> {
+        let (engine, ticker, allocation) = engine::start(settings, cache, fuel)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
         Ok(Self { engine, ticker: Arc::new(ticker), linker, allocation })
@@ -115,11 +124,16 @@ impl Sandbox {
         settings: EngineSettings,
         client: Client,
     ) -> Result<Self, EngineError> {
-        let runtime = Runtime::start(&settings, false)?;
+        let (cache, directory) = cache::open(&settings.cache).unzip();
+        let runtime = Runtime::start(&settings, cache.as_ref(), false)?;
+        let processes = settings.compile_program.clone().zip(directory).map(|(program, cache)| {
+            Processes::new(program, cache, settings.compile_timeout, compiler::threads())
+        });
         let compiler = Compiler::start(settings.compile_timeout)
             .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
         let (counting, client) = (OnceLock::new(), Arc::new(client));
-        Ok(Self { inner: Arc::new(Inner { runtime, counting, compiler, client, settings }) })
+        let inner = Inner { runtime, counting, cache, compiler, processes, client, settings };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// How instances get their memory on this machine.
@@ -203,7 +217,8 @@ impl Sandbox {
 impl Inner {
     /// Without limits, whether it can be run under them is left open.
     fn program(&self, source: &Source, limits: Option<&Limits>) -> Result<Program, LoadReason> {
-        let runtime = self.runtime(limits.is_some_and(|limits| limits.fuel.is_some()))?;
+        let fuel = limits.is_some_and(|limits| limits.fuel.is_some());
+        let runtime = self.runtime(fuel)?;
         if let Some(limits) = limits {
             fit_engine(runtime.allocation, &self.settings, limits)?;
         }
@@ -211,6 +226,9 @@ impl Inner {
             source::read(source, self.settings.component_bytes)?;
         let surface = contract::surface(&component)?;
         contract::check(&surface, &component)?;
+        if let Some(processes) = &self.processes {
+            processes.prepare(&runtime.engine, fuel, runtime.allocation, &component)?;
+        }
         let component = compile(&runtime.engine, source, &component)?;
         let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
         let pre = EventHandlerPre::new(pre).map_err(|error| export_type(chain(&error)))?;
@@ -227,7 +245,10 @@ impl Inner {
         if !fuel {
             return Ok(&self.runtime);
         }
-        let start = || Runtime::start(&self.settings, true).map_err(|error| error.to_string());
+        let start = || {
+            Runtime::start(&self.settings, self.cache.as_ref(), true)
+                .map_err(|error| error.to_string())
+        };
         let counting = self.counting.get_or_init(start);
         counting.as_ref().map_err(|error| LoadReason::Internal(error.clone()))
     }

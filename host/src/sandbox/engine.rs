@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wasmtime::{
-    Config, Enabled, Engine, Instance, InstanceAllocationStrategy, Module, PoolingAllocationConfig,
-    Store, WasmBacktraceDetails,
+    Cache, Config, Enabled, Engine, Instance, InstanceAllocationStrategy, Module,
+    PoolingAllocationConfig, Store, WasmBacktraceDetails,
 };
 
-use super::cache;
 use super::ticker::Ticker;
 
 /// Everything that can be set about the engine. One engine serves all handlers
@@ -37,6 +36,10 @@ pub struct EngineSettings {
     /// machine, and gives way to handlers. Default 5 minutes: Python takes half
     /// a minute where nothing else runs.
     pub compile_timeout: Duration,
+    /// The program `host`, another run of which compiles what was never compiled
+    /// here, if there is a cache. Default none: everything is compiled in this
+    /// process, where nothing can break it off.
+    pub compile_program: Option<PathBuf>,
     /// How instances get their memory.
     pub pool: PoolSettings,
     /// Where compiled code is kept between runs.
@@ -51,6 +54,7 @@ impl Default for EngineSettings {
             host_stack_bytes: 1 << 20,
             component_bytes: 64 << 20,
             compile_timeout: Duration::from_secs(300),
+            compile_program: None,
             pool: PoolSettings::default(),
             cache: CacheSettings::default(),
         }
@@ -178,17 +182,16 @@ pub enum EngineError {
 /// One that counts fuel is slower, and serves those that ask for it.
 pub(super) fn start(
     settings: &EngineSettings,
+    cache: Option<&Cache>,
     fuel: bool,
 ) -> Result<(Engine, Ticker, Allocation), EngineError> {
-    let cache = cache::open(&settings.cache);
     let mut refusals: Vec<String> = Vec::new();
     for allocation in [Allocation::Pooling, Allocation::OnDemand, Allocation::Compact] {
         if allocation == Allocation::Pooling && !settings.pool.enabled {
             continue;
         }
-        let mut config = config(settings, allocation);
-        config.consume_fuel(fuel);
-        config.cache(cache.clone());
+        let mut config = config(settings, allocation, fuel);
+        config.cache(cache.cloned());
         match Engine::new(&config).and_then(|engine| probe(&engine).map(|()| engine)) {
             Ok(engine) => {
                 if !refusals.is_empty() {
@@ -210,7 +213,7 @@ pub(super) fn start(
     Err(EngineError::Unusable(refusals.join("; ")))
 }
 
-fn config(settings: &EngineSettings, allocation: Allocation) -> Config {
+pub(super) fn config(settings: &EngineSettings, allocation: Allocation, fuel: bool) -> Config {
     let mut config = Config::new();
     config
         .wasm_component_model(true)
@@ -218,6 +221,7 @@ fn config(settings: &EngineSettings, allocation: Allocation) -> Config {
         // the price of a fresh instance.
         .concurrency_support(false)
         .epoch_interruption(true)
+        .consume_fuel(fuel)
         .max_wasm_stack(settings.wasm_stack_bytes)
         .async_stack_size(settings.wasm_stack_bytes + settings.host_stack_bytes)
         // Names of functions are enough for a dead letter; lines would keep the

@@ -124,10 +124,11 @@ pub enum LoadReason {
     #[error("{0}")]
     OverLimit(String),
     /// It takes too long to compile.
-    #[error(
-        "it takes longer than {0:?} to compile; the compilation goes on in the background, and until it ends no other component can be loaded: try again later, or start the host anew without it"
-    )]
+    #[error("it takes longer than {0:?} to compile")]
     SlowCompilation(Duration),
+    /// The process that compiled it died.
+    #[error("compiling it ended with {0}")]
+    CompilerDied(String),
     /// Another component is being compiled, and takes too long.
     #[error(
         "another component has been compiling for longer than {0:?}, and only one is compiled at a time: try again later"

@@ -29,6 +29,7 @@ mod tests;
 mod ticker;
 mod worker;
 
+pub use compiler::process as compile_process;
 pub use component::{Inspection, Sandbox};
 pub use engine::{Allocation, CacheSettings, EngineError, EngineSettings, PoolSettings};
 pub use imports::{GuestLine, LineOrigin, LogSink};

@@ -1,11 +1,15 @@
 //! Compiling what others wrote: one component at a time, beside the executor,
 //! at a low priority, and with an end to how long it is waited for.
 //!
-//! Compilation happens in this process, where nothing can break it off. One that
-//! takes too long is refused to whoever waits for it, and its thread goes on to
-//! its end; until then nothing else is compiled, so that any number of such
-//! components costs the host no more than one of them does. What it made is kept
-//! in the cache, where there is one: tried again later, it loads at once.
+//! What a host was never given before is compiled in a process of its own
+//! ([`process`]), which is ended when it takes too long. Without a cache to put
+//! the code into, or a program to run, it is compiled in this process, where
+//! nothing can break it off: then one that takes too long is refused to whoever
+//! waits for it, and its thread goes on to its end; until then nothing else is
+//! compiled, so that any number of such components costs the host no more than
+//! one of them does.
+
+pub mod process;
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -32,9 +36,8 @@ impl Compiler {
     /// Threads for half of the machine. `patience` is how long a compilation is
     /// waited for, and how long for the one before it.
     pub(super) fn start(patience: Duration) -> Result<Self, ThreadPoolBuildError> {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = ThreadPoolBuilder::new()
-            .num_threads((cores / 2).max(1))
+            .num_threads(threads())
             .thread_name(|number| format!("compiler-{number}"))
             .start_handler(|_| give_way())
             .build()?;
@@ -66,6 +69,12 @@ impl Compiler {
             // The compiler panicked, or the runtime is being shut down.
             .unwrap_or_else(|error| Err(LoadReason::Internal(error.to_string())))
     }
+}
+
+/// How many threads compile: as many as half of the machine.
+pub(super) fn threads() -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    (cores / 2).max(1)
 }
 
 /// Lets the threads that run handlers go first. On Linux a priority belongs to a

@@ -1,0 +1,118 @@
+//! Compiling in a process of its own: the real program, and real components.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_host::sandbox::settings::{Grants, Limits, Reuse};
+use event_host::sandbox::{
+    CacheSettings, EngineSettings, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
+};
+
+#[path = "../src/sandbox/tests/guests.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of the library")]
+mod guests;
+
+fn sandbox(cache: &Path, program: PathBuf, patience: Duration) -> Sandbox {
+    Sandbox::new(EngineSettings {
+        cache: CacheSettings::Directory(cache.to_owned()),
+        compile_program: Some(program),
+        compile_timeout: patience,
+        ..EngineSettings::default()
+    })
+    .unwrap()
+}
+
+fn host() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_host"))
+}
+
+async fn load(
+    sandbox: &Sandbox,
+    wasm: Vec<u8>,
+    fuel: Option<u64>,
+) -> Result<Arc<LoadedHandler>, LoadError> {
+    let source = Source::Bytes { name: "guest.wasm".to_owned(), bytes: wasm };
+    let limits = Limits { fuel, ..Limits::default() };
+    sandbox.load("guest", source, limits, Grants::default(), Reuse::Batch).await
+}
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// Loops in loops that all change the same variables: a few kilobytes that keep
+/// a compiler busy for more than an hour, and fill gigabytes.
+fn bomb() -> Vec<u8> {
+    const SIZE: usize = 2_000;
+    let changes: String = (0..SIZE)
+        .map(|n| format!("(local.set {n} (i32.add (local.get {n}) (i32.const 1)))"))
+        .collect();
+    let body =
+        format!("{}{changes}{}", "(loop ".repeat(SIZE), "(br_if 0 (local.get 0)))".repeat(SIZE));
+    let items = format!("(func (local{}) {body})", " i32".repeat(SIZE));
+    guests::Guest { items: &items, ..guests::Guest::default() }.build()
+}
+
+#[tokio::test]
+async fn a_component_that_keeps_a_compiler_busy_is_refused_and_the_next_one_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let bomb = bomb();
+    assert!(bomb.len() < 50_000, "{}", bomb.len());
+    let patience = Duration::from_secs(20);
+    let sandbox = sandbox(&folder.path().join("cache"), host(), patience);
+    let started = Instant::now();
+    let refused = load(&sandbox, bomb, None).await.unwrap_err();
+    assert!(matches!(refused.reason, LoadReason::SlowCompilation(_)), "{refused}");
+    assert!(started.elapsed() < 2 * patience, "{:?}", started.elapsed());
+    // Nothing of it goes on.
+    load(&sandbox, guests::noop(), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_code_comes_from_the_other_process_for_each_kind_of_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    for (pool, fuel, kept) in [(true, None, 2), (true, Some(1_000_000), 4), (false, None, 4)] {
+        let mut settings = EngineSettings {
+            cache: CacheSettings::Directory(cache.clone()),
+            compile_program: Some(host()),
+            compile_timeout: LONG,
+            ..EngineSettings::default()
+        };
+        settings.pool.enabled = pool;
+        let sandbox = Sandbox::new(settings).unwrap();
+        load(&sandbox, guests::noop(), fuel).await.unwrap();
+        // The component's code, and with each kind that of the module with which
+        // an engine is tried. Were the code made for another engine, there would
+        // be one file more.
+        let code = files(&cache.join("code"));
+        let code = code.iter().filter(|file| file.extension().is_none());
+        assert_eq!(code.count(), kept, "pool: {pool}, fuel: {fuel:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_known_to_compile_needs_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    load(&sandbox(&cache, host(), LONG), guests::noop(), None).await.unwrap();
+    let refusing = folder.path().join("refuse");
+    fs::write(&refusing, "#!/bin/sh\ncat > /dev/null; echo no >&2; exit 3\n").unwrap();
+    fs::set_permissions(&refusing, fs::Permissions::from_mode(0o700)).unwrap();
+    let sandbox = sandbox(&cache, refusing, LONG);
+    load(&sandbox, guests::noop(), None).await.unwrap();
+    let refused = load(&sandbox, guests::handling("unreachable"), None).await.unwrap_err();
+    assert!(matches!(&refused.reason, LoadReason::Invalid(said) if said == "no"), "{refused}");
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
