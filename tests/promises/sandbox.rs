@@ -12,6 +12,12 @@ tests::on_both_stores! {
     nothing_crosses_between_tenants,
 }
 
+/// Requests by HTTP, none of which is granted.
+fn denied_requests(count: usize) -> Value {
+    let request = json!({ "do": "request", "url": "http://169.254.169.254/", "type": "answer" });
+    Value::Array(vec![request; count])
+}
+
 /// What a bad guest is told to do, and the failure that must come of it.
 fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
     vec![
@@ -39,6 +45,7 @@ fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
         (json!({ "do": "reject", "text": "nul \u{0} and \u{1b}[31m" }), "reject", "nul \u{fffd}"),
         (json!({ "do": "reject", "bytes": 10_000_000 }), "reject", "(10000000 bytes in all)"),
         (json!({ "do": "retry", "bytes": 10_000_000 }), "retry", "(10000000 bytes in all)"),
+        (denied_requests(101), "http-request-limit", "limits.http_requests"),
         (json!(["no", "commands"]), "reject", "not the JSON"),
     ]
 }
@@ -93,7 +100,7 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
     }
     assert!(letters.iter().all(|letter| letter["group"] != "innocent"));
     assert_eq!(rig.state("innocent", "count"), events.len() as i64);
-    assert_eq!(rig.number("SELECT count(*) FROM events WHERE type = 'huge'"), 0);
+    assert_eq!(rig.number("SELECT count(*) FROM events WHERE type IN ('huge', 'answer')"), 0);
     assert_eq!(
         rig.number(
             "SELECT count(*) FROM state WHERE key NOT IN ('good', 'count')
@@ -101,6 +108,30 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
         ),
         0
     );
+}
+
+// Promise 13.
+#[test]
+fn a_handler_that_limits_its_fuel_ends_at_the_same_place_in_each_attempt() {
+    let rig = Rig::new(&Settings::of([
+        Handler::new("spinner", "chaos", &["command"])
+            .attempts(3)
+            .set("limits = { fuel = 10_000_000, timeout = \"60s\" }"),
+        Handler::new("innocent", "tally", &["command"]).attempts(1),
+    ]));
+    rig.publish(&[
+        event("command", 1, json!({ "do": "spin" })),
+        event("command", 2, json!({ "do": "count", "key": "good" })),
+    ]);
+    rig.drain();
+    let letters = rig.dead_letters();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(
+        (&letters[0]["failure"]["kind"], &letters[0]["attempts"]),
+        (&json!("fuel"), &json!(3))
+    );
+    assert_eq!(letters[0]["failure"]["text"], "used up its fuel, limits.fuel is 10000000");
+    assert_eq!((rig.state("spinner", "good"), rig.state("innocent", "count")), (1, 2));
 }
 
 fn short(command: &Value) -> String {

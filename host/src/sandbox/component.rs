@@ -5,8 +5,9 @@
 //! names it imports and exports, its code, its types, its limits. What loads
 //! can be called; what does not is refused with a sentence.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use wasmtime::component::types::ComponentItem;
@@ -50,6 +51,9 @@ struct Inner {
     compiler: Compiler,
     /// Where what was never compiled here is compiled first.
     processes: Option<Processes>,
+    /// What is loaded now, by the file's digest and whether it counts fuel:
+    /// handlers of one component share its code.
+    programs: Mutex<HashMap<(String, bool), Weak<Program>>>,
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
@@ -132,8 +136,19 @@ impl Sandbox {
         let compiler = Compiler::start(settings.compile_timeout)
             .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
         let (counting, client) = (OnceLock::new(), Arc::new(client));
-        let inner = Inner { runtime, counting, cache, compiler, processes, client, settings };
-        Ok(Self { inner: Arc::new(inner) })
+        let programs = Mutex::default();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                runtime,
+                counting,
+                cache,
+                compiler,
+                processes,
+                programs,
+                client,
+                settings,
+            }),
+        })
     }
 
     /// How instances get their memory on this machine.
@@ -176,7 +191,7 @@ impl Sandbox {
         let config = ConfigValues::from(&grants.config);
         let name = name.to_owned();
         let profile = Profile { name, limits, grants, config, outlet, stack_bytes };
-        Ok(Arc::new(LoadedHandler::new(Arc::new(program), Arc::new(profile), reuse)))
+        Ok(Arc::new(LoadedHandler::new(program, Arc::new(profile), reuse)))
     }
 
     /// Tells what a component is, if it can be loaded at all.
@@ -187,28 +202,16 @@ impl Sandbox {
         let source = source.into();
         let origin = source.origin();
         match self.program(source, None).await {
-            Ok(program) => Ok(program.inspection),
+            Ok(program) => Ok(program.inspection.clone()),
             Err(reason) => Err(LoadError { origin, reason }),
         }
     }
 
-    /// The digest that a handler loaded from there would have, without compiling
-    /// it.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is nothing that could be a component.
-    pub async fn digest(&self, source: impl Into<Source>) -> Result<String, LoadError> {
-        let source = source.into();
-        let origin = source.origin();
-        let limit = self.inner.settings.component_bytes;
-        tokio::task::spawn_blocking(move || source::read(&source, limit))
-            .await
-            .unwrap_or_else(|error| Err(LoadReason::Internal(error.to_string())))
-            .map(|binary| binary.digest)
-            .map_err(|reason| LoadError { origin, reason })
-    }
-
-    async fn program(&self, source: Source, limits: Option<Limits>) -> Result<Program, LoadReason> {
+    async fn program(
+        &self,
+        source: Source,
+        limits: Option<Limits>,
+    ) -> Result<Arc<Program>, LoadReason> {
         let inner = Arc::clone(&self.inner);
         self.inner.compiler.run(move || inner.program(&source, limits.as_ref())).await
     }
@@ -216,14 +219,48 @@ impl Sandbox {
 
 impl Inner {
     /// Without limits, whether it can be run under them is left open.
-    fn program(&self, source: &Source, limits: Option<&Limits>) -> Result<Program, LoadReason> {
+    fn program(
+        &self,
+        source: &Source,
+        limits: Option<&Limits>,
+    ) -> Result<Arc<Program>, LoadReason> {
         let fuel = limits.is_some_and(|limits| limits.fuel.is_some());
         let runtime = self.runtime(fuel)?;
         if let Some(limits) = limits {
             fit_engine(runtime.allocation, &self.settings, limits)?;
         }
-        let Binary { digest, size, form, component } =
-            source::read(source, self.settings.component_bytes)?;
+        let binary = source::read(source, self.settings.component_bytes)?;
+        let key = (binary.digest.clone(), fuel);
+        let loaded = self.programs().get(&key).and_then(Weak::upgrade);
+        let program = match loaded {
+            Some(program) => program,
+            None => {
+                let program = Arc::new(self.make(runtime, fuel, source, binary)?);
+                let mut programs = self.programs();
+                programs.retain(|_, program| program.strong_count() > 0);
+                programs.insert(key, Arc::downgrade(&program));
+                program
+            }
+        };
+        if let Some(limits) = limits {
+            fit_limits(program.pre.instance_pre().component(), limits)?;
+        }
+        Ok(program)
+    }
+
+    fn programs(&self) -> MutexGuard<'_, HashMap<(String, bool), Weak<Program>>> {
+        // Whole after each statement.
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(
+        &self,
+        runtime: &Runtime,
+        fuel: bool,
+        source: &Source,
+        binary: Binary,
+    ) -> Result<Program, LoadReason> {
+        let Binary { digest, size, form, component } = binary;
         let surface = contract::surface(&component)?;
         contract::check(&surface, &component)?;
         if let Some(processes) = &self.processes {
@@ -233,9 +270,6 @@ impl Inner {
         let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
         let pre = EventHandlerPre::new(pre).map_err(|error| export_type(chain(&error)))?;
         check_export(&pre)?;
-        if let Some(limits) = limits {
-            fit_limits(&component, limits)?;
-        }
         let Surface { imports, exports } = surface;
         let inspection = Inspection { digest, bytes: size, form, imports, exports };
         Ok(Program { pre, inspection, ticker: Arc::clone(&runtime.ticker) })
@@ -337,4 +371,30 @@ fn import_type(error: &wasmtime::Error) -> LoadReason {
     let name = first.split('`').nth(1).unwrap_or(&first).to_owned();
     let causes: Vec<String> = texts.map(|text| text.replace("instance export ", "")).collect();
     LoadReason::ImportType(format!("`{name}`: {}", causes.join(": ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::CacheSettings;
+    use crate::sandbox::tests::guests;
+
+    #[tokio::test]
+    async fn handlers_of_one_component_share_its_code_for_as_long_as_one_is_there() {
+        let settings = EngineSettings { cache: CacheSettings::Off, ..EngineSettings::default() };
+        let sandbox = Sandbox::new(settings).unwrap();
+        let load = |wasm: Vec<u8>, fuel| {
+            let source = Source::Bytes { name: "guest.wasm".to_owned(), bytes: wasm };
+            sandbox.program(source, Some(Limits { fuel, ..Limits::default() }))
+        };
+        let one = load(guests::noop(), None).await.unwrap();
+        let other = load(guests::noop(), None).await.unwrap();
+        assert!(Arc::ptr_eq(&one, &other));
+        let counting = load(guests::noop(), Some(1)).await.unwrap();
+        let different = load(guests::handling("unreachable"), None).await.unwrap();
+        assert!(!Arc::ptr_eq(&one, &counting) && !Arc::ptr_eq(&one, &different));
+        drop((one, other, counting));
+        let _new = load(guests::handling("(call $ok) (return)"), None).await.unwrap();
+        assert_eq!(sandbox.inner.programs().len(), 2, "what nobody uses is let go");
+    }
 }
