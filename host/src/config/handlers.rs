@@ -144,6 +144,7 @@ fn handler(
     let limits = limits(section.section("limits", &keys::LIMITS), ordering);
     let limits = tenants.bound(&tenant, entry, limits);
     let grants = grants(section.section("allow", &keys::ALLOW));
+    tenants.check_http(&tenant, entry, &grants.http);
     section.finish();
     Some(HandlerSettings {
         // One that is none was named with the group.
@@ -492,7 +493,7 @@ fn grants(mut section: Section<'_>) -> Grants {
     let grants = Grants {
         env: env(&mut section),
         config: config(&mut section),
-        http: http(&mut section),
+        http: http(&mut section).unwrap_or_default(),
         emit: emit(&mut section),
         state: section.boolean("state").unwrap_or(defaults.state),
     };
@@ -538,10 +539,11 @@ fn emit(section: &mut Section<'_>) -> EmitPolicy {
     }
 }
 
-fn http(section: &mut Section<'_>) -> HttpPolicy {
-    let texts = section.texts("http", "[\"https://api.example.com\"]");
+/// Reads which HTTP requests are allowed. `None` if it says nothing.
+pub(super) fn http(section: &mut Section<'_>) -> Option<HttpPolicy> {
+    let (_, texts) = section.texts("http", "[\"https://api.example.com\"]")?;
     let mut rules = Vec::new();
-    for text in texts.into_iter().flat_map(|(_, texts)| texts).flatten() {
+    for text in texts.into_iter().flatten() {
         match text.value.parse::<HttpRule>() {
             Ok(rule) => rules.push(rule),
             Err(problem) => section.problem(
@@ -550,5 +552,5 @@ fn http(section: &mut Section<'_>) -> HttpPolicy {
             ),
         }
     }
-    rules.into_iter().collect()
+    Some(rules.into_iter().collect())
 }

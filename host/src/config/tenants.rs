@@ -8,7 +8,7 @@ use super::keys;
 use super::value::show_size;
 use crate::delivery::permits::{Ceilings, MAX_CONCURRENCY};
 use crate::event::{Tenant, quoted};
-use crate::sandbox::settings::Limits;
+use crate::sandbox::settings::{HttpPolicy, Limits};
 
 /// One tenant.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub struct TenantSettings {
     pub name: Tenant,
     /// What its handlers may use together.
     pub ceilings: Ceilings,
+    /// What its handlers may be allowed by HTTP; `None` is everything.
+    pub http: Option<HttpPolicy>,
 }
 
 /// A tenant of the file, and where it stands.
@@ -120,6 +122,24 @@ impl<'a> Tenants<'a> {
         limits
     }
 
+    /// A handler may reach no more by HTTP than its tenant.
+    pub(super) fn check_http(&self, tenant: &Tenant, handler: Entry<'_>, http: &HttpPolicy) {
+        let owner = self.found.iter().flatten().find(|found| found.settings.name == *tenant);
+        let Some(owner) = owner else { return };
+        let Some(ceiling) = &owner.settings.http else { return };
+        let Some(rule) = http.beyond(ceiling) else { return };
+        let at = handler.below(&["allow", "http"]).map_or(handler.at, |said| said.at);
+        let ceiling_at = owner.entry.below(&["http"]).map_or(owner.entry.at, |said| said.at);
+        self.document.problem(
+            at,
+            format!(
+                "`http` grants `{rule}`, which the `http` of its tenant `{}` (line {}) does not: leave it out, or grant it to the tenant",
+                owner.settings.name,
+                self.document.line(ceiling_at),
+            ),
+        );
+    }
+
     fn too_much(
         &self,
         owner: &Found<'_>,
@@ -190,6 +210,7 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
         dead_letters: section.integer("dead_letters", 0..=1_000_000_000),
         state_bytes: section.size("state", "0B"..="1TiB"),
     };
+    let http = super::handlers::http(&mut section);
     section.finish();
-    Some(Found { settings: TenantSettings { name: name?, ceilings }, entry })
+    Some(Found { settings: TenantSettings { name: name?, ceilings, http }, entry })
 }

@@ -95,6 +95,7 @@ events_per_second = 100
 cpu = 0.5
 dead_letters = 1000
 state = "1GiB"
+http = ["https://*.example.com"]
 
 [tenants.other]
 
@@ -169,8 +170,16 @@ reuse = "event"
         dead_letters: Some(1000),
         state_bytes: Some(1 << 30),
     };
-    let tenant = |name: &str, ceilings| TenantSettings { name: name.parse().unwrap(), ceilings };
-    assert_eq!(config.tenants, [tenant("acme", ceilings), tenant("other", Ceilings::default())]);
+    let tenant = |name: &str, ceilings, http: &[&str]| TenantSettings {
+        name: name.parse().unwrap(),
+        ceilings,
+        http: (!http.is_empty())
+            .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
+    };
+    assert_eq!(config.tenants, [
+            tenant("acme", ceilings, &["https://*.example.com"]),
+            tenant("other", Ceilings::default(), &[]),
+        ]);
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
     let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
     let http: HttpRule = "https://eu.example.com".parse().unwrap();
@@ -708,6 +717,16 @@ fn of_tenant(ceilings: &str, added: &str) -> String {
 #[test]
 fn a_handlers_own_limits_only_lower_its_tenants() {
     for (ceilings, added, expected) in [
+        (
+            "http = [\"https://*.example.com\"]",
+            "allow.http = [\"https://api.example.com\", \"https://api.example.org\"]",
+            "8:14: `http` grants `https://api.example.org`, which the `http` of its tenant `acme` (line 2) does not: leave it out, or grant it to the tenant",
+        ),
+        (
+            "http = []",
+            "allow.http = [\"https://api.example.com\"]",
+            "8:14: `http` grants `https://api.example.com`, which the `http` of its tenant `acme` (line 2) does not: leave it out, or grant it to the tenant",
+        ),
         (
             "memory = \"64MiB\"",
             "limits.memory = \"65MiB\"",

@@ -156,6 +156,13 @@ impl HttpPolicy {
         self.rules.is_empty()
     }
 
+    /// The first of these rules that allows what `ceiling` does not.
+    #[must_use]
+    pub fn beyond(&self, ceiling: &Self) -> Option<&HttpRule> {
+        let within = |rule: &HttpRule| ceiling.rules.iter().any(|wider| rule.lies_within(wider));
+        self.rules.iter().find(|rule| !within(rule))
+    }
+
     /// Whether a request may go there, as far as the URL tells.
     pub(super) fn allows(&self, target: &Target) -> bool {
         self.rules.iter().any(|rule| rule.covers(target) && rule.host.matches(&target.host))
@@ -195,25 +202,54 @@ impl FromIterator<HttpRule> for HttpPolicy {
 }
 
 impl HttpRule {
+    /// Whether `wider` allows everything that this one does.
+    fn lies_within(&self, wider: &Self) -> bool {
+        self.scheme == wider.scheme
+            && (wider.port.is_none() || self.port == wider.port)
+            && self.host.lies_within(&wider.host)
+    }
+
     fn covers(&self, target: &Target) -> bool {
         self.scheme == target.scheme && self.port.is_none_or(|port| port == target.port)
     }
 }
 
 impl HostRule {
+    fn lies_within(&self, wider: &Self) -> bool {
+        match (self, wider) {
+            (Self::Network(network, bits), Self::Network(wider, fewer)) => {
+                bits >= fewer && contains(*wider, *fewer, *network)
+            }
+            // An address that is named is reached whether it is public or not,
+            // and a wildcard reaches public ones alone.
+            (Self::Network(address, bits), Self::Any) => {
+                let all = if address.is_ipv4() { 32 } else { 128 };
+                *bits == all && address::special(*address).is_none()
+            }
+            (Self::Name(name), Self::Any) => name != "localhost",
+            (Self::Any | Self::Below(_), Self::Any) => true,
+            (Self::Name(name), Self::Below(parent)) => is_below(name, parent),
+            (Self::Below(name), Self::Below(parent)) => name == parent || is_below(name, parent),
+            (Self::Name(name), Self::Name(wider)) => name == wider,
+            _ => false,
+        }
+    }
+
     fn matches(&self, host: &TargetHost) -> bool {
         match (self, host) {
             (Self::Any, _) => true,
             (Self::Name(name), TargetHost::Name(host)) => name == host,
-            (Self::Below(parent), TargetHost::Name(host)) => host
-                .strip_suffix(parent.as_str())
-                .is_some_and(|below| below.len() > 1 && below.ends_with('.')),
+            (Self::Below(parent), TargetHost::Name(host)) => is_below(host, parent),
             (Self::Network(network, bits), TargetHost::Address(address)) => {
                 contains(*network, *bits, *address)
             }
             _ => false,
         }
     }
+}
+
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|below| below.len() > 1 && below.ends_with('.'))
 }
 
 /// Whether an address lies in a network. Both are canonical.
@@ -429,6 +465,47 @@ mod tests {
     fn allows(rule: &str, url: &str) -> bool {
         let target = Target::of(&url.parse().unwrap());
         target.is_some_and(|target| policy(&[rule]).allows(&target))
+    }
+
+    #[test]
+    fn a_policy_lies_within_another_only_if_it_allows_nothing_more() {
+        let beyond = |rule: &str, ceiling: &[&str]| {
+            policy(&[rule]).beyond(&policy(ceiling)).map(ToString::to_string)
+        };
+        for (rule, ceiling) in [
+            ("https://api.example.com", "https://api.example.com"),
+            ("https://api.example.com", "https://*.example.com"),
+            ("https://*.eu.example.com", "https://*.example.com"),
+            ("https://*.example.com", "https://*.example.com"),
+            ("https://*.example.com", "https://*"),
+            ("https://*", "https://*"),
+            ("https://api.example.com:8443", "https://api.example.com:*"),
+            ("http://10.1.0.0/16", "http://10.0.0.0/8"),
+            ("http://10.1.2.3", "http://10.0.0.0/8"),
+            ("https://1.1.1.1", "https://*"),
+        ] {
+            assert_eq!(beyond(rule, &[ceiling]), None, "{rule} within {ceiling}");
+            assert_eq!(beyond(rule, &["http://other.example", ceiling]), None, "{rule}");
+        }
+        for (rule, ceiling) in [
+            ("http://api.example.com", "https://api.example.com"),
+            ("https://example.com", "https://*.example.com"),
+            ("https://badexample.com", "https://*.example.com"),
+            ("https://*.example.com", "https://api.example.com"),
+            ("https://*", "https://*.example.com"),
+            ("https://api.example.com:*", "https://api.example.com"),
+            ("https://api.example.com:8443", "https://api.example.com"),
+            ("http://10.0.0.0/8", "http://10.1.0.0/16"),
+            // What is not public is not what a wildcard means.
+            ("http://10.1.2.3", "http://*"),
+            ("http://0.0.0.0/0", "http://*"),
+            ("http://169.254.169.254", "http://*"),
+            ("http://localhost", "http://*"),
+        ] {
+            assert_eq!(beyond(rule, &[ceiling]).as_deref(), Some(rule), "{rule} within {ceiling}");
+        }
+        assert_eq!(beyond("https://*", &[]).as_deref(), Some("https://*"));
+        assert_eq!(policy(&[]).beyond(&policy(&[])), None);
     }
 
     #[test]
