@@ -155,6 +155,8 @@ CREATE TABLE event_host.consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            text,
+    -- What a host has to say of it though it goes on.
+    remark            text,
     -- The event that is retried, if there is one.
     head_position     bigint,
     head_attempt      bigint,
@@ -166,6 +168,9 @@ CREATE TABLE event_host.consumer_groups (
     head_begun_by     text,
     -- Leaderships in a row that settled nothing and did not end cleanly.
     fruitless         bigint NOT NULL DEFAULT 0,
+    -- Failed attempts so far, by the kind of the failure.
+    failures          jsonb NOT NULL DEFAULT '{}'
+                      CONSTRAINT failures_are_an_object CHECK (jsonb_typeof(failures) = 'object'),
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     settled_at        timestamptz,
     CONSTRAINT a_head_is_whole CHECK (

@@ -93,6 +93,8 @@ CREATE TABLE consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            TEXT,
+    -- What a host has to say of it though it goes on.
+    remark            TEXT,
     -- The event that is retried, if there is one.
     head_position     INTEGER,
     head_attempt      INTEGER,
@@ -102,6 +104,9 @@ CREATE TABLE consumer_groups (
     head_in_flight    INTEGER NOT NULL DEFAULT 0,
     -- Leaderships in a row that settled nothing and did not end cleanly.
     fruitless         INTEGER NOT NULL DEFAULT 0,
+    -- Failed attempts so far, by the kind of the failure: a JSON object.
+    failures          TEXT NOT NULL DEFAULT '{}'
+                      CONSTRAINT failures_are_an_object CHECK (json_valid(failures) AND json_type(failures) = 'object'),
     created_at        INTEGER NOT NULL,
     settled_at        INTEGER,
     CONSTRAINT a_head_is_whole CHECK (

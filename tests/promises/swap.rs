@@ -100,6 +100,8 @@ fn a_component_that_does_not_load_leaves_the_old_one_running(store: Store) {
         wait_until("it is said", PATIENCE, || complaints() > before);
         let id = format!("beside {} bytes", rubbish.len());
         assert_eq!(version_that_handles(&rig, &id), 1);
+        let status = rig.host(["status"]).ok();
+        assert!(status.contains("versioned: what it is to run now does not load: "), "{status}");
     }
     fs::remove_file(rig.path("versioned.wasm")).expect("a file can be removed");
     host.hangup();
@@ -110,6 +112,9 @@ fn a_component_that_does_not_load_leaves_the_old_one_running(store: Store) {
     rig.write("versioned.wasm", version_of_guest(3));
     host.wait_for_message(TAKES_OVER);
     assert_eq!(version_that_handles(&rig, "after"), 3);
+    wait_until("status has nothing to say", PATIENCE, || {
+        rig.group("versioned")["remark"].is_null()
+    });
     host.stop();
 }
 
@@ -164,6 +169,8 @@ fn settings_that_are_refused_leave_everything_running(store: Store) {
         says(line, "everything goes on as before") && says(line, "unknown key `subscribes`")
     });
     assert_eq!(version_that_handles(&rig, "beside"), 1);
+    let remark = rig.group("versioned")["remark"].to_string();
+    assert!(remark.contains("unknown key `subscribes`"), "{remark}");
     // What else changed meanwhile comes with the settings that are right again.
     rig.write("versioned.wasm", version_of_guest(2));
     rig.write("handlers.toml", good);
@@ -204,6 +211,7 @@ fn a_new_version_that_fails_everything_trips_the_group_and_the_next_one_frees_it
     let group = rig.group("versioned");
     assert_eq!(group["reason"], "the version that took over failed 3 attempts and none succeeded");
     assert_eq!(group["head"]["attempt"], 4, "three attempts were made: {group}");
+    assert_eq!(group["failures"], json!({ "retry": 3 }), "{group}");
     let status = rig.host(["status"]).ok();
     assert!(status.contains("tripped") && status.contains("failed 3 attempts"), "{status}");
     rig.write("versioned.wasm", version_of_guest(2));

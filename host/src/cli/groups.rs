@@ -131,11 +131,16 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("lag", format!("{} events, {}", group.lag_events, seconds(group.lag_seconds)))?;
     field("retries", group.retries_pending.to_string())?;
     field("dead letters", group.dead_letters.to_string())?;
+    let failures: Vec<String> =
+        group.failures.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    if !failures.is_empty() {
+        field("failures", failures.join(", "))?;
+    }
     field("created", group.created_at.to_string())?;
     let settled = group.settled_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
     field("settled", settled)?;
-    match status::held_up(group) {
-        Some(why) => output::line(format!("\n{why}")),
-        None => Ok(()),
+    for line in status::held_up(group).into_iter().chain(status::remark(group)) {
+        output::line(format!("\n{line}"))?;
     }
+    Ok(())
 }

@@ -11,8 +11,8 @@ use super::attempt::Attempt;
 use super::{AlreadySaid, UsageError, output};
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
-use crate::sandbox::settings::{Grants, Limits, Reuse};
 use crate::sandbox::Sandbox;
+use crate::sandbox::settings::{Grants, Limits, Reuse};
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {

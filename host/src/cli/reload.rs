@@ -47,6 +47,8 @@ pub(super) struct Reloader {
     pub(super) permits: Arc<Permits>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
+    /// What `status` shows of the groups that do not run as the files say.
+    pub(super) remarks: BTreeMap<GroupName, String>,
 }
 
 /// Why a host looks at its files again.
@@ -71,6 +73,10 @@ impl Reloader {
         let deployed = Arc::new(Notify::new());
         let looking = look_for_deployments(Arc::clone(&self.store), wanted, Arc::clone(&deployed));
         let following = async {
+            // What a host said that ran these before is over: all is loaded.
+            let groups: Vec<GroupName> =
+                self.running.values().map(|loaded| loaded.settings.group.clone()).collect();
+            self.tell(&groups, None).await;
             let mut again = false;
             loop {
                 if let Some(files) = &mut files {
@@ -116,6 +122,9 @@ impl Reloader {
             Ok(config) => config,
             Err(errors) => {
                 error!("the settings are refused, and everything goes on as before: {errors}");
+                let said = format!("the changed settings are refused: {errors}");
+                let groups = self.running.values().map(|loaded| loaded.settings.group.clone());
+                self.remark(groups.map(|group| (group, said.clone())).collect()).await;
                 return true;
             }
         };
@@ -128,6 +137,7 @@ impl Reloader {
             }
         };
         let mut wanted = BTreeMap::new();
+        let mut remarks = BTreeMap::new();
         let mut all = true;
         for settings in &config.handlers {
             let before = self.running.get(&settings.name);
@@ -144,6 +154,10 @@ impl Reloader {
                                 running = before.handler.digest(),
                                 "does not load, and goes on as before: {why}"
                             );
+                            remarks.insert(
+                                before.settings.group.clone(),
+                                format!("what it is to run now does not load: {why}"),
+                            );
                             wanted.insert(settings.name.clone(), before.clone());
                         }
                         None => {
@@ -159,6 +173,7 @@ impl Reloader {
         bound(&self.permits, &config);
         self.config = config;
         drop_displaced(&mut wanted, &self.running);
+        self.remark(remarks).await;
         let unchanged = wanted.len() == self.running.len()
             && wanted.iter().all(|(name, loaded)| {
                 self.running.get(name).is_some_and(|before| before.is_same_as(loaded))
@@ -172,6 +187,27 @@ impl Reloader {
             debug!(?trigger, "nothing changed");
         }
         all
+    }
+
+    /// Has `status` show this of these groups, and of no others any more.
+    async fn remark(&mut self, remarks: BTreeMap<GroupName, String>) {
+        let over: Vec<GroupName> =
+            self.remarks.keys().filter(|group| !remarks.contains_key(group)).cloned().collect();
+        if !over.is_empty() {
+            self.tell(&over, None).await;
+        }
+        for (group, remark) in &remarks {
+            if self.remarks.get(group) != Some(remark) {
+                self.tell(std::slice::from_ref(group), Some(remark)).await;
+            }
+        }
+        self.remarks = remarks;
+    }
+
+    async fn tell(&self, groups: &[GroupName], remark: Option<&str>) {
+        if let Err(why) = self.store.remark(groups, remark).await {
+            warn!("`host status` cannot be told: {why}");
+        }
     }
 
     /// What is deployed, if a handler wants to know.

@@ -1,5 +1,6 @@
 //! `host run`: runs the handlers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -97,8 +98,9 @@ impl Run {
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
+        let remarks = BTreeMap::new();
         let reloader =
-            Reloader { path, overrides, loader, store, config, running, permits, changes };
+            Reloader { path, overrides, loader, store, config, running, permits, changes, remarks };
         let reloading = reloader.run(hangup, files, stop.clone());
         let (result, ()) = tokio::join!(supervising, reloading);
         result?;

@@ -39,7 +39,8 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     print_groups(&status.groups)?;
     let held = status.groups.iter().filter_map(held_up);
     let waiting = status.hosts.iter().filter_map(|host| standing_by(host, &status.groups));
-    let lines: Vec<String> = held.chain(waiting).collect();
+    let remarks = status.groups.iter().filter_map(remark);
+    let lines: Vec<String> = held.chain(remarks).chain(waiting).collect();
     if !lines.is_empty() {
         output::line("")?;
         for line in lines {
@@ -112,6 +113,12 @@ fn led_for(group: &GroupStatus) -> String {
         }
         None => "-".to_owned(),
     }
+}
+
+/// What a host has to say of a group that goes on, if anything.
+pub(super) fn remark(group: &GroupStatus) -> Option<String> {
+    let remark = group.remark.as_deref()?;
+    Some(format!("{}: {}; it goes on as before", group.name, short(remark, 400)))
 }
 
 /// What holds a group up, if anything does.

@@ -22,15 +22,7 @@ pub(super) const TOP: Place = Place {
 /// One tenant.
 pub(super) const TENANT: Place = Place {
     name: "tenants.NAME",
-    keys: &[
-        "memory",
-        "concurrency",
-        "events_per_second",
-        "cpu",
-        "dead_letters",
-        "state",
-        "http",
-    ],
+    keys: &["memory", "concurrency", "events_per_second", "cpu", "dead_letters", "state", "http"],
 };
 
 /// One handler.

@@ -176,10 +176,13 @@ reuse = "event"
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
     };
-    assert_eq!(config.tenants, [
+    assert_eq!(
+        config.tenants,
+        [
             tenant("acme", ceilings, &["https://*.example.com"]),
             tenant("other", Ceilings::default(), &[]),
-        ]);
+        ]
+    );
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
     let env = [("REGION", "eu"), ("TOKEN", "Bearer hunter2"), ("PRICE", "5$ or ${TOKEN}")];
     let http: HttpRule = "https://eu.example.com".parse().unwrap();

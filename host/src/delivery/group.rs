@@ -39,8 +39,8 @@ use super::{Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position, Tenant};
 use crate::failure::{Failure, FailureKind};
 use crate::store::{
-    Fetch, Fetched, GroupState, Head, Leadership, NewDeadLetter, Settled, Settlement, Store,
-    StoreError, Subscription,
+    FailureCounts, Fetch, Fetched, GroupState, Head, Leadership, NewDeadLetter, Settled,
+    Settlement, Store, StoreError, Subscription,
 };
 
 pub use signals::{Control, LAST_ANSWER, Lost, Signals};
@@ -138,6 +138,8 @@ pub struct Led {
     /// The cursor as it is committed.
     committed: Position,
     head: Option<Head>,
+    /// How often attempts have failed, as it is committed.
+    failures: FailureCounts,
     /// So many events are still handled one at a time, because the process may
     /// have died of one of them.
     cautious: usize,
@@ -214,6 +216,7 @@ impl GroupLoop {
             cursor: leadership.position,
             committed: leadership.position,
             head: leadership.head,
+            failures: leadership.failures,
             cautious: 0,
             begun: false,
             marked: false,
@@ -649,9 +652,9 @@ impl GroupLoop {
         let Worked { open, state, done, not_run, verdict, trip, suspect, .. } = worked;
         // A mark must not outlive its attempt: the next crash would count it.
         if !led.marked && open.only_passes(done) && led.last_commit.elapsed() < self.pass_interval {
-            led.cursor = open.into_settlement(Vec::new()).position;
+            led.cursor = open.into_settlement(Vec::new(), &led.failures).position;
         } else if led.marked || !open.is_empty() {
-            let settlement = open.into_settlement(state.into_writes());
+            let settlement = open.into_settlement(state.into_writes(), &led.failures);
             self.settle(led, settlement, signals).await?;
         }
         drop(suspect);
@@ -779,7 +782,7 @@ impl GroupLoop {
         if led.cursor == led.committed {
             return Ok(());
         }
-        let settlement = self.open_batch(led).into_settlement(Vec::new());
+        let settlement = self.open_batch(led).into_settlement(Vec::new(), &led.failures);
         self.settle(led, settlement, signals).await
     }
 
@@ -834,6 +837,9 @@ impl GroupLoop {
         led.cursor = settlement.position;
         led.committed = settlement.position;
         led.head = settlement.head;
+        if let Some(failures) = settlement.failures {
+            led.failures = failures;
+        }
         led.last_commit = Instant::now();
         if !settlement.emits.is_empty() {
             self.published.notify_one();

@@ -13,7 +13,7 @@ use super::{Outcome, Report};
 use crate::event::json::to_microseconds;
 use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position};
 use crate::failure::{Failure, FailureKind};
-use crate::store::{FailureRecord, Head, NewDeadLetter, Settlement, StateWrite};
+use crate::store::{FailureCounts, FailureRecord, Head, NewDeadLetter, Settlement, StateWrite};
 
 /// Whether the batch may go on with its next event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,7 @@ pub struct OpenBatch {
     settlement: Settlement,
     cursor_before: Position,
     head_before: Option<Head>,
+    failed: Vec<FailureKind>,
 }
 
 impl OpenBatch {
@@ -69,9 +70,11 @@ impl OpenBatch {
                 dead_letters: Vec::new(),
                 emits: Vec::new(),
                 state: Vec::new(),
+                failures: None,
             },
             cursor_before: cursor,
             head_before: head,
+            failed: Vec::new(),
         }
     }
 
@@ -125,6 +128,7 @@ impl OpenBatch {
         failure: Failure,
         circumstances: Circumstances<'_>,
     ) -> Next {
+        self.failed.push(failure.kind);
         let retry = circumstances.retry;
         let record = FailureRecord::new(failure.kind, failure.text);
         if failure.kind == FailureKind::Reject || retry.is_last(attempt) {
@@ -168,6 +172,19 @@ impl OpenBatch {
         }
     }
 
+    /// The failed attempts so far, in all, if there are any in this batch.
+    fn failures_after(&self, before: &FailureCounts) -> Option<FailureCounts> {
+        if self.failed.is_empty() {
+            return None;
+        }
+        let mut counts = before.clone();
+        for kind in &self.failed {
+            let count = counts.entry(kind.label().to_owned()).or_default();
+            *count = count.saturating_add(1);
+        }
+        Some(counts)
+    }
+
     /// Whether committing it would change anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -180,9 +197,14 @@ impl OpenBatch {
         handled == 0 && self.settlement.head.is_none() && self.head_before.is_none()
     }
 
-    /// What to commit.
+    /// What to commit, by a group whose attempts have failed so often before.
     #[must_use]
-    pub fn into_settlement(mut self, state: Vec<StateWrite>) -> Settlement {
+    pub fn into_settlement(
+        mut self,
+        state: Vec<StateWrite>,
+        failures: &FailureCounts,
+    ) -> Settlement {
+        self.settlement.failures = self.failures_after(failures);
         self.settlement.state = state;
         self.settlement
     }
@@ -250,10 +272,37 @@ mod tests {
         let next =
             batch.record(&event(9), Attempt(1), report(Outcome::Success, 2), circumstances(&retry));
         assert_eq!(next, Next::Continue);
-        let settlement = batch.into_settlement(vec![]);
+        let settlement = batch.into_settlement(vec![], &FailureCounts::new());
         assert_eq!((settlement.number, settlement.position), (3, Position(9)));
         assert_eq!(settlement.emits.len(), 2);
         assert_eq!(settlement.head, None);
+    }
+
+    #[test]
+    fn failed_attempts_are_added_to_those_before_by_kind() {
+        let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+        let before = FailureCounts::from([("trap".to_owned(), 4)]);
+        let mut untroubled = batch(0, None);
+        untroubled.record(
+            &event(1),
+            Attempt(1),
+            report(Outcome::Success, 0),
+            circumstances(&retry),
+        );
+        assert_eq!(untroubled.into_settlement(vec![], &before).failures, None);
+        let mut troubled = batch(0, None);
+        for (position, kind) in
+            (1..).zip([FailureKind::Trap, FailureKind::Timeout, FailureKind::Trap])
+        {
+            troubled.record(
+                &event(position),
+                Attempt(1),
+                report(failure(kind), 0),
+                circumstances(&retry),
+            );
+        }
+        let after = FailureCounts::from([("trap".to_owned(), 6), ("timeout".to_owned(), 1)]);
+        assert_eq!(troubled.into_settlement(vec![], &before).failures, Some(after));
     }
 
     #[test]
@@ -267,7 +316,7 @@ mod tests {
             circumstances(&retry),
         );
         assert_eq!(next, Next::Wait(Duration::from_secs(2)));
-        let settlement = batch.into_settlement(vec![]);
+        let settlement = batch.into_settlement(vec![], &FailureCounts::new());
         assert_eq!(settlement.position, Position(4));
         assert!(settlement.emits.is_empty());
         let head = settlement.head.unwrap();
@@ -291,7 +340,7 @@ mod tests {
             );
             assert_eq!(next, Next::Continue);
         }
-        let settlement = batch.into_settlement(vec![]);
+        let settlement = batch.into_settlement(vec![], &FailureCounts::new());
         assert_eq!(settlement.position, Position(2));
         assert!(settlement.emits.is_empty());
         let attempts: Vec<u32> = settlement.dead_letters.iter().map(|d| d.attempts).collect();
@@ -381,7 +430,7 @@ mod tests {
             if !stopped {
                 open.pass(Position(position + 100));
             }
-            let settlement = open.into_settlement(vec![]);
+            let settlement = open.into_settlement(vec![], &FailureCounts::new());
             let dead: Vec<i64> =
                 settlement.dead_letters.iter().map(|d| d.event.position.0).collect();
             let mut accounted: Vec<i64> = handled.iter().chain(&dead).copied().collect();

@@ -19,9 +19,10 @@ use tokio::sync::watch;
 
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leader, Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start,
-    Store, StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
+    FailureCounts, Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
+    HostIdentity, Leader, Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled,
+    Settlement, Start, Store, StoreError, Subscription, Version, VersionNumber, VersionState,
+    refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -49,6 +50,7 @@ pub enum Operation {
     StateKeys,
     Status,
     Group,
+    Remark,
     Trip,
     Pause,
     Resume,
@@ -170,6 +172,8 @@ struct Group {
     leader: Option<Leader>,
     state: GroupState,
     reason: Option<String>,
+    remark: Option<String>,
+    failures: FailureCounts,
     head: Option<Head>,
     fruitless: u32,
     created_at: Timestamp,
@@ -448,6 +452,8 @@ impl Log {
             subscribe: group.subscription.patterns().to_vec(),
             state: group.state,
             reason: group.reason.clone(),
+            remark: group.remark.clone(),
+            failures: group.failures.clone(),
             leader: group.leader.clone().filter(|_| self.locks.contains_key(name)),
             epoch: group.epoch,
             position: group.position,
@@ -473,6 +479,9 @@ impl Log {
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
         group.fruitless = 0;
+        if let Some(failures) = &settlement.failures {
+            group.failures.clone_from(failures);
+        }
         group.settled_at = Some(Timestamp::now());
         let tenant = group.tenant.clone();
         for dead in &settlement.dead_letters {
@@ -671,6 +680,8 @@ impl Store for MemoryStore {
                 leader: None,
                 state: GroupState::Running,
                 reason: None,
+                remark: None,
+                failures: FailureCounts::new(),
                 head: None,
                 fruitless: 0,
                 created_at: Timestamp::now(),
@@ -698,6 +709,7 @@ impl Store for MemoryStore {
                 head: group.head.clone(),
                 state: group.state,
                 fruitless: group.fruitless,
+                failures: group.failures.clone(),
                 begun_by: None,
             })
         })
@@ -833,6 +845,18 @@ impl Store for MemoryStore {
 
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
         self.call(Operation::Group, |log| Ok(log.status_of(group, log.group(group)?))).await
+    }
+
+    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
+        self.call(Operation::Remark, |log| {
+            for group in groups {
+                if let Ok(group) = log.group_mut(group) {
+                    group.remark = remark.map(str::to_owned);
+                }
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn trip(

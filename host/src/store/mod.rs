@@ -25,6 +25,7 @@ mod stored;
 #[cfg(test)]
 pub mod suite;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -300,6 +301,8 @@ pub struct Leadership {
     /// host can lose its lock and live on: [`Store::has_shown_itself`] tells
     /// whether it does.
     pub begun_by: Option<String>,
+    /// How often attempts have failed so far.
+    pub failures: FailureCounts,
 }
 
 /// What a leader asks the log for.
@@ -379,7 +382,13 @@ pub struct Settlement {
     pub emits: Vec<Event>,
     /// State writes, the last one of a key wins.
     pub state: Vec<StateWrite>,
+    /// How often attempts have failed so far, if any did since the settlement
+    /// before.
+    pub failures: Option<FailureCounts>,
 }
+
+/// How many attempts of a group have failed, by the label of the failure's kind.
+pub type FailureCounts = BTreeMap<String, u64>;
 
 /// What became of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -438,6 +447,9 @@ pub struct GroupStatus {
     pub state: GroupState,
     /// Why it is paused or tripped.
     pub reason: Option<String>,
+    /// What a host has to say of it though it goes on, such as that its new
+    /// component does not load.
+    pub remark: Option<String>,
     /// Who leads it now.
     pub leader: Option<Leader>,
     /// Its fencing token.
@@ -454,6 +466,9 @@ pub struct GroupStatus {
     pub head: Option<Head>,
     /// Dead letters.
     pub dead_letters: i64,
+    /// Failed attempts since the group was created, by the kind of the failure:
+    /// they only ever grow.
+    pub failures: FailureCounts,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it last settled something.
@@ -767,6 +782,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// One group.
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
+
+    /// Says something of groups for `status`, though they go on; `None` takes it
+    /// back. A group that does not exist is passed over.
+    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError>;
 
     /// The leader's: marks a running group as tripped, for this reason, or
     /// without one a tripped group as running again. A group that an operator

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{GroupState, StoreError, Subscription, VersionState};
+use super::{FailureCounts, GroupState, StoreError, Subscription, VersionState};
 use crate::digest::Digest;
 use crate::event::{ExtensionValue, GroupName, HandlerName, Tenant};
 
@@ -123,6 +123,18 @@ pub(super) fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValu
         }
     };
     object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
+}
+
+/// Counts of failures, as they are stored: a JSON object.
+pub(super) fn failures(json: &str) -> Result<FailureCounts, StoreError> {
+    serde_json::from_str(json)
+        .map_err(|error| StoreError::Unusable(format!("stored counts of failures: {error}")))
+}
+
+/// Counts of failures, to be stored.
+pub(super) fn failures_json(failures: &FailureCounts) -> String {
+    // Texts and numbers alone, which always have a form in JSON.
+    serde_json::to_value(failures).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

@@ -104,6 +104,8 @@ macro_rules! store_suite {
                 a_seek_raises_the_epoch_and_refuses_the_open_batch
                 a_seek_goes_where_it_is_told
                 a_leader_trips_its_group_and_lets_it_go_on_again
+                a_remark_is_shown_until_it_is_taken_back
+                failures_are_counted_with_the_settlement_and_known_to_the_next_leader
                 a_pause_shows_its_reason_until_the_group_is_resumed
                 a_group_with_dead_letters_or_a_leader_is_not_removed
                 a_removed_group_leaves_nothing_behind

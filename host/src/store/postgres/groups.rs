@@ -137,7 +137,7 @@ pub(super) async fn begin_leadership(
          UPDATE event_host.consumer_groups
          SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
          WHERE name = $4
-         RETURNING epoch, position, state, fruitless, settled, head_begun_by, ",
+         RETURNING epoch, position, state, fruitless, settled, head_begun_by, failures::text, ",
         head_columns!()
     ))
     .bind(&host.id)
@@ -154,7 +154,8 @@ pub(super) async fn begin_leadership(
         fruitless: count(&row, 3)?,
         settled: row.try_get_unchecked(4)?,
         begun_by: row.try_get_unchecked(5)?,
-        head: read_head(&row, 6)?,
+        failures: stored::failures(row.try_get_unchecked(6)?)?,
+        head: read_head(&row, 7)?,
     })
 }
 
@@ -208,6 +209,22 @@ pub(super) async fn begin_work(
     .execute(connection)
     .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn remark(
+    connection: &mut PgConnection,
+    groups: &[GroupName],
+    remark: Option<&str>,
+) -> Result<(), Broken> {
+    sqlx::query(
+        "UPDATE event_host.consumer_groups SET remark = $2
+         WHERE name = ANY ($1) AND remark IS DISTINCT FROM $2",
+    )
+    .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
+    .bind(remark.map(kept))
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 pub(super) async fn trip(

@@ -344,6 +344,12 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "read a group", LONG_DEADLINE, |c| status::group(c, group))
     }
 
+    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
+        on_shared_patiently!(self.connections, "say something of groups", DEADLINE, |c| {
+            groups::remark(c, groups, remark)
+        })
+    }
+
     async fn trip(
         &self,
         group: &GroupName,

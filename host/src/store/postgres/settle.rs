@@ -19,7 +19,8 @@ use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
 const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
      SET head_position = $1, head_attempt = $2, head_due_at = $3,
          head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
-         position = $7, settled = $8, settled_at = clock_timestamp(), fruitless = 0
+         position = $7, settled = $8, settled_at = clock_timestamp(), fruitless = 0,
+         failures = coalesce($11::jsonb, failures)
      WHERE name = $9 AND epoch = $10 AND settled = $8 - 1
      RETURNING tenant";
 
@@ -58,6 +59,7 @@ async fn move_cursor(
         .bind(settlement.number)
         .bind(settlement.group.as_str())
         .bind(settlement.epoch.0)
+        .bind(settlement.failures.as_ref().map(stored::failures_json))
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };

@@ -31,7 +31,7 @@ macro_rules! select {
                     g.created_at, g.settled_at,
                     (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
                     CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
-                    g.leader_since, ",
+                    g.leader_since, g.remark, g.failures::text, ",
             head_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
@@ -138,11 +138,13 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     .await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    let head = read_head(row, 14)?;
+    let head = read_head(row, 16)?;
     Ok(GroupStatus {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(row.try_get_unchecked(3)?)?,
         reason: row.try_get_unchecked(4)?,
+        remark: row.try_get_unchecked(14)?,
+        failures: stored::failures(row.try_get_unchecked(15)?)?,
         leader: read_leader(row, 10)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
         position,

@@ -251,6 +251,7 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         dead_letters: Vec::new(),
         emits: Vec::new(),
         state: Vec::new(),
+        failures: None,
     }
 }
 

@@ -146,7 +146,7 @@ pub(super) async fn begin_leadership(
         "UPDATE consumer_groups
          SET epoch = epoch + 1, leader = ?, leader_since = ?
          WHERE name = ?
-         RETURNING epoch, position, state, fruitless, settled, ",
+         RETURNING epoch, position, state, fruitless, settled, failures, ",
         head_columns!()
     ))
     .bind(&host.id)
@@ -164,7 +164,8 @@ pub(super) async fn begin_leadership(
         fruitless: count(&row, 3)?,
         begun_by: None,
         settled: row.try_get_unchecked(4)?,
-        head: read_head(&row, 5)?,
+        failures: stored::failures(&text(&row, 5)?)?,
+        head: read_head(&row, 6)?,
     })
 }
 
@@ -217,6 +218,23 @@ pub(super) async fn begin_work(
     .execute(connection)
     .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn remark(
+    connection: &mut SqliteConnection,
+    groups: &[GroupName],
+    remark: Option<&str>,
+) -> Result<(), Broken> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    for group in groups {
+        sqlx::query("UPDATE consumer_groups SET remark = ?2 WHERE name = ?1 AND remark IS NOT ?2")
+            .bind(group.as_str())
+            .bind(remark)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await?;
+    Ok(())
 }
 
 pub(super) async fn trip(

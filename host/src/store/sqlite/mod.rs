@@ -218,6 +218,12 @@ impl Store for SqliteStore {
         })
     }
 
+    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
+        on_writer!(self.connections, "say something of groups", |c| {
+            groups::remark(c, groups, remark)
+        })
+    }
+
     async fn trip(
         &self,
         group: &GroupName,

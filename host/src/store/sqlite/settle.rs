@@ -19,7 +19,8 @@ use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
 const MOVE_CURSOR: &str = "UPDATE consumer_groups
      SET head_position = ?, head_attempt = ?, head_due_at = ?,
          head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?,
-         position = ?, settled_at = ?, settled = settled + 1, fruitless = 0
+         position = ?, settled_at = ?, settled = settled + 1, fruitless = 0,
+         failures = coalesce(?, failures)
      WHERE name = ? AND epoch = ? AND settled + 1 = ?";
 
 pub(super) async fn settle(
@@ -54,6 +55,7 @@ async fn move_cursor(
     let done = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
         .bind(settlement.position.0)
         .bind(Timestamp::now().as_microsecond())
+        .bind(settlement.failures.as_ref().map(stored::failures_json))
         .bind(settlement.group.as_str())
         .bind(settlement.epoch.0)
         .bind(settlement.number)

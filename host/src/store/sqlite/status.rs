@@ -19,7 +19,7 @@ macro_rules! select {
             "SELECT name, tenant, subscribe, state, reason, epoch, position,
                     created_at, settled_at,
                     (SELECT count(*) FROM dead_letters WHERE group_name = name),
-                    hosts.id, hosts.hostname, hosts.pid, leader_since, ",
+                    hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures, ",
             head_columns!(),
             " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
@@ -77,11 +77,13 @@ async fn read(
     let subscribe = patterns(&name, &text(row, 2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
-    let head = read_head(row, 14)?;
+    let head = read_head(row, 16)?;
     Ok(GroupStatus {
         subscribe: subscribe.patterns().to_vec(),
         state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
+        remark: optional_text(row, 14)?,
+        failures: stored::failures(&text(row, 15)?)?,
         leader: if_alive(database, &name, read_leader(row, 10)?)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
         position,

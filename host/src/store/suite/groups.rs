@@ -194,6 +194,26 @@ pub async fn a_pause_shows_its_reason_until_the_group_is_resumed(database: &dyn 
     }
 }
 
+pub async fn a_remark_is_shown_until_it_is_taken_back(database: &dyn TestDatabase) {
+    let (store, watching) = (database.handle().await, database.handle().await);
+    led(&store, "g").await;
+    led(&store, "h").await;
+    let remarks = || async {
+        let one = watching.group(&group("g")).await.unwrap().remark;
+        (one, watching.group(&group("h")).await.unwrap().remark)
+    };
+    assert_eq!(remarks().await, (None, None));
+    let (both, one) = ([group("g"), group("nobody"), group("h")], [group("g")]);
+    store.remark(&both, Some("does not load")).await.unwrap();
+    let said = Some("does not load".to_owned());
+    assert_eq!(remarks().await, (said.clone(), said.clone()));
+    store.remark(&one, None).await.unwrap();
+    assert_eq!(remarks().await, (None, said));
+    store.remark(&[], Some("to nobody")).await.unwrap();
+    // It is said, and nothing else: the group goes on.
+    assert_eq!(watching.group(&group("h")).await.unwrap().state, GroupState::Running);
+}
+
 pub async fn a_leader_trips_its_group_and_lets_it_go_on_again(database: &dyn TestDatabase) {
     let (store, watching) = (database.handle().await, database.handle().await);
     let epoch = led(&store, "g").await;

@@ -105,6 +105,7 @@ pub(super) async fn settlement(
         dead_letters: Vec::new(),
         emits: Vec::new(),
         state: Vec::new(),
+        failures: None,
     }
 }
 

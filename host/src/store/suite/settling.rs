@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Attempt, Position, Tenant};
 use crate::store::{
-    Cursor, FailureRecord, GroupSettings, Head, NewDeadLetter, Settled, Settlement, Start,
-    Subscription,
+    Cursor, FailureCounts, FailureRecord, GroupSettings, Head, NewDeadLetter, Settled, Settlement,
+    Start, Subscription,
 };
 
 pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabase) {
@@ -269,4 +269,31 @@ pub async fn of_two_settlements_at_once_under_two_epochs_only_the_current_commit
         two.settle(&settlement(&two, "g", new.epoch, 2 * round + 2).await).await.unwrap();
         assert_eq!(one.cursor(&group("g")).await.unwrap().position, Position(2 * round + 2));
     }
+}
+
+pub async fn failures_are_counted_with_the_settlement_and_known_to_the_next_leader(
+    database: &dyn TestDatabase,
+) {
+    let (store, watching) = (database.handle().await, database.handle().await);
+    let epoch = led(&store, "g").await;
+    let counted = || async { watching.group(&group("g")).await.unwrap().failures };
+    assert_eq!(counted().await, FailureCounts::new());
+    let failures =
+        FailureCounts::from([("trap".to_owned(), 2), ("timeout".to_owned(), u64::MAX / 4)]);
+    let bare = settlement(&store, "g", epoch, 0).await;
+    let first = Settlement { failures: Some(failures.clone()), ..bare };
+    assert_eq!(store.settle(&first).await.unwrap(), Settled::Committed);
+    assert_eq!(counted().await, failures);
+    // A settlement without a failure leaves them, and one of a former leader too.
+    let second = settlement(&store, "g", epoch, 0).await;
+    assert_eq!(store.settle(&second).await.unwrap(), Settled::Committed);
+    assert_eq!(counted().await, failures);
+    let leadership = store.begin_leadership(&group("g"), &host("other")).await.unwrap();
+    assert_eq!(leadership.failures, failures);
+    let late = Settlement {
+        failures: Some(FailureCounts::new()),
+        ..settlement(&store, "g", epoch, 0).await
+    };
+    assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader);
+    assert_eq!(counted().await, failures);
 }

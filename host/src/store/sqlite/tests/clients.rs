@@ -173,6 +173,7 @@ async fn other_writers_never_make_a_settlement_fail() {
             dead_letters: vec![],
             emits,
             state: vec![],
+            failures: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
     }
@@ -247,6 +248,7 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         dead_letters: vec![],
         emits: vec![event("b", "1")],
         state: vec![],
+        failures: None,
     };
     store.settle(&settlement).await.unwrap();
     let status = store.status().await.unwrap();

@@ -86,6 +86,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             dead_letters: vec![],
             emits: vec![],
             state: vec![],
+            failures: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         cursor = fetched.scanned_to;
