@@ -1,0 +1,235 @@
+//! What it costs to keep handlers apart: a fresh instance for each event beside
+//! one that is kept, the memory of a thousand handlers that have nothing to do,
+//! and how long another version takes to take over.
+//!
+//! `cargo bench --bench isolation`, on the embedded store. The component is the
+//! Rust no-op guest: `cargo xtask build-guests` first.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_host::delivery::backoff::RetryPolicy;
+use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::clock::SystemClock;
+use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::state::{BatchState, EmptyState};
+use event_host::delivery::{Call, Handler, Outcome, Worker};
+use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use event_host::sandbox::settings::{Grants, Limits, Reuse};
+use event_host::sandbox::{EngineSettings, LoadedHandler, Sandbox};
+use event_host::store::sqlite::{OpenOptions, SqliteStore};
+use event_host::store::{HostIdentity, Start, Store, Subscription};
+use event_host::supervisor::{Change, Group, Supervisor};
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// How much is measured.
+struct Plan {
+    rounds: usize,
+    attempts: usize,
+    handlers: usize,
+    swaps: usize,
+}
+
+fn guest() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/guests/noop.wasm");
+    assert!(path.exists(), "{} is missing: run `cargo xtask build-guests`", path.display());
+    path
+}
+
+async fn load(sandbox: &Sandbox, name: &str, reuse: Reuse) -> Arc<LoadedHandler> {
+    sandbox.load(name, guest(), Limits::default(), Grants::default(), reuse).await.unwrap()
+}
+
+fn event() -> Event {
+    Event {
+        id: "event".into(),
+        source: "/bench".into(),
+        event_type: "work".into(),
+        subject: None,
+        time: "2026-01-01T00:00:00Z".parse().unwrap(),
+        datacontenttype: None,
+        dataschema: None,
+        partitionkey: None,
+        extensions: BTreeMap::new(),
+        data: Some(vec![b'x'; 200]),
+    }
+}
+
+/// Makes so many attempts, and gives the time of one in microseconds.
+async fn attempts(worker: &mut Box<dyn Worker>, count: usize) -> f64 {
+    let group: GroupName = "bench".parse().unwrap();
+    let tenant = Tenant::none();
+    let event = LogEvent { position: Position(1), deliver_to: None, event: event() };
+    let batch = BatchState::new("");
+    let began = Instant::now();
+    for _ in 0..count {
+        let state = batch.attempt(Arc::new(EmptyState));
+        let attempt = Attempt(1);
+        let call = Call { group: &group, tenant: &tenant, event: &event, attempt, state };
+        let report = worker.attempt(call).await;
+        assert_eq!(report.outcome, Outcome::Success);
+    }
+    let took = began.elapsed();
+    worker.end_batch();
+    took.as_secs_f64() * 1e6 / count as f64
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+async fn fresh_beside_kept(sandbox: &Sandbox, plan: &Plan) {
+    let mut fresh = load(sandbox, "fresh", Reuse::Event).await.worker();
+    let mut kept = load(sandbox, "kept", Reuse::Batch).await.worker();
+    let (mut of_fresh, mut of_kept, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    // The first round warms both.
+    for round in 0..=plan.rounds {
+        let one = attempts(&mut fresh, plan.attempts).await;
+        let other = attempts(&mut kept, plan.attempts).await;
+        if round > 0 {
+            of_fresh.push(one);
+            of_kept.push(other);
+            ratios.push(one / other);
+        }
+    }
+    println!(
+        "an event, medians of {} rounds: fresh instance {:.1} us, kept instance {:.1} us, ratio {:.1}",
+        plan.rounds,
+        median(&mut of_fresh),
+        median(&mut of_kept),
+        median(&mut ratios)
+    );
+}
+
+/// The memory of this process that is in use, in bytes.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
+}
+
+async fn idle_handlers(sandbox: &Sandbox, plan: &Plan) {
+    let before = resident();
+    let began = Instant::now();
+    let mut workers = Vec::new();
+    for n in 0..plan.handlers {
+        let handler = load(sandbox, &format!("handler-{n}"), Reuse::Batch).await;
+        // Each has handled something, and has nothing to do now.
+        let mut worker = handler.worker();
+        attempts(&mut worker, 1).await;
+        workers.push((handler, worker));
+    }
+    let took = began.elapsed();
+    println!(
+        "{} handlers that have nothing to do: {:.1} KiB each; {:.2} ms each to load and to run once",
+        workers.len(),
+        (resident() - before) / 1024.0 / workers.len() as f64,
+        took.as_secs_f64() * 1e3 / workers.len() as f64
+    );
+}
+
+/// Tells when a worker is made of the handler that it wraps.
+struct Watched {
+    handler: Arc<LoadedHandler>,
+    taken: Arc<Notify>,
+}
+
+impl Handler for Watched {
+    fn digest(&self) -> &str {
+        self.handler.digest()
+    }
+
+    fn worker(&self) -> Box<dyn Worker> {
+        self.taken.notify_one();
+        self.handler.worker()
+    }
+}
+
+fn group(handler: Arc<dyn Handler>) -> Group {
+    Group {
+        settings: GroupSettings {
+            name: "bench".parse().unwrap(),
+            tenant: Tenant::none(),
+            subscription: Subscription::all(),
+            retry: RetryPolicy::default(),
+            batch: BatchSettings::default(),
+            breaker: BreakerSettings::default(),
+        },
+        start: Start::Latest,
+        deployed: None,
+        handler,
+    }
+}
+
+/// From a component that is on disk to its worker, while a host runs.
+async fn swaps(sandbox: &Sandbox, plan: &Plan) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bench.db");
+    let store = SqliteStore::open(path.to_str().unwrap(), OpenOptions::to_migrate()).await.unwrap();
+    store.migrate().await.unwrap();
+    let taken = Arc::new(Notify::new());
+    let version = async || -> Arc<dyn Handler> {
+        let handler = load(sandbox, "bench", Reuse::Batch).await;
+        Arc::new(Watched { handler, taken: Arc::clone(&taken) })
+    };
+    let supervisor = Supervisor {
+        store: Arc::new(store),
+        host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
+        clock: Arc::new(SystemClock),
+        permits: Arc::default(),
+        groups: vec![group(version().await)],
+        grace: Duration::ZERO,
+        drain: false,
+    };
+    let stop = CancellationToken::new();
+    let (changes, to_follow) = mpsc::channel(1);
+    let running = tokio::spawn(supervisor.run_and_follow(stop.clone(), to_follow));
+    taken.notified().await;
+    let (mut loads, mut switches) = (Vec::new(), Vec::new());
+    for _ in 0..plan.swaps {
+        let began = Instant::now();
+        let next = version().await;
+        let loaded = Instant::now();
+        let (refused, refusals) = oneshot::channel();
+        changes.send(Change { groups: vec![group(next)], refused }).await.unwrap();
+        assert!(refusals.await.unwrap().is_empty());
+        taken.notified().await;
+        loads.push((loaded - began).as_secs_f64() * 1e3);
+        switches.push(loaded.elapsed().as_secs_f64() * 1e3);
+    }
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    println!(
+        "{} swaps of a group with nothing to do, medians: {:.2} ms to load what was compiled before, {:.2} ms to take over",
+        plan.swaps,
+        median(&mut loads),
+        median(&mut switches)
+    );
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    if !has("--bench") {
+        eprintln!("a benchmark: run it with `cargo bench`");
+        return;
+    }
+    let plan = if has("--quick") {
+        Plan { rounds: 5, attempts: 500, handlers: 100, swaps: 10 }
+    } else {
+        Plan { rounds: 51, attempts: 2_000, handlers: 1_000, swaps: 200 }
+    };
+    Runtime::new().unwrap().block_on(async {
+        let sandbox = Sandbox::new(EngineSettings::default()).unwrap();
+        fresh_beside_kept(&sandbox, &plan).await;
+        idle_handlers(&sandbox, &plan).await;
+        swaps(&sandbox, &plan).await;
+    });
+}
