@@ -71,6 +71,26 @@ async fn a_component_that_keeps_a_compiler_busy_is_refused_and_the_next_one_load
     load(&sandbox, guests::noop(), None).await.unwrap();
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_component_whose_compilation_takes_too_much_memory_is_refused_and_the_next_one_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new(EngineSettings {
+        cache: CacheSettings::Directory(folder.path().join("cache")),
+        compile_program: Some(host()),
+        compile_timeout: LONG,
+        compile_memory_bytes: 64 << 20,
+        ..EngineSettings::default()
+    })
+    .unwrap();
+    let items = format!("(data \"{}\")", "x".repeat(60 << 20));
+    let large = guests::Guest { items: &items, ..guests::Guest::default() }.build();
+    let refused = load(&sandbox, large, None).await.unwrap_err();
+    assert!(matches!(refused.reason, LoadReason::CompilerDied(_)), "{refused}");
+    assert!(refused.to_string().contains("64.0 MiB of memory"), "{refused}");
+    load(&sandbox, guests::noop(), None).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_code_comes_from_the_other_process_for_each_kind_of_engine() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,8 +17,8 @@ use wasmtime::{Cache, Engine};
 use super::bindings::EventHandlerPre;
 use super::bindings::event_host::handler::types::{Event, Failure};
 use super::cache;
+use super::compiler::Compiler;
 use super::compiler::process::Processes;
-use super::compiler::{self, Compiler};
 use super::contract::{self, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
@@ -130,9 +130,11 @@ impl Sandbox {
     ) -> Result<Self, EngineError> {
         let (cache, directory) = cache::open(&settings.cache).unzip();
         let runtime = Runtime::start(&settings, cache.as_ref(), false)?;
-        let processes = settings.compile_program.clone().zip(directory).map(|(program, cache)| {
-            Processes::new(program, cache, settings.compile_timeout, compiler::threads())
-        });
+        let processes = settings
+            .compile_program
+            .clone()
+            .zip(directory)
+            .map(|(program, cache)| Processes::new(program, cache, &settings));
         let compiler = Compiler::start(settings.compile_timeout)
             .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
         let (counting, client) = (OnceLock::new(), Arc::new(client));

@@ -36,6 +36,9 @@ pub struct EngineSettings {
     /// machine, and gives way to handlers. Default 5 minutes: Python takes half
     /// a minute where nothing else runs.
     pub compile_timeout: Duration,
+    /// Memory that the process which compiles may take, in bytes. Default 4 GiB:
+    /// Python and JavaScript take less than half of it.
+    pub compile_memory_bytes: u64,
     /// The program `host`, another run of which compiles what was never compiled
     /// here, if there is a cache. Default none: everything is compiled in this
     /// process, where nothing can break it off.
@@ -54,6 +57,7 @@ impl Default for EngineSettings {
             host_stack_bytes: 1 << 20,
             component_bytes: 64 << 20,
             compile_timeout: Duration::from_secs(300),
+            compile_memory_bytes: 4 << 30,
             compile_program: None,
             pool: PoolSettings::default(),
             cache: CacheSettings::default(),

@@ -71,10 +71,13 @@ impl Compiler {
     }
 }
 
+/// The most threads that compile; each takes memory.
+const MOST_THREADS: usize = 16;
+
 /// How many threads compile: as many as half of the machine.
-pub(super) fn threads() -> usize {
+fn threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    (cores / 2).max(1)
+    (cores / 2).clamp(1, MOST_THREADS)
 }
 
 /// Lets the threads that run handlers go first. On Linux a priority belongs to a

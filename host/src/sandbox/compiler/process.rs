@@ -25,10 +25,6 @@ use crate::sandbox::ending::{chain, size};
 use crate::sandbox::engine::{self, Allocation, EngineSettings};
 use crate::sandbox::load_error::LoadReason;
 
-/// Address space of the process that compiles. Python and JavaScript take less
-/// than half of it.
-const MEMORY_BYTES: u64 = 4 << 30;
-
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -45,6 +41,7 @@ pub(in crate::sandbox) struct Processes {
     /// The folder of the cache.
     cache: PathBuf,
     patience: Duration,
+    memory_bytes: u64,
     threads: usize,
 }
 
@@ -66,16 +63,24 @@ pub struct Order {
     /// How much time of processors it may take
     #[arg(long)]
     seconds: u64,
+    /// How many bytes of memory it may take
+    #[arg(long)]
+    memory: u64,
 }
 
 impl Processes {
     pub(in crate::sandbox) fn new(
         program: PathBuf,
         cache: PathBuf,
-        patience: Duration,
-        threads: usize,
+        settings: &EngineSettings,
     ) -> Self {
-        Self { program, cache, patience, threads }
+        Self {
+            program,
+            cache,
+            patience: settings.compile_timeout,
+            memory_bytes: settings.compile_memory_bytes,
+            threads: super::threads(),
+        }
     }
 
     /// Sees to it that this process can have the code of a component for this
@@ -98,13 +103,23 @@ impl Processes {
             // Nothing that is secret is a part of the work.
             .env_clear()
             .env("RAYON_NUM_THREADS", self.threads.to_string())
+            // Threads that have nothing to do there would take memory too.
+            .env("TOKIO_WORKER_THREADS", "1")
+            .env("MALLOC_ARENA_MAX", "2")
             .arg("compile-component")
             .arg("--cache")
             .arg(&self.cache)
             .args(["--engine", &engine.to_string(), "--seconds", &seconds.to_string()])
+            .args(["--memory", &self.memory_bytes.to_string()])
             .args(fuel.then_some("--fuel"))
             .args((allocation == Allocation::Compact).then_some("--compact"));
-        run(&mut command, component, self.patience)?;
+        run(&mut command, component, self.patience).map_err(|reason| match reason {
+            LoadReason::CompilerDied(how) => LoadReason::CompilerDied(format!(
+                "{how} (it may take {} of memory)",
+                size(usize::try_from(self.memory_bytes).unwrap_or(usize::MAX))
+            )),
+            other => other,
+        })?;
         if let Err(error) = remember(&known) {
             tracing::debug!("that a component compiles cannot be remembered: {error}");
         }
@@ -168,15 +183,12 @@ fn run(command: &mut Command, component: &[u8], patience: Duration) -> Result<()
     match status.code() {
         Some(0) => Ok(()),
         Some(code) if code == i32::from(REFUSED) => Err(LoadReason::Invalid(said)),
-        // It never began, which is not the component's doing.
-        Some(1 | 2) => {
+        Some(code) if code == i32::from(UNABLE) => {
             do_without(&said);
             Ok(())
         }
-        _ => Err(LoadReason::CompilerDied(format!(
-            "{status}, as when it takes more than {} of memory: {said}",
-            size(usize::try_from(MEMORY_BYTES).unwrap_or(usize::MAX))
-        ))),
+        _ if said.is_empty() => Err(LoadReason::CompilerDied(status.to_string())),
+        _ => Err(LoadReason::CompilerDied(format!("{status}: {said}"))),
     }
 }
 
@@ -199,22 +211,27 @@ impl Drop for Ended {
 }
 
 /// The exit code for a component that does not compile.
-pub const REFUSED: u8 = 3;
+const REFUSED: u8 = 3;
+
+/// The exit code for what no component can bring about: nothing was tried. Any
+/// other end is taken for the component's doing.
+const UNABLE: u8 = 4;
 
 /// The other side: compiles what comes on stdin into the cache. Gives the exit
 /// code.
 ///
 /// # Errors
-/// When it cannot be tried at all.
-pub fn obey(order: &Order) -> anyhow::Result<u8> {
-    confine(order.seconds)?;
+/// When the component cannot be read.
+pub fn obey(order: &Order) -> io::Result<u8> {
+    let engine = match confine(order).map_err(Into::into).and_then(|()| engine_for(order)) {
+        Ok(engine) => engine,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return Ok(UNABLE);
+        }
+    };
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
-    let allocation = if order.compact { Allocation::Compact } else { Allocation::OnDemand };
-    let mut config = engine::config(&EngineSettings::default(), allocation, order.fuel);
-    config.cache(cache::reopen(&order.cache));
-    let engine = Engine::new(&config)?;
-    anyhow::ensure!(fingerprint(&engine) == order.engine, "the code would be for another engine");
     Ok(match Component::from_binary(&engine, &component) {
         Ok(_) => 0,
         Err(error) => {
@@ -224,6 +241,15 @@ pub fn obey(order: &Order) -> anyhow::Result<u8> {
     })
 }
 
+fn engine_for(order: &Order) -> anyhow::Result<Engine> {
+    let allocation = if order.compact { Allocation::Compact } else { Allocation::OnDemand };
+    let mut config = engine::config(&EngineSettings::default(), allocation, order.fuel);
+    config.cache(cache::reopen(&order.cache));
+    let engine = Engine::new(&config)?;
+    anyhow::ensure!(fingerprint(&engine) == order.engine, "the code would be for another engine");
+    Ok(engine)
+}
+
 fn fingerprint(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -231,19 +257,20 @@ fn fingerprint(engine: &Engine) -> u64 {
 }
 
 #[cfg(unix)]
-fn confine(seconds: u64) -> io::Result<()> {
+fn confine(order: &Order) -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let at_most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
-    setrlimit(Resource::As, at_most(MEMORY_BYTES))?;
+    // What it may write to; mere reservations are free.
+    setrlimit(Resource::Data, at_most(order.memory))?;
     // A core of it would hold what a tenant wrote.
     setrlimit(Resource::Core, at_most(0))?;
-    setrlimit(Resource::Cpu, at_most(seconds))?;
+    setrlimit(Resource::Cpu, at_most(order.seconds))?;
     super::give_way();
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn confine(_: u64) -> io::Result<()> {
+fn confine(_: &Order) -> io::Result<()> {
     Ok(())
 }
 
@@ -277,13 +304,20 @@ mod tests {
     fn where_no_process_can_be_run_it_is_done_without() {
         let missing = run(&mut Command::new("/nonexistent/program"), b"x", LONG);
         assert!(missing.is_ok(), "{missing:?}");
-        assert!(shell("echo 'cannot' >&2; exit 1", LONG).is_ok());
+        assert!(shell("echo 'cannot' >&2; exit 4", LONG).is_ok());
     }
 
     #[test]
     fn a_process_that_dies_refuses_the_component() {
-        let refused = shell("kill -9 $$", LONG).unwrap_err().to_string();
-        assert!(refused.contains("signal: 9"), "{refused}");
+        for (script, how) in
+            [("kill -9 $$", "signal: 9"), ("exit 1", "status: 1"), ("exit 101", "101")]
+        {
+            let refused = shell(script, LONG).unwrap_err();
+            assert!(
+                matches!(&refused, LoadReason::CompilerDied(said) if said.contains(how)),
+                "{refused}"
+            );
+        }
     }
 
     #[test]
