@@ -209,6 +209,22 @@ impl Sandbox {
         }
     }
 
+    /// The digest that a handler loaded from there would have, without compiling
+    /// it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is nothing that could be a component.
+    pub async fn digest(&self, source: impl Into<Source>) -> Result<String, LoadError> {
+        let source = source.into();
+        let origin = source.origin();
+        let limit = self.inner.settings.component_bytes;
+        tokio::task::spawn_blocking(move || source::read(&source, limit))
+            .await
+            .unwrap_or_else(|error| Err(LoadReason::Internal(error.to_string())))
+            .map(|binary| binary.digest)
+            .map_err(|reason| LoadError { origin, reason })
+    }
+
     async fn program(
         &self,
         source: Source,
