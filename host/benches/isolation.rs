@@ -175,9 +175,10 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
     let store = SqliteStore::open(path.to_str().unwrap(), OpenOptions::to_migrate()).await.unwrap();
     store.migrate().await.unwrap();
     let taken = Arc::new(Notify::new());
-    let version = async || -> Arc<dyn Handler> {
+    let version = async || {
         let handler = load(sandbox, "bench", Reuse::Batch).await;
-        Arc::new(Watched { handler, taken: Arc::clone(&taken) })
+        let watched: Arc<dyn Handler> = Arc::new(Watched { handler, taken: Arc::clone(&taken) });
+        watched
     };
     let supervisor = Supervisor {
         store: Arc::new(store),

@@ -78,6 +78,7 @@ macro_rules! store_suite {
             }
             settling {
                 a_settlement_commits_everything_it_holds
+                failures_are_counted_with_the_settlement_and_known_to_the_next_leader
                 a_settlement_that_breaks_off_leaves_nothing
                 a_late_copy_of_a_settlement_is_refused
                 of_two_copies_of_a_settlement_at_once_one_commits
@@ -105,7 +106,6 @@ macro_rules! store_suite {
                 a_seek_goes_where_it_is_told
                 a_leader_trips_its_group_and_lets_it_go_on_again
                 a_remark_is_shown_until_it_is_taken_back
-                failures_are_counted_with_the_settlement_and_known_to_the_next_leader
                 a_pause_shows_its_reason_until_the_group_is_resumed
                 a_group_with_dead_letters_or_a_leader_is_not_removed
                 a_removed_group_leaves_nothing_behind
