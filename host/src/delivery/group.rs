@@ -15,6 +15,7 @@ mod ceilings;
 mod signals;
 #[cfg(test)]
 mod tests;
+mod trip;
 mod trouble;
 
 use std::convert::Infallible;
@@ -23,14 +24,15 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use tracing::{Instrument, debug, error, info, warn};
+use tracing::{Instrument, debug, error, warn};
 
 use ceilings::{Checked, KnownState, may_exceed};
 use signals::{Interrupt, Interrupts};
+use trip::{TripChange, Tripped};
 use trouble::{Doing, Trouble};
 
 use super::backoff::RetryPolicy;
-use super::breaker::{Breaker, BreakerSettings, OnTrip, Verdict};
+use super::breaker::{Breaker, BreakerSettings, Verdict};
 use super::clock::Clock;
 use super::permits::{Permit, Share};
 use super::settlement::{Circumstances, Next, OpenBatch};
@@ -158,22 +160,6 @@ pub struct Led {
     tripped: Option<Tripped>,
     /// What the group's row does not say yet.
     unrecorded: Option<TripChange>,
-}
-
-/// A group that handles one event now and then, because all fail.
-struct Tripped {
-    /// Events that failed meanwhile.
-    probes: u32,
-    /// When the next one is tried.
-    due: Instant,
-    /// The group's row was seen to say so: when it says otherwise, somebody
-    /// resumed the group.
-    seen: bool,
-}
-
-enum TripChange {
-    Tripped(String),
-    Over,
 }
 
 /// What a batch came to.
@@ -673,93 +659,6 @@ impl GroupLoop {
             }
             (_, Some(why)) => self.trip(led, why),
             _ => Ok(()),
-        }
-    }
-
-    /// Stops handling everything but probes, or leaves the group to the version
-    /// before this one.
-    fn trip(&self, led: &mut Led, why: String) -> Result<(), End> {
-        if led.breaker.is_unproven() && self.settings.breaker.on_trip == OnTrip::Rollback {
-            error!(
-                group = %self.settings.name,
-                handler = self.handler.digest(),
-                "{why}: the version before it goes on"
-            );
-            return Err(End::RolledBack);
-        }
-        led.tripped = Some(self.tripped(0));
-        led.unrecorded = Some(TripChange::Tripped(why));
-        Ok(())
-    }
-
-    fn tripped(&self, probes: u32) -> Tripped {
-        let probing = self.settings.breaker.probing();
-        let wait = probing.delay(Attempt(probes.saturating_add(1)), None, fastrand::f64());
-        Tripped { probes, due: Instant::now() + wait, seen: false }
-    }
-
-    /// Takes the end of a probe.
-    fn probed(&self, led: &mut Led, verdict: Verdict) {
-        let Some(before) = led.tripped.take() else { return };
-        if verdict == Verdict::Success {
-            led.unrecorded = Some(TripChange::Over);
-            return;
-        }
-        let seen = before.seen;
-        led.tripped = Some(Tripped { seen, ..self.tripped(before.probes.saturating_add(1)) });
-    }
-
-    /// Follows what the group's row says, which somebody else may have changed.
-    fn follow_trip(&self, led: &mut Led, state: GroupState) {
-        match (state, &mut led.tripped) {
-            // Another leader tripped it, or an operator did not resume it yet.
-            (GroupState::Tripped, None) => {
-                led.tripped = Some(Tripped { seen: true, ..self.tripped(0) });
-            }
-            (GroupState::Tripped, Some(tripped)) => tripped.seen = true,
-            (GroupState::Running, Some(tripped)) if tripped.seen => {
-                led.tripped = None;
-                led.breaker = Breaker::default();
-            }
-            _ => {}
-        }
-    }
-
-    /// Writes down that the group tripped, or that this is over. Whether that
-    /// worked.
-    async fn record_trip(&self, led: &mut Led, signals: &mut Signals) -> Result<bool, End> {
-        let (group, store) = (&self.settings.name, &self.store);
-        let recording = async {
-            match &led.unrecorded {
-                Some(TripChange::Tripped(why)) => store.trip(group, led.epoch, Some(why)).await,
-                Some(TripChange::Over) => store.trip(group, led.epoch, None).await,
-                None => Ok(Settled::Committed),
-            }
-        };
-        let Some(recorded) = signals.answer(recording).await else { return Ok(false) };
-        match recorded {
-            Ok(Settled::Committed) => {
-                led.trouble.over(group, Doing::Trip);
-                match led.unrecorded.take() {
-                    Some(TripChange::Tripped(why)) => error!(
-                        group = %group,
-                        handler = self.handler.digest(),
-                        "the group trips: {why}; it tries one event now and then, until one succeeds, `host groups resume {group}`, or another version"
-                    ),
-                    Some(TripChange::Over) => info!(
-                        group = %group,
-                        "a probe succeeded: the group goes on"
-                    ),
-                    None => {}
-                }
-                Ok(true)
-            }
-            Ok(Settled::NotLeader) => Err(End::Superseded),
-            Err(error) => {
-                let delay = led.trouble.met(group, Doing::Trip, &error);
-                signals.changed(Some(delay)).await;
-                Ok(false)
-            }
         }
     }
 
