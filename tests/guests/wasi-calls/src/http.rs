@@ -83,9 +83,8 @@ pub fn request(request: &Request) -> Result<Response, String> {
 }
 
 fn read(answer: &IncomingResponse) -> Result<Response, String> {
-    let text = |(name, value): (String, Vec<u8>)| {
-        (name, String::from_utf8_lossy(&value).into_owned())
-    };
+    let text =
+        |(name, value): (String, Vec<u8>)| (name, String::from_utf8_lossy(&value).into_owned());
     let headers = answer.headers().entries().into_iter().map(text).collect();
     let incoming = answer.consume().map_err(|()| "the body is taken already")?;
     let stream = incoming.stream().map_err(|()| "the body is being read already")?;

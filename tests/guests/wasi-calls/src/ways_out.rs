@@ -4,11 +4,11 @@ use crate::bindings::wasi::cli::{environment, stdin};
 use crate::bindings::wasi::filesystem::preopens;
 use crate::bindings::wasi::io::streams::StreamError;
 use crate::bindings::wasi::random::{insecure_seed, random};
+use crate::bindings::wasi::sockets::instance_network::instance_network;
 use crate::bindings::wasi::sockets::ip_name_lookup::resolve_addresses;
 use crate::bindings::wasi::sockets::network::IpAddressFamily;
 use crate::bindings::wasi::sockets::tcp_create_socket::create_tcp_socket;
 use crate::bindings::wasi::sockets::udp_create_socket::create_udp_socket;
-use crate::bindings::wasi::sockets::instance_network::instance_network;
 
 /// What each way leads to, in words.
 #[must_use]
@@ -32,12 +32,10 @@ pub fn try_all() -> Vec<(&'static str, String)> {
         Err(error) => format!("{error:?}"),
     };
     let socket = |made: Result<(), String>| made.err().unwrap_or_else(|| "a socket".to_owned());
-    let tcp = |family| {
-        socket(create_tcp_socket(family).map(drop).map_err(|error| format!("{error:?}")))
-    };
-    let udp = |family| {
-        socket(create_udp_socket(family).map(drop).map_err(|error| format!("{error:?}")))
-    };
+    let tcp =
+        |family| socket(create_tcp_socket(family).map(drop).map_err(|error| format!("{error:?}")));
+    let udp =
+        |family| socket(create_udp_socket(family).map(drop).map_err(|error| format!("{error:?}")));
     vec![
         ("directories", preopens::get_directories().len().to_string()),
         ("stdin", read),
