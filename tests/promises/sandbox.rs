@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tests::{Client, Handler, Rig, Settings, Store, event, wait_until};
 
 tests::on_both_stores! {
+    a_thousand_handlers_run_in_one_host,
     an_event_that_is_larger_than_its_handlers_memory_is_a_dead_letter_and_later_ones_flow,
     a_handler_reaches_no_state_of_another_group,
     nothing_crosses_between_tenants,
@@ -282,5 +283,18 @@ fn nothing_crosses_between_tenants(store: Store) {
         rig.number("SELECT count(*) FROM events WHERE type = 'seen' AND tenant = 'acme'"),
         2
     );
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+fn a_thousand_handlers_run_in_one_host(store: Store) {
+    const HANDLERS: i64 = 1_000;
+    let handlers = (0..HANDLERS).map(|n| Handler::new(&format!("h{n}"), "tally", &["a"]));
+    let rig = Rig::on(store, &Settings::of(handlers));
+    rig.publish(&[event("a", 1, json!({})), event("a", 2, json!({}))]);
+    rig.drain();
+    let value = rig.as_text("value");
+    let counted =
+        rig.number(&format!("SELECT count(*) FROM state WHERE key = 'count' AND {value} = '2'"));
+    assert_eq!(counted, HANDLERS, "each handled both");
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }
