@@ -234,6 +234,12 @@ fn a_new_version_that_fails_everything_is_rolled_back_where_the_settings_say_so(
     host.wait_for_message(TAKES_OVER);
     assert_eq!(version_that_handles(&rig, "by the old one"), 1);
     host.wait_for_message("rolled back");
+    // It stays so when the group begins anew.
+    let _ = rig.host(["groups", "seek", "versioned", "--to", "latest"]).ok();
+    wait_until("the group begins anew", PATIENCE, || {
+        host.log().iter().filter(|line| line["message"] == "leading").count() == 2
+    });
+    assert_eq!(version_that_handles(&rig, "after a seek"), 1);
     // Two broken ones in a row: the last that worked is the one to go on.
     for broken in [BROKEN + 1, BROKEN + 2] {
         let before = host.count_messages(TAKES_OVER);

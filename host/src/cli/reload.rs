@@ -173,13 +173,17 @@ impl Reloader {
         bound(&self.permits, &config);
         self.config = config;
         drop_displaced(&mut wanted, &self.running);
-        self.remark(remarks).await;
         let unchanged = wanted.len() == self.running.len()
             && wanted.iter().all(|(name, loaded)| {
                 self.running.get(name).is_some_and(|before| before.is_same_as(loaded))
             });
         if !unchanged {
-            return self.switch(wanted).await && all;
+            all &= self.switch(wanted).await;
+        }
+        // Last, for what is said must not hold up what is done.
+        self.remark(remarks).await;
+        if !unchanged {
+            return all;
         }
         if trigger == Trigger::Hangup {
             info!("nothing changed");
@@ -189,25 +193,38 @@ impl Reloader {
         all
     }
 
-    /// Has `status` show this of these groups, and of no others any more.
+    /// Has `status` show this of these groups, and of no others any more. What
+    /// cannot be told is told at the next reload.
     async fn remark(&mut self, remarks: BTreeMap<GroupName, String>) {
-        let over: Vec<GroupName> =
-            self.remarks.keys().filter(|group| !remarks.contains_key(group)).cloned().collect();
-        if !over.is_empty() {
-            self.tell(&over, None).await;
+        let mut changes: BTreeMap<Option<&str>, Vec<GroupName>> = BTreeMap::new();
+        for group in self.remarks.keys().filter(|group| !remarks.contains_key(*group)) {
+            changes.entry(None).or_default().push(group.clone());
         }
         for (group, remark) in &remarks {
             if self.remarks.get(group) != Some(remark) {
-                self.tell(std::slice::from_ref(group), Some(remark)).await;
+                changes.entry(Some(remark)).or_default().push(group.clone());
             }
         }
-        self.remarks = remarks;
+        let mut told = Vec::new();
+        for (remark, groups) in changes {
+            if self.tell(&groups, remark).await {
+                told.extend(groups.into_iter().map(|group| (group, remark.map(str::to_owned))));
+            }
+        }
+        for (group, remark) in told {
+            match remark {
+                Some(remark) => self.remarks.insert(group, remark),
+                None => self.remarks.remove(&group),
+            };
+        }
     }
 
-    async fn tell(&self, groups: &[GroupName], remark: Option<&str>) {
-        if let Err(why) = self.store.remark(groups, remark).await {
+    async fn tell(&self, groups: &[GroupName], remark: Option<&str>) -> bool {
+        let told = self.store.remark(groups, remark).await;
+        if let Err(why) = &told {
             warn!("`host status` cannot be told: {why}");
         }
+        told.is_ok()
     }
 
     /// What is deployed, if a handler wants to know.

@@ -164,7 +164,7 @@ impl GroupTask {
                         // Only a version that took over from one is rolled back.
                         let Some(good) = before.take() else { break };
                         let bad = std::mem::replace(&mut version, good);
-                        self.roll_back(bad, &version).await;
+                        self.roll_back(bad, &version, lease).await;
                         version.group.take_back(&mut led);
                     }
                     End::Stopped | End::Superseded | End::Lost => break,
@@ -207,26 +207,32 @@ impl GroupTask {
         }
     }
 
-    async fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>) {
+    async fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>, lease: &Lease) {
         info!(
             group = %self.name,
             handler = good.group.handler.digest(),
             before = bad.group.handler.digest(),
             "rolled back"
         );
-        if let Some(Deployed { tenant, handler, version, .. }) = &bad.deployed {
-            // For all hosts, also for those that start later. Where somebody else
-            // was faster, or the database is away, this host goes on all the same.
-            match self.store.rollback(tenant, handler, Some(*version)).await {
-                Ok(active) => {
-                    info!(%handler, from = %version, to = %active.version, "the deployment is rolled back");
-                }
-                Err(why) => {
-                    warn!(%handler, from = %version, "the deployment is not rolled back: {why}")
-                }
+        let deployed = bad.deployed.clone();
+        *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
+        let Some(Deployed { tenant, handler, version, .. }) = deployed else { return };
+        // For all hosts, also for those that start later. Where somebody else was
+        // faster, or the database is away, this host goes on all the same; and one
+        // that does not answer holds up neither a stop nor a step-down.
+        let rolled_back = tokio::select! {
+            rolled_back = self.store.rollback(&tenant, &handler, Some(version)) => rolled_back,
+            () = self.stop.cancelled() => return,
+            () = lease.lost().cancelled() => return,
+        };
+        match rolled_back {
+            Ok(active) => {
+                info!(%handler, from = %version, to = %active.version, "the deployment is rolled back");
+            }
+            Err(why) => {
+                warn!(%handler, from = %version, "the deployment is not rolled back: {why}");
             }
         }
-        *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
     }
 
     fn rolled_back(&self) -> MutexGuard<'_, Option<RolledBack>> {
