@@ -186,6 +186,29 @@ CREATE TABLE event_host.consumer_groups (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- Events that a group's cursor has passed and that come again. The leader knows
+-- them all and reads them once, so there is no index of those that are due: with
+-- it no update could stay on its page.
+CREATE TABLE event_host.redeliveries (
+    group_name   text COLLATE "C" NOT NULL REFERENCES event_host.consumer_groups (name),
+    position     bigint NOT NULL
+                 CONSTRAINT position_is_above_zero CHECK (position > 0),
+    -- The attempt that comes next, and when it may begin.
+    attempt      bigint NOT NULL,
+    due_at       timestamptz NOT NULL,
+    partitionkey text,
+    -- Why the attempt before failed, if there was one.
+    failure_kind text,
+    failure_text text,
+    PRIMARY KEY (group_name, position),
+    CONSTRAINT a_failure_is_whole CHECK ((failure_kind IS NULL) = (failure_text IS NULL))
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
 -- The number of a dead letter that is gone must not come to mean another one:
 -- an identity never goes back.
 CREATE TABLE event_host.dead_letters (

@@ -115,6 +115,23 @@ CREATE TABLE consumer_groups (
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL))
 );
 
+-- Events that a group's cursor has passed and that come again. The leader knows
+-- them all and reads them once, so there is no index of those that are due.
+CREATE TABLE redeliveries (
+    group_name   TEXT NOT NULL REFERENCES consumer_groups (name),
+    position     INTEGER NOT NULL
+                 CONSTRAINT position_is_above_zero CHECK (position > 0),
+    -- The attempt that comes next, and when it may begin.
+    attempt      INTEGER NOT NULL,
+    due_at       INTEGER NOT NULL,
+    partitionkey TEXT,
+    -- Why the attempt before failed, if there was one.
+    failure_kind TEXT,
+    failure_text TEXT,
+    PRIMARY KEY (group_name, position),
+    CONSTRAINT a_failure_is_whole CHECK ((failure_kind IS NULL) = (failure_text IS NULL))
+);
+
 -- AUTOINCREMENT, because the number of a dead letter that is gone must not
 -- come to mean another one.
 CREATE TABLE dead_letters (

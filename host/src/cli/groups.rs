@@ -108,8 +108,16 @@ impl Groups {
                 output::line(format!("group {} goes on after position {position}", seek.name))?;
             }
             Self::Remove(remove) => {
-                store.remove_group(&remove.name, remove.with_dead_letters).await?;
-                output::line(format!("group {} is removed", remove.name))?;
+                let removed = store.remove_group(&remove.name, remove.with_dead_letters).await?;
+                let waited = match removed.parked {
+                    0 => String::new(),
+                    1 => ", and with it 1 event that was to come again: the log still has it"
+                        .to_owned(),
+                    many => format!(
+                        ", and with it {many} events that were to come again: the log still has them"
+                    ),
+                };
+                output::line(format!("group {} is removed{waited}", remove.name))?;
             }
         }
         Ok(())
@@ -130,6 +138,12 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("position", group.position.to_string())?;
     field("lag", format!("{} events, {}", group.lag_events, seconds(group.lag_seconds)))?;
     field("retries", group.retries_pending.to_string())?;
+    if group.parked > 0 {
+        field("parked", format!("{} events that the cursor has passed", group.parked))?;
+    }
+    if let Some(at) = group.next_due_at {
+        field("next due", at.to_string())?;
+    }
     field("dead letters", group.dead_letters.to_string())?;
     let failures: Vec<String> =
         group.failures.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -139,7 +153,8 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("created", group.created_at.to_string())?;
     let settled = group.settled_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
     field("settled", settled)?;
-    for line in status::held_up(group).into_iter().chain(status::remark(group)) {
+    let lines = [status::held_up(group), status::parked(group), status::remark(group)];
+    for line in lines.into_iter().flatten() {
         output::line(format!("\n{line}"))?;
     }
     Ok(())

@@ -39,8 +39,9 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     print_groups(&status.groups)?;
     let held = status.groups.iter().filter_map(held_up);
     let waiting = status.hosts.iter().filter_map(|host| standing_by(host, &status.groups));
+    let parked = status.groups.iter().filter_map(parked);
     let remarks = status.groups.iter().filter_map(remark);
-    let lines: Vec<String> = held.chain(remarks).chain(waiting).collect();
+    let lines: Vec<String> = held.chain(parked).chain(remarks).chain(waiting).collect();
     if !lines.is_empty() {
         output::line("")?;
         for line in lines {
@@ -119,6 +120,20 @@ fn led_for(group: &GroupStatus) -> String {
 pub(super) fn remark(group: &GroupStatus) -> Option<String> {
     let remark = group.remark.as_deref()?;
     Some(format!("{}: {}; it goes on as before", group.name, short(remark, 400)))
+}
+
+/// What comes again for a group that goes on meanwhile, if anything does.
+pub(super) fn parked(group: &GroupStatus) -> Option<String> {
+    let events = match group.parked {
+        0 => return None,
+        1 => "1 event waits".to_owned(),
+        many => format!("{many} events wait"),
+    };
+    let when = group.next_due_at.map(|at| {
+        let wait = at.duration_since(Timestamp::now()).as_secs_f64();
+        if wait > 0.0 { format!(", next in {}", seconds(wait)) } else { ", next now".to_owned() }
+    });
+    Some(format!("{}: {events} to come again{}", group.name, when.unwrap_or_default()))
 }
 
 /// What holds a group up, if anything does.

@@ -70,6 +70,8 @@ impl OpenBatch {
                 dead_letters: Vec::new(),
                 emits: Vec::new(),
                 state: Vec::new(),
+                redeliveries: Vec::new(),
+                redelivered: Vec::new(),
                 failures: None,
             },
             cursor_before: cursor,

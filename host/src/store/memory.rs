@@ -9,7 +9,7 @@
 //! A clone is the same handle. [`MemoryStore::another_host`] is a second
 //! handle on the same log, with faults of its own: two hosts that compete.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     FailureCounts, Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Leader, Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled,
-    Settlement, Start, Store, StoreError, Subscription, Version, VersionNumber, VersionState,
-    refusals,
+    HostIdentity, Leader, Leadership, LockSession, LogStatus, NewVersion, Redelivery, Removed,
+    Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, Version, VersionNumber,
+    VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -44,6 +44,8 @@ pub enum Operation {
     BeginWork,
     BeginAttempt,
     Settle,
+    Redeliveries,
+    EventsAt,
     Cursor,
     Controls,
     StateGet,
@@ -80,6 +82,8 @@ impl Operation {
                 | Self::Fetch
                 | Self::LockSession
                 | Self::Heartbeat
+                | Self::Redeliveries
+                | Self::EventsAt
                 | Self::Cursor
                 | Self::Controls
                 | Self::StateGet
@@ -175,6 +179,7 @@ struct Group {
     remark: Option<String>,
     failures: FailureCounts,
     head: Option<Head>,
+    redeliveries: BTreeMap<Position, Redelivery>,
     fruitless: u32,
     created_at: Timestamp,
     settled_at: Option<Timestamp>,
@@ -445,6 +450,9 @@ impl Log {
             self.for_group(name, &group.tenant, &group.subscription, after, up_to)
         };
         let oldest = lag().map(|stored| stored.published_at).min();
+        let parked = i64::try_from(group.redeliveries.len()).unwrap_or(i64::MAX);
+        let head = group.head.iter().map(|head| head.due_at);
+        let redeliveries = group.redeliveries.values().map(|redelivery| redelivery.due_at);
         let age = oldest.map(|oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
         GroupStatus {
             name: name.clone(),
@@ -459,9 +467,10 @@ impl Log {
             position: group.position,
             lag_events: i64::try_from(lag().count()).unwrap_or(i64::MAX),
             lag_seconds: age.unwrap_or(0.0).max(0.0),
-            retries_pending: i64::from(
-                group.head.as_ref().is_some_and(|head| head.failure.is_some()),
-            ),
+            retries_pending: parked
+                + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
+            parked,
+            next_due_at: head.chain(redeliveries).min(),
             head: group.head.clone(),
             dead_letters: i64::try_from(self.dead_letters_of(name)).unwrap_or(i64::MAX),
             created_at: group.created_at,
@@ -470,6 +479,7 @@ impl Log {
     }
 
     fn settle(&mut self, settlement: &Settlement) -> Result<Settled, StoreError> {
+        let redeliveries = settlement.redelivery_changes()?;
         let Settlement { group, epoch, number, .. } = settlement;
         let Some(group) = self.led_after(group, *epoch, number - 1) else {
             return Ok(Settled::NotLeader);
@@ -478,6 +488,14 @@ impl Log {
         group.settled = *number;
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
+        for position in redeliveries.over {
+            group.redeliveries.remove(&Position(position));
+        }
+        for redelivery in redeliveries.set {
+            let stored =
+                Redelivery { due_at: microseconds(redelivery.due_at), ..redelivery.clone() };
+            group.redeliveries.insert(stored.position, stored);
+        }
         group.fruitless = 0;
         if let Some(failures) = &settlement.failures {
             group.failures.clone_from(failures);
@@ -683,6 +701,7 @@ impl Store for MemoryStore {
                 remark: None,
                 failures: FailureCounts::new(),
                 head: None,
+                redeliveries: BTreeMap::new(),
                 fruitless: 0,
                 created_at: Timestamp::now(),
                 settled_at: None,
@@ -769,6 +788,32 @@ impl Store for MemoryStore {
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
         let settlement = settlement.clone();
         self.write(Operation::Settle, move |log| log.settle(&settlement)).await
+    }
+
+    async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
+        self.call(Operation::Redeliveries, |log| {
+            let group = log.groups.get(group);
+            Ok(group.map_or_else(Vec::new, |group| group.redeliveries.values().cloned().collect()))
+        })
+        .await
+    }
+
+    async fn events_at(
+        &self,
+        group: &GroupName,
+        positions: &[Position],
+    ) -> Result<Vec<LogEvent>, StoreError> {
+        self.call(Operation::EventsAt, |log| {
+            let Some(Group { tenant, .. }) = log.groups.get(group) else { return Ok(Vec::new()) };
+            let positions: BTreeSet<Position> = positions.iter().copied().collect();
+            let stored = positions.iter().filter_map(|position| log.events.get(&position.0));
+            let theirs = stored.filter(|stored| {
+                stored.tenant == *tenant
+                    && stored.event.deliver_to.as_ref().is_none_or(|only| only == group)
+            });
+            Ok(theirs.map(|stored| stored.event.clone()).collect())
+        })
+        .await
     }
 
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError> {
@@ -909,6 +954,7 @@ impl Store for MemoryStore {
             group.position = position;
             group.epoch.0 += 1;
             group.head = None;
+            group.redeliveries.retain(|redelivered, _| *redelivered <= position);
             group.fruitless = 0;
             Ok(position)
         })
@@ -919,7 +965,7 @@ impl Store for MemoryStore {
         &self,
         group: &GroupName,
         with_dead_letters: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Removed, StoreError> {
         self.call(Operation::RemoveGroup, |log| {
             let leader = log.group(group)?.leader.clone();
             if log.locks.contains_key(group) {
@@ -932,10 +978,11 @@ impl Store for MemoryStore {
                     i64::try_from(dead).unwrap_or(i64::MAX),
                 ));
             }
-            log.groups.remove(group);
+            let removed = log.groups.remove(group);
+            let parked = removed.map_or(0, |group| group.redeliveries.len());
             log.dead_letters.retain(|_, letter| letter.group != *group);
             log.state.retain(|(of_group, _, _), _| of_group != group);
-            Ok(())
+            Ok(Removed { parked: i64::try_from(parked).unwrap_or(i64::MAX) })
         })
         .await
     }

@@ -9,6 +9,8 @@
 //! - a settlement commits whole or not at all, only under the group's current
 //!   epoch, and only as the one after the group's last;
 //! - nothing at or below the safe position can appear in the log any more;
+//! - a redelivery stands at or below its group's cursor: the log brings what is
+//!   above it;
 //! - a dead letter is replayed or discarded once, whoever asks at once;
 //! - of a handler's versions one is active from the first deployment on, its
 //!   component is there, whole, and no other tenant's.
@@ -19,6 +21,7 @@ pub mod lock_key;
 pub mod memory;
 pub mod postgres;
 mod prefix;
+mod redelivery;
 mod refusals;
 pub mod sqlite;
 mod stored;
@@ -38,6 +41,7 @@ use crate::event::{Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Posi
 use crate::failure::FailureKind;
 
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
+pub use redelivery::Redelivery;
 
 /// What a store can answer instead of doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -382,6 +386,12 @@ pub struct Settlement {
     pub emits: Vec<Event>,
     /// State writes, the last one of a key wins.
     pub state: Vec<StateWrite>,
+    /// Events at or below the cursor that come again: new ones, or as they are
+    /// now. The last one of a position wins.
+    pub redeliveries: Vec<Redelivery>,
+    /// Positions of redeliveries that are over: handled, or dead letters. A
+    /// position that is also in `redeliveries` is over.
+    pub redelivered: Vec<Position>,
     /// How often attempts have failed so far, if any did since the settlement
     /// before.
     pub failures: Option<FailureCounts>,
@@ -460,9 +470,13 @@ pub struct GroupStatus {
     pub lag_events: i64,
     /// Age in seconds of the oldest of them, by the time it was published.
     pub lag_seconds: f64,
-    /// Retries that wait.
+    /// Retries that wait: the one at the head, and all that are parked.
     pub retries_pending: i64,
-    /// The one at the head, which holds the group up.
+    /// Redeliveries: events that the cursor has passed and that come again.
+    pub parked: i64,
+    /// When the earliest of the head and of what is parked may begin.
+    pub next_due_at: Option<Timestamp>,
+    /// The retry at the head, which holds the group up.
     pub head: Option<Head>,
     /// Dead letters.
     pub dead_letters: i64,
@@ -473,6 +487,13 @@ pub struct GroupStatus {
     pub created_at: Timestamp,
     /// When it last settled something.
     pub settled_at: Option<Timestamp>,
+}
+
+/// What went with a group that was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// How many redeliveries waited: the log still has their events.
+    pub parked: i64,
 }
 
 /// Everything that `status` tells.
@@ -743,8 +764,8 @@ pub trait Store: Send + Sync + 'static {
         head: &Head,
     ) -> Result<Settled, StoreError>;
 
-    /// Records a settlement: cursor, head, dead letters, emits and state in one
-    /// transaction, or none of them; the leadership is fruitful from now on. The
+    /// Records a settlement: cursor, head, redeliveries, dead letters, emits and
+    /// state in one transaction, or none of them; the leadership is fruitful from now on. The
     /// group's last settlement has the settlement's number from then on, and had
     /// the number before it until then.
     ///
@@ -753,6 +774,23 @@ pub trait Store: Send + Sync + 'static {
     /// be open: [`Store::cursor`] tells whether it is committed, and the number
     /// sees to it that, tried again, it is committed once.
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;
+
+    /// Every redelivery of a group, by position. A group that does not exist has
+    /// none.
+    async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError>;
+
+    /// The events of the log at these positions, in position order; one that is
+    /// not there is left out, and so is one of another tenant or for another group
+    /// alone. The subscription does not matter: it may have changed since the
+    /// group received them.
+    ///
+    /// They come with their data, so nobody should ask for more than is to be
+    /// handled next.
+    async fn events_at(
+        &self,
+        group: &GroupName,
+        positions: &[Position],
+    ) -> Result<Vec<LogEvent>, StoreError>;
 
     /// How far a group is, as it is committed.
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;
@@ -804,11 +842,12 @@ pub trait Store: Send + Sync + 'static {
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Moves the cursor and raises the epoch, in one statement, so that an open
-    /// batch is refused. Forgets the pending retry; no settlement, so the number
+    /// batch is refused. Forgets the pending retry, and the redeliveries above the
+    /// new cursor, whose events the log brings again; no settlement, so the number
     /// of the last one stays. Gives the new cursor.
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
 
-    /// Removes a group with its cursor and state.
+    /// Removes a group with its cursor, redeliveries and state.
     ///
     /// # Errors
     /// [`StoreError::Refused`] while it has dead letters and
@@ -817,7 +856,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         group: &GroupName,
         with_dead_letters: bool,
-    ) -> Result<(), StoreError>;
+    ) -> Result<Removed, StoreError>;
 
     /// Dead letters, the lowest id first.
     ///

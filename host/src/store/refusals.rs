@@ -37,6 +37,17 @@ pub(super) fn cursor_beyond_the_log(
     ))
 }
 
+/// A redelivery that the log would bring too.
+pub(super) fn redelivery_above_the_cursor(
+    group: &GroupName,
+    position: Position,
+    cursor: Position,
+) -> StoreError {
+    StoreError::Refused(format!(
+        "group `{group}` cannot have the event at position {position} delivered again with its cursor at {cursor}: the log brings what is above the cursor"
+    ))
+}
+
 /// A group cannot be removed under its leader.
 pub(super) fn still_led(group: &GroupName, leader: Option<&Leader>) -> StoreError {
     let by = leader.map_or_else(String::new, |leader| {

@@ -11,12 +11,12 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::error::Broken;
-use super::log;
+use super::{log, redeliveries};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::lock_key::LockKey;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Settled, Start, refusals, stored,
+    Leadership, Removed, Settled, Start, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -342,6 +342,7 @@ pub(super) async fn seek(
         return Err(refusals::no_group(group).into());
     }
     let position = log::place(connection, to).await?;
+    let mut transaction = connection.begin().await?;
     // The crashes that a new leader would count belong to the old place.
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups
@@ -352,11 +353,15 @@ pub(super) async fn seek(
     )
     .bind(position.0)
     .bind(group.as_str())
-    .execute(connection)
+    .execute(&mut *transaction)
     .await?;
     if done.rows_affected() == 0 {
         return Err(refusals::no_group(group).into());
     }
+    // A statement of its own, which sees what was settled while the one before
+    // waited for the row.
+    redeliveries::forget(&mut transaction, group, position).await?;
+    transaction.commit().await?;
     Ok(position)
 }
 
@@ -366,7 +371,7 @@ pub(super) async fn remove(
     connection: &mut PgConnection,
     group: &GroupName,
     with_dead_letters: bool,
-) -> Result<(), Broken> {
+) -> Result<Removed, Broken> {
     if known(connection, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
@@ -391,6 +396,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
+    let parked = redeliveries::forget(&mut transaction, group, Position::ZERO).await?;
     for statement in [
         "DELETE FROM event_host.dead_letters WHERE group_name = $1",
         "DELETE FROM event_host.state WHERE group_name = $1",
@@ -405,7 +411,7 @@ pub(super) async fn remove(
         return Err(refusals::no_group(group).into());
     }
     transaction.commit().await?;
-    Ok(())
+    Ok(Removed { parked })
 }
 
 async fn leader(

@@ -24,6 +24,7 @@ mod listen;
 mod locks;
 mod log;
 mod pooler;
+mod redeliveries;
 mod safe;
 mod schema;
 mod settle;
@@ -44,11 +45,11 @@ use tracing::debug;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogHolder, LogStatus, NewVersion, Replayed, Settled, Settlement,
-    Start, Store, StoreError, Version, VersionNumber, deployment,
+    Leadership, LockSession, LogHolder, LogStatus, NewVersion, Redelivery, Removed, Replayed,
+    Settled, Settlement, Start, Store, StoreError, Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
-use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
+use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
 use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_patiently};
 use error::Broken;
 use horizon::Horizon;
@@ -309,6 +310,20 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "read a cursor", |c| groups::cursor(c, group))
     }
 
+    async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
+        on_shared!(self.connections, "list redeliveries", |c| redeliveries::list(c, group))
+    }
+
+    async fn events_at(
+        &self,
+        group: &GroupName,
+        positions: &[Position],
+    ) -> Result<Vec<LogEvent>, StoreError> {
+        on_shared!(self.connections, "fetch events again", |c| {
+            redeliveries::events(c, group, positions)
+        })
+    }
+
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
         on_watch!(self, "read the states of the groups", |c, _watch| groups::controls(c))
     }
@@ -383,7 +398,7 @@ impl Store for PostgresStore {
         &self,
         group: &GroupName,
         with_dead_letters: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Removed, StoreError> {
         on_shared_patiently!(self.connections, "remove a group", DEADLINE, |c| {
             groups::remove(c, group, with_dead_letters)
         })

@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection, Row};
 use super::columns::{Events, Time, kept, unnest_events};
 use super::error::Broken;
 use super::groups::bind_head;
-use super::log;
+use super::{log, redeliveries};
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
@@ -29,7 +29,13 @@ pub(super) async fn settle(
     settlement: &Settlement,
 ) -> Result<Settled, Broken> {
     let Settlement { group, dead_letters, emits, state, .. } = settlement;
-    if dead_letters.is_empty() && emits.is_empty() && state.is_empty() {
+    let changes = settlement.redelivery_changes()?;
+    let nothing_else = dead_letters.is_empty()
+        && emits.is_empty()
+        && state.is_empty()
+        && settlement.redeliveries.is_empty()
+        && settlement.redelivered.is_empty();
+    if nothing_else {
         // The common case: a single statement, which commits by itself, in one
         // round trip.
         return Ok(match move_cursor(connection, settlement).await? {
@@ -42,6 +48,7 @@ pub(super) async fn settle(
         transaction.rollback().await?;
         return Ok(Settled::NotLeader);
     };
+    redeliveries::write(&mut transaction, group, &changes).await?;
     bury(&mut transaction, group, &tenant, dead_letters).await?;
     log::append(&mut transaction, &tenant, emits).await?;
     write_state(&mut transaction, group, state).await?;

@@ -31,7 +31,7 @@ macro_rules! select {
                     g.created_at, g.settled_at,
                     (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
                     CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
-                    g.leader_since, g.remark, g.failures::text, ",
+                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, ",
             head_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
@@ -40,7 +40,11 @@ macro_rules! select {
                   FROM pg_lock_status()
                   WHERE locktype = 'advisory' AND objsubid = 1 AND granted
                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-              ) led ON led.key = g.lock_key ",
+              ) led ON led.key = g.lock_key
+              CROSS JOIN LATERAL (
+                  SELECT count(*) AS parked, min(due_at) AS due_at
+                  FROM event_host.redeliveries WHERE group_name = g.name
+              ) r ",
             $rest
         )
     };
@@ -138,7 +142,8 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     .await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    let head = read_head(row, 16)?;
+    let head = read_head(row, 18)?;
+    let parked: i64 = row.try_get_unchecked(16)?;
     Ok(GroupStatus {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(row.try_get_unchecked(3)?)?,
@@ -150,7 +155,10 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         position,
         lag_events: lag.try_get_unchecked(0)?,
         lag_seconds: age.max(0.0),
-        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        retries_pending: parked
+            + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        parked,
+        next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
         head,
         dead_letters: row.try_get_unchecked(9)?,
         created_at: time(row, 7)?,

@@ -29,8 +29,8 @@ use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
 use crate::store::{
-    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Settlement, Start, Store,
-    StoreError, Subscription,
+    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Settlement,
+    Start, Store, StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.
@@ -251,6 +251,8 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         dead_letters: Vec::new(),
         emits: Vec::new(),
         state: Vec::new(),
+        redeliveries: Vec::new(),
+        redelivered: Vec::new(),
         failures: None,
     }
 }

@@ -12,11 +12,11 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{Statement, count, optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::{locks, log};
+use super::{locks, log, redeliveries};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Settled, Start, StoreError, Subscription, refusals, stored,
+    Leadership, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -362,6 +362,7 @@ pub(super) async fn seek(
     .bind(group.as_str())
     .execute(&mut *transaction)
     .await?;
+    redeliveries::forget(&mut transaction, group, position).await?;
     transaction.commit().await?;
     Ok(position)
 }
@@ -371,7 +372,7 @@ pub(super) async fn remove(
     connection: &mut SqliteConnection,
     group: &GroupName,
     with_dead_letters: bool,
-) -> Result<(), Broken> {
+) -> Result<Removed, Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let dead: i64 = sqlx::query_scalar("SELECT count(*) FROM dead_letters WHERE group_name = ?")
         .bind(group.as_str())
@@ -380,6 +381,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
+    let parked = redeliveries::forget(&mut transaction, group, Position::ZERO).await?;
     for statement in
         ["DELETE FROM dead_letters WHERE group_name = ?", "DELETE FROM state WHERE group_name = ?"]
     {
@@ -394,7 +396,7 @@ pub(super) async fn remove(
     }
     forget_idle_hosts(&mut transaction).await?;
     transaction.commit().await?;
-    Ok(())
+    Ok(Removed { parked })
 }
 
 /// The leader that a group's row names, if its lock is held: a process that was

@@ -18,6 +18,7 @@ mod groups;
 mod locks;
 mod log;
 mod open;
+mod redeliveries;
 mod schema;
 mod settle;
 mod status;
@@ -33,11 +34,11 @@ use async_trait::async_trait;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogStatus, NewVersion, Replayed, Settled, Settlement, Start, Store,
-    StoreError, Version, VersionNumber, deployment, refusals,
+    Leadership, LockSession, LogStatus, NewVersion, Redelivery, Removed, Replayed, Settled,
+    Settlement, Start, Store, StoreError, Version, VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
-use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
+use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
 use connection::{Connections, DEADLINE, LONG_DEADLINE, READERS, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
@@ -181,6 +182,20 @@ impl Store for SqliteStore {
         on_writer!(self.connections, "read a cursor", |c| groups::cursor(c, group))
     }
 
+    async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
+        on_reader!(self.connections, "list redeliveries", |c| redeliveries::list(c, group))
+    }
+
+    async fn events_at(
+        &self,
+        group: &GroupName,
+        positions: &[Position],
+    ) -> Result<Vec<LogEvent>, StoreError> {
+        on_reader!(self.connections, "fetch events again", |c| {
+            redeliveries::events(c, group, positions)
+        })
+    }
+
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
         on_reader!(self.connections, "read the states of the groups", |c| groups::controls(c))
     }
@@ -255,7 +270,7 @@ impl Store for SqliteStore {
         &self,
         group: &GroupName,
         with_dead_letters: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Removed, StoreError> {
         let leader = on_reader!(self.connections, "read a group", |c| groups::leader(c, group))?;
         let Some(_vacancy) = locks::Vacancy::take(self.path(), group).await? else {
             return Err(refusals::still_led(group, leader.as_ref()));

@@ -8,7 +8,7 @@ use sqlx::{Connection, SqliteConnection};
 use super::columns::{bind_event, text};
 use super::error::Broken;
 use super::groups::bind_head;
-use super::log;
+use super::{log, redeliveries};
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
@@ -28,7 +28,13 @@ pub(super) async fn settle(
     settlement: &Settlement,
 ) -> Result<Settled, Broken> {
     let Settlement { dead_letters, emits, state, .. } = settlement;
-    if dead_letters.is_empty() && emits.is_empty() && state.is_empty() {
+    let changes = settlement.redelivery_changes()?;
+    let nothing_else = dead_letters.is_empty()
+        && emits.is_empty()
+        && state.is_empty()
+        && settlement.redeliveries.is_empty()
+        && settlement.redelivered.is_empty();
+    if nothing_else {
         // The common case, in one round trip: a single statement takes the write
         // lock before it reads, like an immediate transaction, and commits by
         // itself.
@@ -39,6 +45,7 @@ pub(super) async fn settle(
         return Ok(Settled::NotLeader);
     }
     let tenant = tenant_of(&mut transaction, &settlement.group).await?;
+    redeliveries::write(&mut transaction, &settlement.group, &changes).await?;
     for dead_letter in dead_letters {
         bury(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
     }

@@ -19,7 +19,9 @@ macro_rules! select {
             "SELECT name, tenant, subscribe, state, reason, epoch, position,
                     created_at, settled_at,
                     (SELECT count(*) FROM dead_letters WHERE group_name = name),
-                    hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures, ",
+                    hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures,
+                    (SELECT count(*) FROM redeliveries WHERE group_name = name),
+                    (SELECT min(due_at) FROM redeliveries WHERE group_name = name), ",
             head_columns!(),
             " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
@@ -77,7 +79,8 @@ async fn read(
     let subscribe = patterns(&name, &text(row, 2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
-    let head = read_head(row, 16)?;
+    let head = read_head(row, 18)?;
+    let parked: i64 = row.try_get_unchecked(16)?;
     Ok(GroupStatus {
         subscribe: subscribe.patterns().to_vec(),
         state: stored::group_state(&text(row, 3)?)?,
@@ -89,7 +92,10 @@ async fn read(
         position,
         lag_events,
         lag_seconds,
-        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        retries_pending: parked
+            + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        parked,
+        next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
         head,
         dead_letters: row.try_get_unchecked(9)?,
         created_at: time(row, 7)?,

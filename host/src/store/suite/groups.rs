@@ -11,7 +11,7 @@ use super::samples::{
 };
 use crate::event::{Event, Position};
 use crate::store::{
-    Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Settled,
+    Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Removed, Settled,
     Settlement, Start, Store, StoreError, Subscription,
 };
 
@@ -256,7 +256,7 @@ pub async fn a_group_with_dead_letters_or_a_leader_is_not_removed(database: &dyn
     publish_some(&store, 2).await;
     let epoch = led(&store, "g").await;
     bury_all(&store, "g", epoch).await;
-    let refused = |result: Result<(), StoreError>, why: &str| {
+    let refused = |result: Result<Removed, StoreError>, why: &str| {
         let error = result.unwrap_err();
         assert!(matches!(&error, StoreError::Refused(text) if text.contains(why)), "{error}");
     };
@@ -314,7 +314,7 @@ pub async fn a_group_that_does_not_exist_is_not_found(database: &dyn TestDatabas
         ("resume", store.resume(&name).await),
         ("seek", store.seek(&name, Start::Earliest).await.map(|_| ())),
         ("seek far", store.seek(&name, Start::Position(Position(9))).await.map(|_| ())),
-        ("remove", store.remove_group(&name, true).await),
+        ("remove", store.remove_group(&name, true).await.map(|_| ())),
         ("dead letters", store.dead_letters(&filter).await.map(|_| ())),
         ("replay", store.replay_some(&name, from, to, 9).await.map(|_| ())),
     ] {

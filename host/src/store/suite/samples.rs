@@ -10,7 +10,8 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
+    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store,
+    Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -105,6 +106,8 @@ pub(super) async fn settlement(
         dead_letters: Vec::new(),
         emits: Vec::new(),
         state: Vec::new(),
+        redeliveries: Vec::new(),
+        redelivered: Vec::new(),
         failures: None,
     }
 }

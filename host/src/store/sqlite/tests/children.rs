@@ -123,6 +123,8 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
             key: "count".to_owned(),
             value: Some(n.to_string().into_bytes()),
         }],
+        redeliveries: vec![],
+        redelivered: vec![],
         failures: None,
     }
 }

@@ -173,6 +173,8 @@ async fn other_writers_never_make_a_settlement_fail() {
             dead_letters: vec![],
             emits,
             state: vec![],
+            redeliveries: vec![],
+            redelivered: vec![],
             failures: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
@@ -248,6 +250,8 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         dead_letters: vec![],
         emits: vec![event("b", "1")],
         state: vec![],
+        redeliveries: vec![],
+        redelivered: vec![],
         failures: None,
     };
     store.settle(&settlement).await.unwrap();

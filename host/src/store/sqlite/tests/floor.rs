@@ -86,6 +86,8 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             dead_letters: vec![],
             emits: vec![],
             state: vec![],
+            redeliveries: vec![],
+            redelivered: vec![],
             failures: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);

@@ -1,0 +1,120 @@
+//! Redeliveries, and the events that they are of.
+
+use std::borrow::Cow;
+
+use sqlx::{PgConnection, Row};
+
+use super::columns::{Time, count, kept, read_log_event, time};
+use super::error::Broken;
+use crate::event::{Attempt, GroupName, LogEvent, Position};
+use crate::store::redelivery::Changes;
+use crate::store::{FailureRecord, Redelivery};
+
+/// Within a transaction that has the row of the group's cursor. One statement,
+/// however many they are: what is over and what is set are never the same rows.
+pub(super) async fn write(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    changes: &Changes<'_>,
+) -> Result<(), Broken> {
+    let Changes { set, over } = changes;
+    if set.is_empty() && over.is_empty() {
+        return Ok(());
+    }
+    let failures = |part: fn(&FailureRecord) -> &str| -> Vec<Option<Cow<'_, str>>> {
+        set.iter().map(|r| r.failure.as_ref().map(|failure| kept(part(failure)))).collect()
+    };
+    sqlx::query(
+        "WITH gone AS (
+             DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position = ANY ($2))
+         INSERT INTO event_host.redeliveries (
+             group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text)
+         SELECT $1, r.* FROM unnest($3::bigint[], $4::bigint[], $5::timestamptz[], $6::text[],
+                                    $7::text[], $8::text[]) AS r
+         ON CONFLICT (group_name, position) DO UPDATE
+         SET attempt = excluded.attempt, due_at = excluded.due_at,
+             partitionkey = excluded.partitionkey,
+             failure_kind = excluded.failure_kind, failure_text = excluded.failure_text",
+    )
+    .bind(group.as_str())
+    .bind(over)
+    .bind(set.iter().map(|r| r.position.0).collect::<Vec<_>>())
+    .bind(set.iter().map(|r| i64::from(r.attempt.0)).collect::<Vec<_>>())
+    .bind(set.iter().map(|r| Time(r.due_at)).collect::<Vec<_>>())
+    .bind(set.iter().map(|r| r.key.as_deref().map(kept)).collect::<Vec<_>>())
+    .bind(failures(|failure| &failure.kind))
+    .bind(failures(|failure| &failure.text))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Forgets those above a position, within a transaction that has the row of the
+/// group's cursor. Gives how many they were.
+pub(super) async fn forget(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    above: Position,
+) -> Result<i64, Broken> {
+    let done =
+        sqlx::query("DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position > $2")
+            .bind(group.as_str())
+            .bind(above.0)
+            .execute(connection)
+            .await?;
+    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
+}
+
+pub(super) async fn list(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Vec<Redelivery>, Broken> {
+    let rows = sqlx::query(
+        "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text
+         FROM event_host.redeliveries WHERE group_name = $1 ORDER BY position",
+    )
+    .bind(group.as_str())
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let failure = row
+                .try_get_unchecked::<Option<String>, _>(4)?
+                .zip(row.try_get_unchecked::<Option<String>, _>(5)?)
+                .map(|(kind, text)| FailureRecord { kind, text });
+            Ok(Redelivery {
+                position: Position(row.try_get_unchecked(0)?),
+                attempt: Attempt(count(row, 1)?),
+                due_at: time(row, 2)?,
+                key: row.try_get_unchecked(3)?,
+                failure,
+            })
+        })
+        .collect()
+}
+
+/// The events at the positions of `$2`, for the group `$1`.
+pub(super) const EVENTS: &str =
+    "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
+            dataschema, partitionkey, extensions::text, data
+     FROM event_host.events
+     WHERE position = ANY ($2)
+       AND tenant = (SELECT tenant FROM event_host.consumer_groups WHERE name = $1)
+       AND (deliver_to IS NULL OR deliver_to = $1)
+     ORDER BY position";
+
+pub(super) async fn events(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    positions: &[Position],
+) -> Result<Vec<LogEvent>, Broken> {
+    if positions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(EVENTS)
+        .bind(group.as_str())
+        .bind(positions.iter().map(|position| position.0).collect::<Vec<_>>())
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(|row| read_log_event(row, 0, 1, 2)).collect()
+}

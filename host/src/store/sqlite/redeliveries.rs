@@ -1,0 +1,131 @@
+//! Redeliveries, and the events that they are of.
+
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+
+use super::columns::{Statement, count, event_columns, optional_text, read_log_event, time};
+use super::error::Broken;
+use crate::event::{Attempt, GroupName, LogEvent, Position};
+use crate::store::redelivery::Changes;
+use crate::store::{FailureRecord, Redelivery};
+
+/// How many redeliveries one statement sets.
+const SET_BY_A_STATEMENT: usize = 64;
+
+/// Within a transaction that has the write lock.
+pub(super) async fn write(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    changes: &Changes<'_>,
+) -> Result<(), Broken> {
+    let Changes { set, over } = changes;
+    if !over.is_empty() {
+        sqlx::query(
+            "DELETE FROM redeliveries
+             WHERE group_name = ? AND position IN (SELECT value FROM json_each(?))",
+        )
+        .bind(group.as_str())
+        .bind(as_json(over.iter().copied()))
+        .execute(&mut *connection)
+        .await?;
+    }
+    let (chunks, rest) = set.as_chunks::<SET_BY_A_STATEMENT>();
+    for chunk in chunks.iter().map(|chunk| &chunk[..]).chain(rest.chunks(1)) {
+        let mut statement: Statement<'_> = sqlx::query(AssertSqlSafe(upsert_of(chunk.len())));
+        for redelivery in chunk {
+            let Redelivery { position, attempt, due_at, key, failure } = redelivery;
+            statement = statement
+                .bind(group.as_str())
+                .bind(position.0)
+                .bind(i64::from(attempt.0))
+                .bind(due_at.as_microsecond())
+                .bind(key.as_deref())
+                .bind(failure.as_ref().map(|failure| failure.kind.as_str()))
+                .bind(failure.as_ref().map(|failure| failure.text.as_str()));
+        }
+        statement.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+fn upsert_of(rows: usize) -> String {
+    let rows = vec!["(?, ?, ?, ?, ?, ?, ?)"; rows].join(", ");
+    format!(
+        "INSERT INTO redeliveries (
+             group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text)
+         VALUES {rows}
+         ON CONFLICT (group_name, position) DO UPDATE
+         SET attempt = excluded.attempt, due_at = excluded.due_at,
+             partitionkey = excluded.partitionkey,
+             failure_kind = excluded.failure_kind, failure_text = excluded.failure_text"
+    )
+}
+
+/// Positions as `json_each` takes them.
+fn as_json(positions: impl Iterator<Item = i64>) -> String {
+    serde_json::Value::from_iter(positions).to_string()
+}
+
+/// Forgets those above a position, within a transaction that has the write lock.
+/// Gives how many they were.
+pub(super) async fn forget(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    above: Position,
+) -> Result<i64, Broken> {
+    let done = sqlx::query("DELETE FROM redeliveries WHERE group_name = ? AND position > ?")
+        .bind(group.as_str())
+        .bind(above.0)
+        .execute(connection)
+        .await?;
+    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
+}
+
+pub(super) async fn list(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Vec<Redelivery>, Broken> {
+    let rows = sqlx::query(
+        "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text
+         FROM redeliveries WHERE group_name = ? ORDER BY position",
+    )
+    .bind(group.as_str())
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Redelivery {
+                position: Position(row.try_get_unchecked(0)?),
+                attempt: Attempt(count(row, 1)?),
+                due_at: time(row, 2)?,
+                key: optional_text(row, 3)?,
+                failure: optional_text(row, 4)?
+                    .zip(optional_text(row, 5)?)
+                    .map(|(kind, text)| FailureRecord { kind, text }),
+            })
+        })
+        .collect()
+}
+
+pub(super) async fn events(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    positions: &[Position],
+) -> Result<Vec<LogEvent>, Broken> {
+    if positions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(concat!(
+        "SELECT position, deliver_to, ",
+        event_columns!(),
+        " FROM events
+         WHERE position IN (SELECT value FROM json_each(?2))
+           AND tenant = (SELECT tenant FROM consumer_groups WHERE name = ?1)
+           AND (deliver_to IS NULL OR deliver_to = ?1)
+         ORDER BY position"
+    ))
+    .bind(group.as_str())
+    .bind(as_json(positions.iter().map(|position| position.0)))
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(|row| read_log_event(row, 0, 1, 2)).collect()
+}
