@@ -324,7 +324,10 @@ impl Crew {
     }
 
     fn version(&self, group: &Group) -> Arc<Version> {
-        let demand = Demand { concurrency: 1, memory_bytes: group.handler.memory_bytes() };
+        let demand = Demand {
+            concurrency: group.settings.concurrency,
+            memory_bytes: group.handler.memory_bytes(),
+        };
         Arc::new(Version {
             registration: registration(group),
             replaced: CancellationToken::new(),
@@ -382,7 +385,7 @@ async fn is_drained(store: &dyn Store, groups: &Controls) -> Result<bool, StoreE
             continue;
         }
         let cursor = store.cursor(&control.name).await?;
-        if cursor.head.is_some() {
+        if cursor.head.is_some() || !store.redeliveries(&control.name).await?.is_empty() {
             return Ok(false);
         }
         let position = cursor.position;

@@ -17,6 +17,7 @@ mod grants;
 mod leadership;
 mod network;
 mod operation;
+mod ordering;
 mod pooler;
 mod postgres;
 mod replay;

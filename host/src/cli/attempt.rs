@@ -61,7 +61,7 @@ impl Attempt<'_> {
                 message: line.text.to_owned(),
             });
         }));
-        let mut batch = BatchState::new("");
+        let batch = BatchState::new("");
         let state = batch.attempt(self.state);
         let call = Call {
             group: self.group,
@@ -71,7 +71,7 @@ impl Attempt<'_> {
             state: Arc::clone(&state),
         };
         let report = worker.attempt(call).await;
-        batch.accept(&state);
+        let written = batch.accept(&state);
         let failure = match report.outcome {
             Outcome::Success => None,
             Outcome::Failure(failure) => Some(failure),
@@ -83,7 +83,7 @@ impl Attempt<'_> {
             failure,
             logs,
             emits: report.emits,
-            writes: batch.into_writes(),
+            writes: written.into_iter().map(|accepted| accepted.write).collect(),
             usage: report.usage,
         })
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::AlreadySaid;
 use crate::config::{Component, Config, HandlerSettings};
 use crate::delivery::Handler as _;
+use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::HandlerName;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
@@ -39,6 +40,11 @@ pub(super) enum NotLoaded {
         /// What there is.
         found: String,
     },
+    /// Its component imports what its ordering does not have.
+    #[error(
+        "its component imports the state, and with `ordering = \"none\"` there is none: choose `ordering = \"key\"`, which has one for each `partitionkey`"
+    )]
+    StateWithoutOrder,
     /// Its component comes from the database, where none is.
     #[error("nothing is deployed for it yet: `host deploy {0} FILE` does that")]
     NotDeployed(HandlerName),
@@ -167,6 +173,12 @@ impl Loader {
                 settings.reuse,
             )
             .await?;
+        let imports = &handler.inspection().imports;
+        if settings.ordering == Ordering::None
+            && imports.iter().any(|import| import.starts_with("event-host:handler/state@"))
+        {
+            return Err(NotLoaded::StateWithoutOrder);
+        }
         match &settings.digest {
             Some(pinned) if pinned.as_str() != handler.digest() => {
                 let found = handler.digest().to_owned();

@@ -41,6 +41,10 @@ pub struct HandlerSettings {
     pub start: Start,
     /// In which order events are handled.
     pub ordering: Ordering,
+    /// Attempts at once.
+    pub concurrency: usize,
+    /// Events that wait while others of the group pass.
+    pub max_parked: usize,
     /// How long an instance lives.
     pub reuse: Reuse,
     /// When to try again, and when to give up.
@@ -123,6 +127,10 @@ pub(super) fn handlers(
     settings
 }
 
+/// Events that may be parked, where nobody says how many: enough for a few keys
+/// that fail for hours, little enough for a new leader to read at once.
+const MAX_PARKED: usize = 10_000;
+
 /// Reads one handler, all but its group. `None` only after a problem.
 fn handler(
     mut section: Section<'_>,
@@ -141,7 +149,8 @@ fn handler(
     let retry = retry(section.section("retry", &keys::RETRY));
     let batch = batch(section.section("batch", &keys::BATCH));
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
-    let limits = limits(section.section("limits", &keys::LIMITS), ordering);
+    let max_parked = section.integer("max_parked", 1..=1_000_000).unwrap_or(MAX_PARKED);
+    let (limits, concurrency) = limits(section.section("limits", &keys::LIMITS), ordering);
     let limits = tenants.bound(&tenant, entry, limits);
     let grants = grants(section.section("allow", &keys::ALLOW));
     tenants.check_http(&tenant, entry, &grants.http);
@@ -156,6 +165,8 @@ fn handler(
         subscription: subscription?,
         start,
         ordering: ordering?,
+        concurrency,
+        max_parked,
         reuse,
         retry,
         limits,
@@ -315,21 +326,19 @@ fn start(section: &mut Section<'_>) -> Start {
 /// `None` after a problem.
 fn ordering(section: &mut Section<'_>) -> Option<Ordering> {
     let Some(entry) = section.entry("ordering") else { return Some(Ordering::default()) };
-    let text = section.text_of(entry, "\"total\"")?;
+    let text = section.text_of(entry, "\"key\"")?;
     match text.value.as_str() {
-        "total" => return Some(Ordering::Total),
-        later @ ("key" | "none") => section.problem(
-            text.at,
-            format!(
-                "`ordering = \"{later}\"` comes with a later version: leave it out, or write \"total\""
-            ),
-        ),
-        _ => section.problem(
-            text.at,
-            format!("`ordering` is {}: the one there is so far is \"total\"", text.quoted()),
-        ),
+        "total" => Some(Ordering::Total),
+        "key" => Some(Ordering::Key),
+        "none" => Some(Ordering::None),
+        _ => {
+            section.problem(
+                text.at,
+                format!("`ordering` is {}: use \"total\", \"key\" or \"none\"", text.quoted()),
+            );
+            None
+        }
     }
-    None
 }
 
 fn reuse(section: &mut Section<'_>) -> Reuse {
@@ -440,14 +449,15 @@ fn breaker(mut section: Section<'_>) -> BreakerSettings {
     breaker
 }
 
-fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
+/// The limits, and how many attempts are made at once.
+fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usize) {
     let defaults = Limits::default();
     let concurrency_at = section.entry("concurrency").map(|entry| entry.at);
     let concurrency: Option<usize> = section.integer("concurrency", 1..=1_000);
     if let (Some(at), Some(2..), Some(Ordering::Total)) = (concurrency_at, concurrency, ordering) {
         section.problem(
             at,
-            "`concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out",
+            "`concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out, or choose `ordering = \"key\"`",
         );
     }
     let limits = Limits {
@@ -485,7 +495,8 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
             .unwrap_or(defaults.http_timeout),
     };
     section.finish();
-    limits
+    let ordering = ordering.unwrap_or_default();
+    (limits, concurrency.unwrap_or_else(|| ordering.default_concurrency()))
 }
 
 fn grants(mut section: Section<'_>) -> Grants {

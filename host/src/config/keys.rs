@@ -35,6 +35,7 @@ pub(super) const HANDLER: Place = Place {
         "group",
         "tenant",
         "ordering",
+        "max_parked",
         "start",
         "reuse",
         "retry",

@@ -59,6 +59,8 @@ fn everything_has_a_default_but_component_and_subscribe() {
         subscription: Subscription::all(),
         start: Start::Earliest,
         ordering: Ordering::Total,
+        concurrency: 1,
+        max_parked: 10_000,
         reuse: Reuse::Batch,
         retry: RetryPolicy::default(),
         limits: Limits::default(),
@@ -195,6 +197,8 @@ reuse = "event"
         subscription: Subscription::new(["issues.opened", "pull_request.*"]).unwrap(),
         start: Start::Position(Position(1200)),
         ordering: Ordering::Total,
+        concurrency: 1,
+        max_parked: 10_000,
         reuse: Reuse::Events(50),
         retry: RetryPolicy {
             max_attempts: 3,
@@ -326,18 +330,11 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
             "tenant = \"\"",
             "4:10: `` is no name for a tenant: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, or leave it out",
         ),
-        (
-            "ordering = \"key\"",
-            "4:12: `ordering = \"key\"` comes with a later version: leave it out, or write \"total\"",
-        ),
-        (
-            "ordering = \"none\"\nlimits.concurrency = 8",
-            "4:12: `ordering = \"none\"` comes with a later version: leave it out, or write \"total\"",
-        ),
-        ("ordering = \"fifo\"", "4:12: `ordering` is `fifo`: the one there is so far is \"total\""),
+        ("ordering = \"fifo\"", "4:12: `ordering` is `fifo`: use \"total\", \"key\" or \"none\""),
+        ("max_parked = 0", "4:14: `max_parked` is `0`: it must be from 1 to 1000000"),
         (
             "limits.concurrency = 8",
-            "4:22: `concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out",
+            "4:22: `concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out, or choose `ordering = \"key\"`",
         ),
         (
             "start = \"yesterday\"",

@@ -1,6 +1,28 @@
-//! Which events may run now. Pure.
+//! Which events may run now, and what a settlement may take. Pure.
+//!
+//! A group keeps a [`Schedule`]: a *window* of events that were read from the log
+//! and are not settled, and the *parked* events, which the cursor has passed and
+//! which come again. Events of one lane run one at a time and in position order;
+//! what a lane is, is the whole difference between the orderings:
+//!
+//! | ordering | lane | an event that waits for its next attempt |
+//! | --- | --- | --- |
+//! | total | the group | holds the group up |
+//! | key | the events of one `partitionkey`; an event without one is alone | is parked, and the later events of its key behind it |
+//! | none | every event by itself | is parked alone |
+//!
+//! The cursor may pass an event that is done or parked. So the window is cut at the
+//! first event that is neither; where that one takes long and others after it are
+//! done, it is parked while it runs, and what it does is settled when it ends.
+
+mod lanes;
+mod schedule;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use serde::Serialize;
+
+pub use schedule::{Again, Cut, Effects, Job, Schedule, Written};
 
 /// In which order a group's events are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -10,4 +32,27 @@ pub enum Ordering {
     /// attempt holds up the group.
     #[default]
     Total,
+    /// Events of one `partitionkey` one at a time, in position order; others
+    /// beside them. An event that waits for its next attempt holds up its key.
+    Key,
+    /// As many at a time as may be, in any order. An event that waits for its
+    /// next attempt holds up nothing.
+    None,
+}
+
+impl Ordering {
+    /// Attempts at once where nobody says how many.
+    #[must_use]
+    pub fn default_concurrency(self) -> usize {
+        match self {
+            Self::Total => 1,
+            Self::Key | Self::None => 16,
+        }
+    }
+
+    /// Whether an event that waits for its next attempt lets others pass.
+    #[must_use]
+    pub fn parks(self) -> bool {
+        self != Self::Total
+    }
 }

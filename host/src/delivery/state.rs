@@ -1,12 +1,13 @@
 //! A group's state between the store and the settlement.
 //!
 //! Three layers, each seen through the one above it: what is committed, what
-//! the successful attempts of the open batch wrote, what the attempt under way
-//! wrote. An attempt's writes join the batch's when it succeeds and vanish when
-//! it fails; the batch's are recorded with the settlement.
+//! successful attempts wrote that is not committed yet, what the attempt under way
+//! wrote. An attempt's writes join those before it when it succeeds and vanish when
+//! it fails; they are recorded with the settlement that takes the attempt, and
+//! forgotten here once that is committed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
@@ -69,18 +70,49 @@ impl CommittedState for EmptyState {
 
 type Writes = BTreeMap<String, Option<Vec<u8>>>;
 
-/// What the successful attempts of a batch wrote, within one scope.
+/// What successful attempts wrote within one scope and is not committed yet.
+///
+/// Clones share it: attempts of one scope run one at a time, and each sees what
+/// those before it wrote, also while that is being settled.
 #[derive(Debug, Clone, Default)]
 pub struct BatchState {
-    scope: String,
-    writes: Arc<Writes>,
+    scope: Arc<str>,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// Attempts that wrote something.
+    accepted: u64,
+    writes: BTreeMap<String, Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// The attempt that wrote it last.
+    by: u64,
+    value: Option<Vec<u8>>,
+}
+
+/// One write of a successful attempt, to be settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// Which of the scope's attempts that wrote something.
+    pub by: u64,
+    /// What it wrote.
+    pub write: StateWrite,
 }
 
 impl BatchState {
     /// Nothing written yet.
     #[must_use]
-    pub fn new(scope: impl Into<String>) -> Self {
-        Self { scope: scope.into(), writes: Arc::default() }
+    pub fn new(scope: impl Into<Arc<str>>) -> Self {
+        Self { scope: scope.into(), open: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Each critical section leaves a whole map behind.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state as the next attempt sees it.
@@ -89,22 +121,37 @@ impl BatchState {
         Arc::new(AttemptState { committed, batch: self.clone(), writes: Mutex::default() })
     }
 
-    /// Takes over what a successful attempt wrote.
-    pub fn accept(&mut self, attempt: &AttemptState) {
+    /// Takes over what a successful attempt wrote, and gives it, one write a key.
+    pub fn accept(&self, attempt: &AttemptState) -> Vec<Accepted> {
         let writes = std::mem::take(&mut *attempt.lock());
-        if !writes.is_empty() {
-            Arc::make_mut(&mut self.writes).extend(writes);
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let mut open = self.lock();
+        open.accepted += 1;
+        let by = open.accepted;
+        let mut accepted = Vec::with_capacity(writes.len());
+        for (key, value) in writes {
+            open.writes.insert(key.clone(), Written { by, value: value.clone() });
+            let write = StateWrite { scope: self.scope.to_string(), key, value };
+            accepted.push(Accepted { by, write });
+        }
+        accepted
+    }
+
+    /// A write is committed: from now on the store has it, unless a later attempt
+    /// has written the key again.
+    pub fn forget(&self, key: &str, by: u64) {
+        let mut open = self.lock();
+        if open.writes.get(key).is_some_and(|written| written.by == by) {
+            open.writes.remove(key);
         }
     }
 
-    /// Everything written, one write a key.
+    /// Whether everything written is committed.
     #[must_use]
-    pub fn into_writes(self) -> Vec<StateWrite> {
-        let scope = self.scope;
-        Arc::unwrap_or_clone(self.writes)
-            .into_iter()
-            .map(|(key, value)| StateWrite { scope: scope.clone(), key, value })
-            .collect()
+    pub fn is_empty(&self) -> bool {
+        self.lock().writes.is_empty()
     }
 }
 
@@ -141,7 +188,7 @@ impl std::fmt::Debug for AttemptState {
 }
 
 impl AttemptState {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Writes> {
+    fn lock(&self) -> MutexGuard<'_, Writes> {
         // Each critical section is one map operation, so a poisoned map is whole.
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,20 +207,20 @@ impl AttemptState {
     /// # Errors
     /// When the store cannot be read.
     pub async fn growth(&self) -> Result<Growth, StoreError> {
-        let own = self.lock().clone();
+        // What each key takes: written by those before, and by this attempt.
+        let mut keys: BTreeMap<String, (Option<usize>, Option<usize>)> = BTreeMap::new();
+        for (key, written) in &self.batch.lock().writes {
+            keys.entry(key.clone()).or_default().0 = Some(bytes_of(key, written.value.as_deref()));
+        }
+        for (key, value) in &*self.lock() {
+            keys.entry(key.clone()).or_default().1 = Some(bytes_of(key, value.as_deref()));
+        }
         let mut growth = Growth::default();
-        let keys = self.batch.writes.keys().filter(|key| !own.contains_key(*key));
-        for key in keys.chain(own.keys()) {
-            let committed = self.committed.get(&self.batch.scope, key).await?;
-            let committed = bytes_of(key, committed.as_deref());
-            let before = match self.batch.writes.get(key) {
-                Some(value) => bytes_of(key, value.as_deref()),
-                None => committed,
-            };
-            let after = match own.get(key) {
-                Some(value) => bytes_of(key, value.as_deref()),
-                None => before,
-            };
+        for (key, (before, after)) in keys {
+            let committed = self.committed.get(&self.batch.scope, &key).await?;
+            let committed = bytes_of(&key, committed.as_deref());
+            let before = before.unwrap_or(committed);
+            let after = after.unwrap_or(before);
             growth.own += difference(after, before);
             growth.whole += difference(after, committed);
         }
@@ -188,8 +235,8 @@ impl AttemptState {
         if let Some(value) = self.lock().get(key) {
             return Ok(value.clone());
         }
-        if let Some(value) = self.batch.writes.get(key) {
-            return Ok(value.clone());
+        if let Some(written) = self.batch.lock().writes.get(key) {
+            return Ok(written.value.clone());
         }
         self.committed.get(&self.batch.scope, key).await
     }
@@ -211,13 +258,13 @@ impl AttemptState {
     pub async fn keys(&self, prefix: &str, limit: usize) -> Result<Vec<String>, StoreError> {
         let mut over: BTreeMap<String, bool> = BTreeMap::new();
         {
+            let fits = |key: &str| key.starts_with(prefix);
+            let batch = self.batch.lock();
+            let before = batch.writes.range(prefix.to_owned()..).take_while(|(key, _)| fits(key));
+            over.extend(before.map(|(key, written)| (key.clone(), written.value.is_some())));
             let own = self.lock();
-            for writes in [&*self.batch.writes, &*own] {
-                let range = writes
-                    .range(prefix.to_owned()..)
-                    .take_while(|(key, _)| key.starts_with(prefix));
-                over.extend(range.map(|(key, value)| (key.clone(), value.is_some())));
-            }
+            let own = own.range(prefix.to_owned()..).take_while(|(key, _)| fits(key));
+            over.extend(own.map(|(key, value)| (key.clone(), value.is_some())));
         }
         // Each deletion can hide one committed key, so read that many more.
         let hidden = over.values().filter(|set| !**set).count();
@@ -256,7 +303,7 @@ mod tests {
     #[tokio::test]
     async fn an_attempt_reads_its_own_writes_over_the_batch_over_the_store() {
         let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["a", "b", "c"]));
-        let mut batch = BatchState::new("");
+        let batch = BatchState::new("");
         let first = batch.attempt(Arc::clone(&committed));
         first.set("a".into(), b"1".to_vec());
         first.delete("b".into());
@@ -278,14 +325,37 @@ mod tests {
         failed.set("a".into(), b"1".to_vec());
         drop(failed);
         assert_eq!(batch.attempt(committed).get("a").await.unwrap(), None);
-        assert!(batch.into_writes().is_empty());
+        assert!(batch.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_committed_is_read_from_the_store_unless_it_was_written_again() {
+        // Each key is its own value there.
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["a", "b"]));
+        let batch = BatchState::new("s");
+        let first = batch.attempt(Arc::clone(&committed));
+        first.set("a".into(), b"1".to_vec());
+        first.set("b".into(), b"1".to_vec());
+        let written = batch.accept(&first);
+        let keys: Vec<_> =
+            written.iter().map(|w| (w.write.scope.as_str(), &*w.write.key)).collect();
+        assert_eq!(keys, [("s", "a"), ("s", "b")]);
+        let second = batch.attempt(Arc::clone(&committed));
+        second.set("b".into(), b"2".to_vec());
+        batch.accept(&second);
+        for written in written {
+            batch.forget(&written.write.key, written.by);
+        }
+        let third = batch.attempt(committed);
+        assert_eq!(third.get("a").await.unwrap().as_deref(), Some(&b"a"[..]));
+        assert_eq!(third.get("b").await.unwrap().as_deref(), Some(&b"2"[..]));
     }
 
     #[tokio::test]
     async fn growth_is_what_the_state_takes_more_once_it_is_committed() {
         // Each key is its own value there.
         let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["aa", "bb", "cc"]));
-        let mut batch = BatchState::new("");
+        let batch = BatchState::new("");
         let first = batch.attempt(Arc::clone(&committed));
         first.set("aa".into(), vec![0; 12]);
         first.set("new".into(), vec![0; 7]);
@@ -305,7 +375,7 @@ mod tests {
     #[tokio::test]
     async fn keys_merge_the_layers_and_skip_what_was_deleted() {
         let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["k1", "k2", "k4", "x"]));
-        let mut batch = BatchState::new("");
+        let batch = BatchState::new("");
         let first = batch.attempt(Arc::clone(&committed));
         first.delete("k1".into());
         first.set("k3".into(), vec![]);

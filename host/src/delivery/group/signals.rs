@@ -151,6 +151,26 @@ impl Signals {
         }
     }
 
+    /// Waits until there is news, or for that moment. A stop that was seen is none.
+    pub(super) async fn news(&mut self, until: Option<Instant>) {
+        let Self { stop, interrupt, replaced, lost, safe, control } = self;
+        let moment = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = lost.cancelled() => {}
+            () = stop.cancelled(), if !stop.is_cancelled() => {}
+            () = replaced.cancelled(), if !replaced.is_cancelled() => {}
+            () = interrupt.cancelled(), if !interrupt.is_cancelled() => {}
+            Ok(()) = control.changed() => {}
+            Ok(()) = safe.changed() => {}
+            () = moment => {}
+        }
+    }
+
     /// The database's answer, unless the leadership is lost, the host stops or
     /// another version takes over first: for what may be left undone.
     pub(crate) async fn answer<T>(&self, call: impl Future<Output = T>) -> Option<T> {
@@ -202,14 +222,5 @@ impl Signals {
             () = urgent => false,
             ready = ready => ready,
         }
-    }
-
-    /// Whether the batch should end early, so that the loop looks at its signals.
-    pub(super) fn wants_another_turn(&self, epoch: Epoch) -> bool {
-        if self.stop.is_cancelled() || self.lost.is_cancelled() || self.replaced.is_cancelled() {
-            return true;
-        }
-        let control = self.control.borrow();
-        control.epoch > epoch || control.state != GroupState::Running
     }
 }

@@ -1,6 +1,8 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod lanes;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,9 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::delivery::permits::{Ceilings, Demand, Permits};
-use crate::event::Event;
+use crate::delivery::{Call, Outcome, Report, Usage};
+use crate::event::{Attempt, Event};
+use crate::failure::{Failure, FailureKind};
 use crate::store::memory::{Fault, MemoryStore, Operation};
-use crate::store::{Cursor, DeadLetterFilter, GroupSettings as Registration, HostIdentity, Start};
+use crate::store::{
+    Cursor, DeadLetterFilter, Fetch, GroupSettings as Registration, HostIdentity, Start,
+};
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -132,6 +138,9 @@ struct Rig {
     store: MemoryStore,
     handler: Shared,
     retry: RetryPolicy,
+    ordering: Ordering,
+    concurrency: usize,
+    max_parked: usize,
     permits: Arc<Permits>,
     /// How long the lock of a leadership is proved.
     proved: Duration,
@@ -174,6 +183,9 @@ impl Rig {
             store,
             handler: Shared::new(script),
             retry: RetryPolicy { jitter: 0.0, ..RetryPolicy::default() },
+            ordering: Ordering::Total,
+            concurrency: 1,
+            max_parked: 10_000,
             permits: Arc::default(),
             proved: 365 * DAY,
             began: Instant::now(),
@@ -191,6 +203,13 @@ impl Rig {
 
     async fn publish(&self, events: usize) {
         self.store.publish(&Tenant::none(), &vec![event("t"); events]).await.unwrap();
+    }
+
+    async fn publish_keys(&self, keys: &[Option<&str>]) {
+        let keyed =
+            |key: &Option<&str>| Event { partitionkey: key.map(str::to_owned), ..event("t") };
+        let events: Vec<Event> = keys.iter().map(keyed).collect();
+        self.store.publish(&Tenant::none(), &events).await.unwrap();
     }
 
     async fn leadership(&self, store: &MemoryStore) -> Leadership {
@@ -214,6 +233,9 @@ impl Rig {
                 name: name(),
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["t"]).unwrap(),
+                ordering: self.ordering,
+                concurrency: self.concurrency,
+                max_parked: self.max_parked,
                 retry: self.retry.clone(),
                 batch: BatchSettings::default(),
                 breaker: BreakerSettings::default(),
@@ -222,7 +244,9 @@ impl Rig {
             handler: Arc::new(self.handler.clone()),
             clock: Arc::new(PausedClock { began: self.began }),
             suspects: Arc::new(Semaphore::new(1)),
-            share: self.permits.share(&Tenant::none(), demand()),
+            share: self
+                .permits
+                .share(&Tenant::none(), Demand { concurrency: self.concurrency, ..demand() }),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
         };
@@ -302,6 +326,30 @@ impl Rig {
         self.until(|_, cursor, head| cursor >= Position(position) && head.is_none()).await;
     }
 
+    /// Waits until the cursor is there and no event comes again.
+    async fn all_over(&self, position: i64) {
+        let watched = self.store.another_host();
+        let waited = async {
+            loop {
+                let cursor = watched.cursor(&name()).await.unwrap();
+                let parked = watched.redeliveries(&name()).await.unwrap();
+                if cursor.position >= Position(position)
+                    && cursor.head.is_none()
+                    && parked.is_empty()
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(60 * MINUTE, waited).await.expect("never over");
+    }
+
+    async fn parked(&self) -> Vec<(i64, u32)> {
+        let parked = self.store.another_host().redeliveries(&name()).await.unwrap();
+        parked.iter().map(|again| (again.position.0, again.attempt.0)).collect()
+    }
+
     async fn until(&self, mut fits: impl FnMut(Epoch, Position, Option<Head>) -> bool) {
         let watched = self.store.another_host();
         let waited = async {
@@ -321,7 +369,11 @@ impl Rig {
     }
 
     async fn count(&self) -> usize {
-        let value = self.store.another_host().state_get(&name(), "", "count").await.unwrap();
+        self.count_in("").await
+    }
+
+    async fn count_in(&self, scope: &str) -> usize {
+        let value = self.store.another_host().state_get(&name(), scope, "count").await.unwrap();
         value.map_or(0, |bytes| bytes[0] as usize * 256 + bytes[1] as usize)
     }
 
@@ -1085,6 +1137,7 @@ fn incident() -> impl Strategy<Value = Incident> {
 /// attempt taking so long.
 #[derive(Debug, Clone)]
 struct Fate {
+    key: Option<usize>,
     failures: u32,
     kind: FailureKind,
     takes: u64,
@@ -1098,17 +1151,40 @@ fn fate() -> impl Strategy<Value = Fate> {
         Just(FailureKind::Reject)
     ];
     let failures = prop_oneof![6 => Just(0_u32), 2 => 1..4_u32, 1 => Just(u32::MAX)];
-    (failures, kinds, 0..300_u64).prop_map(|(failures, kind, takes)| Fate { failures, kind, takes })
+    (proptest::option::weighted(0.8, 0..3_usize), failures, kinds, 0..300_u64)
+        .prop_map(|(key, failures, kind, takes)| Fate { key, failures, kind, takes })
 }
 
-async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
+/// In which order, at how many at once, and with how many parked.
+#[derive(Debug, Clone, Copy)]
+struct Mode {
+    ordering: Ordering,
+    concurrency: usize,
+    max_parked: usize,
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    let total = Just(Mode { ordering: Ordering::Total, concurrency: 1, max_parked: 1 });
+    let ordering = prop_oneof![3 => Just(Ordering::Key), 1 => Just(Ordering::None)];
+    let others = (ordering, 1..6_usize, 1..12_usize)
+        .prop_map(|(ordering, concurrency, max_parked)| Mode { ordering, concurrency, max_parked });
+    prop_oneof![2 => total, 3 => others]
+}
+
+async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let script = fates.clone();
-    let rig = Rig::new(fates.len(), move |position, attempt| {
+    let mut rig = Rig::new(0, move |position, attempt| {
         let fate = &script[usize::try_from(position.0 - 1).unwrap()];
         let act = if attempt.0 <= fate.failures { Act::Fail(fate.kind) } else { Act::Succeed };
         Act::Take(Duration::from_millis(fate.takes), Box::new(act))
     })
     .await;
+    let Mode { ordering, concurrency, max_parked } = mode;
+    (rig.ordering, rig.concurrency, rig.max_parked) = (ordering, concurrency, max_parked);
+    let key = |position: i64| fates[usize::try_from(position - 1).unwrap()].key;
+    let names = ["a", "b", "c"];
+    let keys: Vec<Option<&str>> = fates.iter().map(|fate| Some(names[fate.key?])).collect();
+    rig.publish_keys(&keys).await;
     let mut running = rig.start().await;
     for incident in incidents {
         match incident {
@@ -1143,16 +1219,28 @@ async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
     if running.task.is_finished() {
         running = rig.start().await;
     }
-    rig.settled(last).await;
+    rig.all_over(last).await;
     rig.store.let_arrive();
     drop(running);
 
     let (seen, dead) = (rig.seen().await, rig.dead().await);
     let mut accounted: Vec<i64> = seen.iter().copied().chain(dead.iter().map(|d| d.0)).collect();
-    assert!(seen.is_sorted(), "out of order: {seen:?}");
     accounted.sort_unstable();
     assert_eq!(accounted, (1..=last).collect::<Vec<_>>(), "each event once: {dead:?}");
-    assert_eq!(rig.count().await, seen.len());
+    match ordering {
+        Ordering::Total => {
+            assert!(seen.is_sorted(), "out of order: {seen:?}");
+            assert_eq!(rig.count().await, seen.len());
+        }
+        Ordering::Key => {
+            for (number, name) in names.iter().enumerate() {
+                let of_key = || seen.iter().filter(|position| key(**position) == Some(number));
+                assert!(of_key().is_sorted(), "out of order: {seen:?}");
+                assert_eq!(rig.count_in(&format!("key:{name}")).await, of_key().count());
+            }
+        }
+        Ordering::None => {}
+    }
     for (position, attempts, kind) in dead {
         let fate = &fates[usize::try_from(position - 1).unwrap()];
         if kind == "crash" {
@@ -1167,12 +1255,13 @@ async fn survive(fates: Vec<Fate>, incidents: Vec<Incident>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     /// Whatever fails, crashes or takes over, and whenever: every event is
-    /// handled or a dead letter, once, in order, and the state is exact.
+    /// handled or a dead letter, once, in its order, and the state is exact.
     #[test]
     fn nothing_is_lost_or_settled_twice_whatever_happens(
+        mode in mode(),
         fates in proptest::collection::vec(fate(), 1..20),
         incidents in proptest::collection::vec(incident(), 0..10),
     ) {
@@ -1181,6 +1270,6 @@ proptest! {
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(survive(fates, incidents));
+        runtime.block_on(survive(mode, fates, incidents));
     }
 }

@@ -4,8 +4,9 @@
 use tokio::time::Instant;
 use tracing::{error, info};
 
+use super::flow::Flow;
 use super::trouble::Doing;
-use super::{End, GroupLoop, Led, Signals};
+use super::{End, GroupLoop, Signals};
 use crate::delivery::breaker::{Breaker, OnTrip, Verdict};
 use crate::event::Attempt;
 use crate::store::{GroupState, Settled};
@@ -28,51 +29,55 @@ pub(super) enum TripChange {
 }
 
 impl GroupLoop {
-    /// Stops handling everything but probes, or leaves the group to the version
-    /// before this one.
-    pub(super) fn trip(&self, led: &mut Led, why: String) -> Result<(), End> {
-        if led.breaker.is_unproven() && self.settings.breaker.on_trip == OnTrip::Rollback {
-            error!(
-                group = %self.settings.name,
-                handler = self.handler.digest(),
-                "{why}: the version before it goes on"
-            );
-            return Err(End::RolledBack);
-        }
-        led.tripped = Some(self.tripped(0));
-        led.unrecorded = Some(TripChange::Tripped(why));
-        Ok(())
-    }
-
     /// Tripped, with so many probes that failed.
     pub(super) fn tripped(&self, probes: u32) -> Tripped {
         let probing = self.settings.breaker.probing();
         let wait = probing.delay(Attempt(probes.saturating_add(1)), None, fastrand::f64());
         Tripped { probes, due: Instant::now() + wait, seen: false }
     }
+}
+
+impl Flow<'_> {
+    /// Stops handling everything but probes, or leaves the group to the version
+    /// before this one.
+    pub(super) fn trip(&mut self, why: String) -> Result<(), End> {
+        let GroupLoop { settings, handler, .. } = self.group();
+        let is_unproven = self.work.book().breaker.is_unproven();
+        if is_unproven && settings.breaker.on_trip == OnTrip::Rollback {
+            error!(
+                group = %settings.name,
+                handler = handler.digest(),
+                "{why}: the version before it goes on"
+            );
+            return Err(End::RolledBack);
+        }
+        self.led.tripped = Some(self.group().tripped(0));
+        self.led.unrecorded = Some(TripChange::Tripped(why));
+        Ok(())
+    }
 
     /// Takes the end of a probe.
-    pub(super) fn probed(&self, led: &mut Led, verdict: Verdict) {
-        let Some(before) = led.tripped.take() else { return };
+    pub(super) fn probed(&mut self, verdict: Verdict) {
+        let Some(before) = self.led.tripped.take() else { return };
         if verdict == Verdict::Success {
-            led.unrecorded = Some(TripChange::Over);
+            self.led.unrecorded = Some(TripChange::Over);
             return;
         }
-        let seen = before.seen;
-        led.tripped = Some(Tripped { seen, ..self.tripped(before.probes.saturating_add(1)) });
+        let (seen, probes) = (before.seen, before.probes.saturating_add(1));
+        self.led.tripped = Some(Tripped { seen, ..self.group().tripped(probes) });
     }
 
     /// Follows what the group's row says, which somebody else may have changed.
-    pub(super) fn follow_trip(&self, led: &mut Led, state: GroupState) {
-        match (state, &mut led.tripped) {
+    pub(super) fn follow_trip(&mut self, state: GroupState) {
+        match (state, &mut self.led.tripped) {
             // Another leader tripped it, or an operator did not resume it yet.
             (GroupState::Tripped, None) => {
-                led.tripped = Some(Tripped { seen: true, ..self.tripped(0) });
+                self.led.tripped = Some(Tripped { seen: true, ..self.group().tripped(0) });
             }
             (GroupState::Tripped, Some(tripped)) => tripped.seen = true,
             (GroupState::Running, Some(tripped)) if tripped.seen => {
-                led.tripped = None;
-                led.breaker = Breaker::default();
+                self.led.tripped = None;
+                self.work.book().breaker = Breaker::default();
             }
             _ => {}
         }
@@ -80,27 +85,24 @@ impl GroupLoop {
 
     /// Writes down that the group tripped, or that this is over. Whether that
     /// worked.
-    pub(super) async fn record_trip(
-        &self,
-        led: &mut Led,
-        signals: &mut Signals,
-    ) -> Result<bool, End> {
-        let (group, store) = (&self.settings.name, &self.store);
+    pub(super) async fn record_trip(&mut self, signals: &mut Signals) -> Result<bool, End> {
+        let GroupLoop { settings, store, handler, .. } = &self.work.group;
+        let (group, epoch) = (&settings.name, self.led.epoch);
         let recording = async {
-            match &led.unrecorded {
-                Some(TripChange::Tripped(why)) => store.trip(group, led.epoch, Some(why)).await,
-                Some(TripChange::Over) => store.trip(group, led.epoch, None).await,
+            match &self.led.unrecorded {
+                Some(TripChange::Tripped(why)) => store.trip(group, epoch, Some(why)).await,
+                Some(TripChange::Over) => store.trip(group, epoch, None).await,
                 None => Ok(Settled::Committed),
             }
         };
         let Some(recorded) = signals.answer(recording).await else { return Ok(false) };
         match recorded {
             Ok(Settled::Committed) => {
-                led.trouble.over(group, Doing::Trip);
-                match led.unrecorded.take() {
+                self.led.trouble.over(group, Doing::Trip);
+                match self.led.unrecorded.take() {
                     Some(TripChange::Tripped(why)) => error!(
                         group = %group,
-                        handler = self.handler.digest(),
+                        handler = handler.digest(),
                         "the group trips: {why}; it tries one event now and then, until one succeeds, `host groups resume {group}`, or another version"
                     ),
                     Some(TripChange::Over) => info!(
@@ -113,7 +115,7 @@ impl GroupLoop {
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = led.trouble.met(group, Doing::Trip, &error);
+                let delay = self.led.trouble.met(group, Doing::Trip, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }

@@ -1,6 +1,7 @@
 //! Troubles that are waited out: said once, with a delay that grows.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tracing::{debug, error, info};
@@ -34,47 +35,47 @@ impl fmt::Display for Doing {
     }
 }
 
-/// The trouble that a leader is in, if it is in any. It ends when the very thing
-/// works again: that the log can be read says nothing of the handler.
+impl Doing {
+    const ALL: usize = 7;
+}
+
+/// The troubles that a leader is in. Each ends when the very thing works again:
+/// that the log can be read says nothing of the handler.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    with: Option<(Doing, u32)>,
+    /// How often in a row each thing did not work.
+    times: [AtomicU32; Doing::ALL],
 }
 
 impl Trouble {
     /// Says that something does not work, unless it was said before, and how
     /// long to wait.
-    pub(super) fn met(
-        &mut self,
-        group: &GroupName,
-        doing: Doing,
-        why: &dyn fmt::Display,
-    ) -> Duration {
-        let before = match self.with {
-            Some((same, times)) if same == doing => times,
-            _ => 0,
-        };
+    pub(super) fn met(&self, group: &GroupName, doing: Doing, why: &dyn fmt::Display) -> Duration {
+        let before = self.times[doing as usize].fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
         } else {
             debug!(%group, "still cannot {doing}: {why}");
         }
-        let times = before.saturating_add(1);
-        self.with = Some((doing, times));
         let policy = RetryPolicy {
             max_attempts: u32::MAX,
             initial: Duration::from_millis(50),
             max: Duration::from_secs(5),
             ..RetryPolicy::default()
         };
-        policy.delay(Attempt(times), None, fastrand::f64())
+        policy.delay(Attempt(before.saturating_add(1)), None, fastrand::f64())
+    }
+
+    /// Whether something does not work.
+    pub(super) fn is_in(&self, doing: Doing) -> bool {
+        self.times[doing as usize].load(Ordering::Relaxed) > 0
     }
 
     /// Something works.
-    pub(super) fn over(&mut self, group: &GroupName, doing: Doing) {
-        if self.with.is_some_and(|(what, _)| what == doing) {
+    pub(super) fn over(&self, group: &GroupName, doing: Doing) {
+        if self.is_in(doing) {
+            self.times[doing as usize].store(0, Ordering::Relaxed);
             info!(%group, "can {doing} again");
-            self.with = None;
         }
     }
 }

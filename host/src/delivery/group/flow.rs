@@ -1,0 +1,689 @@
+//! The loop itself: what it looks at, what it begins, and what it waits for.
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use super::signals::{Interrupt, Interrupts};
+use super::slot::{Halt, OnTheirWay, Work};
+use super::trouble::Doing;
+use super::{BATCH_BYTES, End, GroupLoop, Led, Signals, appetite};
+use crate::delivery::Worker;
+use crate::delivery::ordering::{Cut, Job, Written};
+use crate::delivery::permits::Permit;
+use crate::delivery::settlement::{after, with_failures};
+use crate::event::{LogEvent, Position};
+use crate::store::{Fetch, Fetched, GroupState, Head, Settled, Settlement, StoreError};
+
+/// How long is waited at most without a look at the time of day, which may be set.
+const LONGEST_NAP: Duration = Duration::from_secs(60);
+
+type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A settlement on its way, with its outcome.
+struct Committed {
+    settlement: Settlement,
+    written: Written,
+    outcome: Result<(), End>,
+}
+
+/// Parked events that are read from the log.
+struct Loaded {
+    asked: Vec<Position>,
+    answer: Result<Vec<LogEvent>, StoreError>,
+}
+
+/// What the leader has begun and not seen the end of.
+pub(super) struct Flow<'a> {
+    pub(super) work: Arc<Work>,
+    pub(super) led: &'a mut Led,
+    slots: JoinSet<Option<Box<dyn Worker>>>,
+    fetching: Option<Pending<Result<Fetched, StoreError>>>,
+    loading: Option<Pending<Loaded>>,
+    settling: Option<Pending<Committed>>,
+    /// When something is tried again that did not work.
+    fetch_after: Option<Instant>,
+    load_after: Option<Instant>,
+    run_after: Option<Instant>,
+    /// When the log was last read, how many events came, and how many had been
+    /// handled before.
+    last_fetch: Option<(Instant, usize, u64)>,
+}
+
+/// What happened while the leader waited.
+enum Happened {
+    Something,
+    SlotEnded(Option<Box<dyn Worker>>),
+    Fetched(Result<Fetched, StoreError>),
+    Loaded(Loaded),
+    Committed(Box<Committed>),
+}
+
+/// Waits for something that may not have been begun.
+async fn ended<T>(pending: &mut Option<Pending<T>>) -> T {
+    match pending {
+        Some(future) => {
+            let output = future.await;
+            *pending = None;
+            output
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn is_over(moment: Option<Instant>) -> bool {
+    moment.is_none_or(|moment| moment <= Instant::now())
+}
+
+impl<'a> Flow<'a> {
+    pub(super) fn new(work: Arc<Work>, led: &'a mut Led) -> Self {
+        Self {
+            work,
+            led,
+            slots: JoinSet::new(),
+            fetching: None,
+            loading: None,
+            settling: None,
+            fetch_after: None,
+            load_after: None,
+            run_after: None,
+            last_fetch: None,
+        }
+    }
+
+    pub(super) fn group(&self) -> &GroupLoop {
+        &self.work.group
+    }
+
+    /// Leads until something ends it. Nothing of it runs on afterwards.
+    pub(super) async fn run(mut self, signals: &mut Signals) -> End {
+        let end = loop {
+            match self.turn(signals).await {
+                Ok(()) => {}
+                Err(end) => break end,
+            }
+        };
+        self.work.set_halted(true);
+        self.slots.shutdown().await;
+        end
+    }
+
+    /// Looks at everything once, begins what can begin, and waits.
+    async fn turn(&mut self, signals: &mut Signals) -> Result<(), End> {
+        if signals.lost.is_cancelled() {
+            return Err(End::Lost);
+        }
+        let control = *signals.control.borrow_and_update();
+        if control.epoch > self.led.epoch {
+            return Err(End::Superseded);
+        }
+        let safe = *signals.safe.borrow_and_update();
+        if signals.interrupt.is_cancelled() && !self.slots.is_empty() {
+            self.interrupt().await;
+        }
+        if self.led.unrecorded.is_none() {
+            self.follow_trip(control.state);
+        }
+        let leaving = signals.stop.is_cancelled() || signals.replaced.is_cancelled();
+        let paused = control.state == GroupState::Paused;
+        let halted = self.work.book().halt.is_some();
+        let trip_waits = self.led.tripped.as_ref().is_some_and(|t| t.due > Instant::now());
+        let idles = leaving
+            || paused
+            || halted
+            || trip_waits
+            || self.led.unrecorded.is_some()
+            || !is_over(self.run_after);
+        let one_at_a_time = self.is_one_at_a_time();
+        self.work.set_halted(idles || one_at_a_time);
+        self.settle(idles || one_at_a_time, leaving || paused || trip_waits, signals);
+        if self.slots.is_empty() && self.settling.is_none() {
+            if halted {
+                return self.after_halt(signals).await;
+            }
+            if signals.stop.is_cancelled() {
+                return Err(End::Stopped);
+            }
+            if signals.replaced.is_cancelled() {
+                return Err(End::Replaced);
+            }
+            if self.led.unrecorded.is_some() && !paused {
+                self.record_trip(signals).await?;
+                return Ok(());
+            }
+        }
+        if !idles {
+            self.say_whether_held_back(signals).await;
+            self.fetch(safe);
+            self.load();
+            if !one_at_a_time {
+                if !self.dispatch(signals).await? {
+                    return Ok(());
+                }
+            } else if self.slots.is_empty()
+                && self.settling.is_none()
+                && self.one_event(signals).await?
+            {
+                return Ok(());
+            }
+        }
+        self.wait(paused || leaving, signals).await
+    }
+
+    /// Whether events are handled and settled one by one.
+    fn is_one_at_a_time(&self) -> bool {
+        self.led.cautious > 0
+            || self.led.tripped.is_some()
+            || self.led.head.as_ref().is_some_and(|head| head.in_flight)
+    }
+
+    /// Ends all attempts that are under way; they count for nothing.
+    async fn interrupt(&mut self) {
+        self.slots.abort_all();
+        while let Some(ended) = self.slots.join_next().await {
+            match ended {
+                Ok(worker) => self.led.idle.extend(worker),
+                Err(why) => match why.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_) => debug!(group = %self.group().settings.name, "interrupted"),
+                },
+            }
+        }
+    }
+
+    /// Waits until there may be something to do, and takes it.
+    async fn wait(&mut self, idles: bool, signals: &mut Signals) -> Result<(), End> {
+        let until = self.next_look(idles);
+        let Self { work, slots, fetching, loading, settling, .. } = self;
+        let happened = tokio::select! {
+            () = signals.news(until) => Happened::Something,
+            () = work.progress.notified() => Happened::Something,
+            Some(ended) = slots.join_next() => match ended {
+                Ok(worker) => Happened::SlotEnded(worker),
+                Err(why) => match why.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_) => Happened::SlotEnded(None),
+                },
+            },
+            fetched = ended(fetching) => Happened::Fetched(fetched),
+            loaded = ended(loading) => Happened::Loaded(loaded),
+            committed = ended(settling) => Happened::Committed(Box::new(committed)),
+        };
+        match happened {
+            Happened::Something => {}
+            Happened::SlotEnded(worker) => self.led.idle.extend(worker),
+            Happened::Fetched(fetched) => self.fetched(fetched),
+            Happened::Loaded(loaded) => self.loaded(loaded),
+            Happened::Committed(committed) => self.committed(*committed)?,
+        }
+        Ok(())
+    }
+
+    /// When there may be something to do though nobody says so.
+    fn next_look(&self, idles: bool) -> Option<Instant> {
+        let now = Instant::now();
+        let book = self.work.book();
+        let batch = self.group().settings.batch;
+        let mut moments = vec![
+            book.done_since.map(|since| since + batch.max_time),
+            book.schedule.passes().then(|| self.led.last_commit + self.group().pass_interval),
+        ];
+        if !idles {
+            moments.extend([self.fetch_after, self.run_after]);
+            moments.push(self.led.tripped.as_ref().map(|tripped| tripped.due));
+            let load_after = self.load_after;
+            moments.push(load_after);
+            if is_over(load_after) && self.loading.is_none() {
+                let due = book.schedule.next_due().map(|due| {
+                    let wait = Duration::try_from(due.duration_since(self.group().clock.now()));
+                    now + wait.unwrap_or_default().min(LONGEST_NAP)
+                });
+                moments.push(due);
+            }
+        }
+        // What is over already is seen to by whoever is under way.
+        moments.into_iter().flatten().filter(|moment| *moment > now).min()
+    }
+
+    /// Reads the log on, if that is worth while.
+    fn fetch(&mut self, safe: Position) {
+        if self.fetching.is_some() || !is_over(self.fetch_after) {
+            return;
+        }
+        let mut book = self.work.book();
+        let after = book.schedule.scanned_to();
+        if after >= safe || !self.work.wants_more(&book) {
+            return;
+        }
+        let (now, batch) = (Instant::now(), self.group().settings.batch);
+        if let Some((at, fetched, handled)) = self.last_fetch {
+            let elapsed = (now - at).max(Duration::from_millis(1));
+            let done = usize::try_from(book.handled - handled).unwrap_or(usize::MAX);
+            let done = if elapsed <= batch.max_time {
+                fetched
+            } else {
+                // In the time of one batch.
+                (done as f64 * batch.max_time.as_secs_f64() / elapsed.as_secs_f64()) as usize
+            };
+            book.appetite = appetite(book.appetite, fetched, done, batch.max_events);
+        }
+        self.last_fetch = Some((now, 0, book.handled));
+        let max_events = book.appetite;
+        drop(book);
+        let work = Arc::clone(&self.work);
+        self.fetching = Some(Box::pin(async move {
+            let GroupLoop { settings, store, share, .. } = &work.group;
+            let _turn = share.read_turn(store.at_once().reads).await;
+            store
+                .fetch(Fetch {
+                    group: &settings.name,
+                    tenant: &settings.tenant,
+                    subscription: &settings.subscription,
+                    after,
+                    up_to: safe,
+                    max_events,
+                    max_bytes: BATCH_BYTES,
+                })
+                .await
+        }));
+    }
+
+    fn fetched(&mut self, fetched: Result<Fetched, StoreError>) {
+        match fetched {
+            Ok(fetched) => {
+                self.led.trouble.over(&self.group().settings.name, Doing::Read);
+                if let Some((_, events, _)) = &mut self.last_fetch {
+                    *events = fetched.events.len();
+                }
+                self.work.book().schedule.admit(fetched);
+            }
+            Err(error) => {
+                let delay = self.led.trouble.met(&self.group().settings.name, Doing::Read, &error);
+                self.fetch_after = Some(Instant::now() + delay);
+            }
+        }
+    }
+
+    /// Lets everything run whose time has come; what is parked is read first.
+    fn load(&mut self) {
+        if self.loading.is_some() || !is_over(self.load_after) {
+            return;
+        }
+        let asked = self.work.book().schedule.wake(self.group().clock.now());
+        if asked.is_empty() {
+            return;
+        }
+        let work = Arc::clone(&self.work);
+        self.loading = Some(Box::pin(async move {
+            let GroupLoop { settings, store, share, .. } = &work.group;
+            let _turn = share.read_turn(store.at_once().reads).await;
+            let answer = store.events_at(&settings.name, &asked).await;
+            Loaded { asked, answer }
+        }));
+    }
+
+    fn loaded(&mut self, Loaded { asked, answer }: Loaded) {
+        let (name, now) = (&self.group().settings.name, self.group().clock.now());
+        match answer {
+            Ok(events) => {
+                self.led.trouble.over(name, Doing::Read);
+                let missing = self.work.book().schedule.loaded(&asked, events, now);
+                for position in missing {
+                    error!(
+                        group = %name,
+                        position = position.0,
+                        "the log does not have an event that is to be redelivered: was it removed by hand? It stays parked"
+                    );
+                }
+            }
+            Err(error) => {
+                let delay = self.led.trouble.met(name, Doing::Read, &error);
+                self.work.book().schedule.not_loaded(&asked, after(now, delay));
+                self.load_after = Some(Instant::now() + delay);
+            }
+        }
+    }
+
+    /// Has as many tasks make attempts as there are events to handle. False when
+    /// there is something else to look at first.
+    async fn dispatch(&mut self, signals: &mut Signals) -> Result<bool, End> {
+        // Whoever cannot commit does not go on.
+        if self.led.trouble.is_in(Doing::Settle) {
+            return Ok(true);
+        }
+        let ready = self.work.book().schedule.may_run();
+        let free = self.group().settings.concurrency.saturating_sub(self.slots.len());
+        let mut wanted = ready.min(free);
+        if wanted > 0 && !self.led.begun {
+            let mut permit = self.group().share.permit();
+            if !signals.let_begin(self.led.epoch, permit.ready(None)).await
+                || !self.begin(signals).await?
+            {
+                return Ok(false);
+            }
+            self.spawn(permit);
+            wanted -= 1;
+        }
+        for _ in 0..wanted {
+            let permit = self.group().share.permit();
+            self.spawn(permit);
+        }
+        Ok(true)
+    }
+
+    fn spawn(&mut self, permit: Permit) {
+        let worker = self.worker();
+        self.slots.spawn(Arc::clone(&self.work).make_attempts(permit, worker));
+    }
+
+    fn worker(&mut self) -> Box<dyn Worker> {
+        self.led.idle.pop().unwrap_or_else(|| self.group().handler.worker())
+    }
+
+    /// Before the first attempt of the leadership: leaves a trace, so that
+    /// leaderships that end in a crash can be counted. Whether that worked.
+    async fn begin(&mut self, signals: &mut Signals) -> Result<bool, End> {
+        if self.led.begun {
+            return Ok(true);
+        }
+        if signals.lost.is_cancelled() {
+            return Err(End::Lost);
+        }
+        let GroupLoop { settings, store, .. } = &self.work.group;
+        let begin = store.begin_work(&settings.name, self.led.epoch, self.led.settled);
+        let Some(begun) = signals.answer(begin).await else { return Ok(false) };
+        match begun {
+            Ok(Settled::Committed) => {
+                self.led.trouble.over(&settings.name, Doing::BeginWork);
+                self.led.begun = true;
+                Ok(true)
+            }
+            Ok(Settled::NotLeader) => Err(End::Superseded),
+            Err(error) => {
+                let delay = self.led.trouble.met(&settings.name, Doing::BeginWork, &error);
+                signals.changed(Some(delay)).await;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Handles one event and settles it, before anything else begins. Whether
+    /// there was one.
+    async fn one_event(&mut self, signals: &mut Signals) -> Result<bool, End> {
+        if self.work.book().schedule.may_run() == 0 {
+            return Ok(false);
+        }
+        let mut permit = self.group().share.permit();
+        if !signals.let_begin(self.led.epoch, permit.ready(None)).await
+            || !self.begin(signals).await?
+        {
+            return Ok(true);
+        }
+        let Some(job) = self.work.book().schedule.next(1) else { return Ok(false) };
+        let mut interrupts = Interrupts::new(signals);
+        let mut suspect = None;
+        if self.led.cautious > 0 && !job.died {
+            match self.mark(&job, &mut interrupts).await? {
+                Some(permit) => suspect = Some(permit),
+                None => {
+                    self.work.book().schedule.give_back(job);
+                    self.settle_one(signals).await?;
+                    return Ok(true);
+                }
+            }
+        }
+        let mut worker = self.worker();
+        self.work.book().verdict = None;
+        let attempted = tokio::select! {
+            biased;
+            attempted = self.work.attempt(&job, &mut worker, &mut permit) => Ok(attempted),
+            interrupt = interrupts.next() => Err(interrupt),
+        };
+        match attempted {
+            Ok(attempted) => {
+                let ceilings = self.group().share.ceilings();
+                let concluding =
+                    self.work.conclude(job, attempted, &ceilings, &mut worker, &mut permit);
+                match interrupts.answer(concluding).await {
+                    Ok(()) => {
+                        worker.end_batch();
+                        if !permit.holds_memory() {
+                            self.led.idle.push(worker);
+                        }
+                    }
+                    Err(Interrupt::Lost) => return Err(End::Lost),
+                    Err(Interrupt::Now) => {}
+                }
+            }
+            Err(Interrupt::Lost) => return Err(End::Lost),
+            Err(Interrupt::Now) => {
+                debug!(group = %self.group().settings.name, "interrupted");
+                self.work.book().schedule.give_back(job);
+            }
+        }
+        drop(permit);
+        self.settle_one(signals).await?;
+        drop(suspect);
+        if self.led.tripped.is_some() {
+            let verdict = {
+                let mut book = self.work.book();
+                book.halt.take_if(|halt| matches!(halt, Halt::Tripped(_)));
+                book.verdict.take()
+            };
+            if let Some(verdict) = verdict {
+                self.probed(verdict);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Settles what one event came to; a mark must not outlive its attempt, or the
+    /// next crash would count it.
+    async fn settle_one(&mut self, signals: &Signals) -> Result<(), End> {
+        let has_work = self.led.marked || self.work.book().schedule.has_work();
+        if !has_work {
+            return Ok(());
+        }
+        let cut = self.cut(true);
+        let done = cut.done;
+        let committing = self.commit(cut, signals);
+        let committed = committing.await;
+        self.committed(committed)?;
+        // One that waits for its next attempt may still kill the process.
+        self.led.cautious = self.led.cautious.saturating_sub(done);
+        Ok(())
+    }
+
+    /// Before an event that may kill the process: waits for the one permit and
+    /// records the attempt, so that a crash leaves a trace. `None` when there is
+    /// something more urgent.
+    async fn mark(
+        &mut self,
+        job: &Job,
+        interrupts: &mut Interrupts,
+    ) -> Result<Option<OwnedSemaphorePermit>, End> {
+        let GroupLoop { settings, store, suspects, clock, .. } = &self.work.group;
+        let permit = tokio::select! {
+            biased;
+            interrupt = interrupts.next() => {
+                return if interrupt == Interrupt::Lost { Err(End::Lost) } else { Ok(None) };
+            }
+            permit = Arc::clone(suspects).acquire_owned() => permit,
+        };
+        // Nobody closes the semaphore; if somebody did, nothing would be marked.
+        let Ok(permit) = permit else { return Ok(None) };
+        if interrupts.is_lost() {
+            return Err(End::Lost);
+        }
+        let head = Head {
+            position: job.event.position,
+            attempt: job.attempt,
+            due_at: clock.now(),
+            failure: job.failure.clone(),
+            in_flight: true,
+        };
+        self.led.marked = true;
+        let begin = store.begin_attempt(&settings.name, self.led.epoch, self.led.settled, &head);
+        let begun = match interrupts.answer(begin).await {
+            Ok(begun) => begun,
+            Err(Interrupt::Lost) => return Err(End::Lost),
+            Err(Interrupt::Now) => return Ok(None),
+        };
+        match begun {
+            Ok(Settled::Committed) => {
+                self.led.trouble.over(&settings.name, Doing::Mark);
+                Ok(Some(permit))
+            }
+            Ok(Settled::NotLeader) => Err(End::Superseded),
+            Err(error) => {
+                let delay = self.led.trouble.met(&settings.name, Doing::Mark, &error);
+                tokio::select! {
+                    () = tokio::time::sleep(delay) => Ok(None),
+                    interrupt = interrupts.next() => match interrupt {
+                        Interrupt::Lost => Err(End::Lost),
+                        Interrupt::Now => Ok(None),
+                    },
+                }
+            }
+        }
+    }
+
+    /// Begins to commit what is done, if it is time. `all`: nothing more is begun
+    /// before. `passes`: also a cursor that only passed events of others.
+    fn settle(&mut self, all: bool, passes: bool, signals: &Signals) {
+        if self.settling.is_some() {
+            return;
+        }
+        let batch = self.group().settings.batch;
+        let over_gaps = {
+            let book = self.work.book();
+            let schedule = &book.schedule;
+            let done = schedule.done_so_far();
+            let ends = all && self.slots.is_empty();
+            let is_late = book.done_since.is_some_and(|since| since.elapsed() >= batch.max_time);
+            let is_time = ends
+                || is_late
+                || schedule.running() == 0
+                || schedule.at_hand() == 0
+                || done >= batch.max_events
+                || book.is_waited_for
+                || schedule.done_bytes() >= BATCH_BYTES;
+            let over_gaps = ends || is_late || book.is_waited_for;
+            let parks_gap = over_gaps && done > 0 && self.group().settings.ordering.parks();
+            let passed = schedule.passes()
+                && (passes || self.led.last_commit.elapsed() >= self.group().pass_interval);
+            let is_worth = is_time && (schedule.has_work() || parks_gap) || passed;
+            let is_marked = ends && self.led.marked;
+            if !is_worth && !is_marked {
+                return;
+            }
+            over_gaps
+        };
+        let cut = self.cut(over_gaps);
+        if !cut.has_work && cut.position == self.led.committed && !self.led.marked {
+            return;
+        }
+        self.settling = Some(self.commit(cut, signals));
+    }
+
+    fn cut(&self, over_gaps: bool) -> Cut {
+        let mut book = self.work.book();
+        let most = self.group().settings.batch.max_events;
+        let cut = book.schedule.cut(most, over_gaps, self.group().clock.now());
+        book.done_since = (book.schedule.done_so_far() > 0).then(Instant::now);
+        book.is_waited_for = false;
+        book.on_their_way =
+            OnTheirWay { dead_letters: cut.dead_letters(), written: cut.written_bytes() };
+        book.open_bytes = book.open_bytes.saturating_sub(book.on_their_way.written);
+        cut
+    }
+
+    fn commit(&self, cut: Cut, signals: &Signals) -> Pending<Committed> {
+        let mut settlement = Settlement {
+            group: self.group().settings.name.clone(),
+            epoch: self.led.epoch,
+            number: self.led.settled + 1,
+            position: self.led.committed,
+            head: None,
+            dead_letters: Vec::new(),
+            emits: Vec::new(),
+            state: Vec::new(),
+            failures: with_failures(&self.led.failures, cut.failed()),
+            redeliveries: Vec::new(),
+            redelivered: Vec::new(),
+        };
+        let written = cut.fill(&mut settlement);
+        let (work, signals) = (Arc::clone(&self.work), signals.clone());
+        Box::pin(async move {
+            let outcome = work.group.commit(&settlement, &work.trouble, &signals).await;
+            Committed { settlement, written, outcome }
+        })
+    }
+
+    fn committed(&mut self, committed: Committed) -> Result<(), End> {
+        let Committed { settlement, written, outcome } = committed;
+        outcome?;
+        self.led.marked = false;
+        self.led.settled = settlement.number;
+        self.led.committed = settlement.position;
+        self.led.head = settlement.head;
+        if let Some(failures) = settlement.failures {
+            self.led.failures = failures;
+        }
+        self.led.last_commit = Instant::now();
+        let mut book = self.work.book();
+        book.schedule.committed(written);
+        book.on_their_way = OnTheirWay::default();
+        drop(book);
+        self.work.committed();
+        Ok(())
+    }
+
+    /// Does what the end of all attempts was for.
+    async fn after_halt(&mut self, signals: &mut Signals) -> Result<(), End> {
+        let halt = self.work.book().halt.take();
+        match halt {
+            Some(Halt::NotRun(why)) => {
+                let delay = self.led.trouble.met(&self.group().settings.name, Doing::Run, &why);
+                self.run_after = Some(Instant::now() + delay);
+                Ok(())
+            }
+            Some(Halt::Tripped(why)) => self.trip(why),
+            Some(Halt::Full(most)) => {
+                self.pause_because_full(most, signals).await;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Says so when as many events are parked as may be, and when that is over.
+    async fn say_whether_held_back(&mut self, signals: &Signals) {
+        let is_held_back = self.work.book().schedule.is_held_back();
+        if is_held_back == self.led.held_back {
+            return;
+        }
+        let GroupLoop { settings, store, .. } = &self.work.group;
+        let remark = is_held_back.then(|| {
+            format!(
+                "{} events wait for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
+                settings.max_parked
+            )
+        });
+        match &remark {
+            Some(remark) => tracing::warn!(group = %settings.name, "{remark}"),
+            None => tracing::info!(group = %settings.name, "fewer events wait: the group reads on"),
+        }
+        self.led.held_back = is_held_back;
+        let names = [settings.name.clone()];
+        if let Some(Err(why)) = signals.answer(store.remark(&names, remark.as_deref())).await {
+            debug!(group = %settings.name, "`status` is not told: {why}");
+        }
+    }
+}

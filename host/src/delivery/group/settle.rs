@@ -1,0 +1,114 @@
+//! Committing settlements: one after the other, each until its outcome is known.
+
+use tracing::{error, warn};
+
+use super::signals::{Interrupt, Interrupts};
+use super::trouble::{Doing, Trouble};
+use super::{End, GroupLoop, Signals};
+use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};
+
+impl GroupLoop {
+    /// Commits a settlement: again and again while the database is away, until
+    /// it is known to be committed or the leadership is over.
+    pub(super) async fn commit(
+        &self,
+        settlement: &Settlement,
+        trouble: &Trouble,
+        signals: &Signals,
+    ) -> Result<(), End> {
+        let mut interrupts = Interrupts::new(signals);
+        let mut unknown = false;
+        loop {
+            if signals.lost.is_cancelled() {
+                return Err(End::Lost);
+            }
+            let settling = async {
+                let _turn = self.share.write_turn(self.store.at_once().writes).await;
+                if unknown {
+                    self.settle_unless_committed(settlement).await
+                } else {
+                    self.store.settle(settlement).await
+                }
+            };
+            let interrupt = match interrupts.answer(settling).await {
+                Ok(Ok(Settled::Committed)) => break,
+                Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded),
+                Ok(Err(error)) => {
+                    unknown = true;
+                    let delay = trouble.met(&self.settings.name, Doing::Settle, &error);
+                    tokio::select! {
+                        () = tokio::time::sleep(delay) => continue,
+                        interrupt = interrupts.next() => interrupt,
+                    }
+                }
+                Err(interrupt) => interrupt,
+            };
+            if interrupt == Interrupt::Lost {
+                return Err(End::Lost);
+            }
+            error!(
+                group = %self.settings.name,
+                position = settlement.position.0,
+                "stopping without the last settlement: its events come again"
+            );
+            return Err(End::Stopped);
+        }
+        trouble.over(&self.settings.name, Doing::Settle);
+        if !settlement.emits.is_empty() {
+            self.published.notify_one();
+        }
+        for dead in &settlement.dead_letters {
+            self.log_dead_letter(dead);
+        }
+        Ok(())
+    }
+
+    /// After a failed settlement: whether it was committed all the same, else
+    /// once more.
+    async fn settle_unless_committed(
+        &self,
+        settlement: &Settlement,
+    ) -> Result<Settled, StoreError> {
+        if let Some(known) = self.what_became_of(settlement).await? {
+            return Ok(known);
+        }
+        match self.store.settle(settlement).await? {
+            Settled::Committed => Ok(Settled::Committed),
+            // Perhaps because its earlier try came in between, which was on its
+            // way all the time.
+            Settled::NotLeader => {
+                Ok(self.what_became_of(settlement).await?.unwrap_or(Settled::NotLeader))
+            }
+        }
+    }
+
+    /// What is known of a settlement, if anything: while the one before it is the
+    /// group's last, it may still be on its way. Nobody else settles under this
+    /// epoch, so the number tells.
+    async fn what_became_of(&self, settlement: &Settlement) -> Result<Option<Settled>, StoreError> {
+        let cursor = self.store.cursor(&settlement.group).await?;
+        Ok(if cursor.epoch != settlement.epoch {
+            Some(Settled::NotLeader)
+        } else if cursor.settled == settlement.number {
+            Some(Settled::Committed)
+        } else if cursor.settled == settlement.number - 1 {
+            None
+        } else {
+            // The database was put back, or its row was changed by hand: what the
+            // leader holds of it is of no use.
+            Some(Settled::NotLeader)
+        })
+    }
+
+    fn log_dead_letter(&self, dead: &NewDeadLetter) {
+        warn!(
+            group = %self.settings.name,
+            position = dead.event.position.0,
+            event_id = dead.event.event.id,
+            attempts = dead.attempts,
+            kind = dead.failure.kind,
+            reason = crate::failure::storable(&dead.failure.text, 200),
+            "dead letter"
+        );
+    }
+}

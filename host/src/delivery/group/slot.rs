@@ -1,0 +1,348 @@
+//! What makes attempts: as many tasks as a group makes attempts at once, each with
+//! an instance of its own, for as long as there is something to run.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio::time::Instant;
+use tracing::{Instrument, debug};
+
+use super::ceilings::{Checked, KnownState, may_exceed};
+use super::trouble::{Doing, Trouble};
+use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Led};
+use crate::delivery::breaker::{Breaker, Verdict};
+use crate::delivery::ordering::{Job, Schedule};
+use crate::delivery::permits::{Ceilings, Permit};
+use crate::delivery::settlement::{Circumstances, Resolution, resolve};
+use crate::delivery::state::{AttemptState, CommittedState, StoredState};
+use crate::delivery::{Call, Outcome, Report, Usage, Worker};
+use crate::failure::{Failure, FailureKind};
+
+/// What the leader and the tasks that make its attempts share.
+pub(super) struct Work {
+    pub(super) group: GroupLoop,
+    pub(super) committed: Arc<dyn CommittedState>,
+    book: Mutex<Book>,
+    /// What the tenant's state comes to. One attempt after the other is held
+    /// against it.
+    pub(super) known_state: AsyncMutex<Option<KnownState>>,
+    pub(super) trouble: Arc<Trouble>,
+    /// No further attempt is begun.
+    halted: watch::Sender<bool>,
+    /// Told of each settlement that is committed.
+    commits: watch::Sender<()>,
+    /// There is something for the leader to look at.
+    pub(super) progress: Notify,
+}
+
+/// What changes with every attempt.
+pub(super) struct Book {
+    pub(super) schedule: Schedule,
+    pub(super) breaker: Breaker,
+    /// Why no further attempt is begun; the first reason stands.
+    pub(super) halt: Option<Halt>,
+    /// Since when something is done that no settlement has taken.
+    pub(super) done_since: Option<Instant>,
+    /// Below so many events that wait the log is read on.
+    pub(super) appetite: usize,
+    /// How the last attempt ended that counts.
+    pub(super) verdict: Option<Verdict>,
+    /// Events that were handled or given up.
+    pub(super) handled: u64,
+    /// What a settlement on its way has taken.
+    pub(super) on_their_way: OnTheirWay,
+    /// Bytes that were written and that no settlement has taken.
+    pub(super) open_bytes: usize,
+    /// Somebody waits for the next settlement.
+    pub(super) is_waited_for: bool,
+}
+
+/// What a settlement on its way adds to what a tenant keeps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OnTheirWay {
+    pub(super) dead_letters: usize,
+    /// Bytes of keys and values, whatever they replace.
+    pub(super) written: usize,
+}
+
+impl Book {
+    /// The bytes of everything written and not committed, whatever it replaces.
+    pub(super) fn open_writes(&self) -> i64 {
+        i64::try_from(self.open_bytes + self.on_their_way.written).unwrap_or(i64::MAX)
+    }
+}
+
+/// What ended the making of attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// The handler could not be run.
+    NotRun(String),
+    /// The handler fails everything.
+    Tripped(String),
+    /// An event would become a dead letter, and its tenant has no room for one more
+    /// than so many.
+    Full(u64),
+}
+
+impl Work {
+    /// Goes on with what a leader has reached.
+    pub(super) fn new(group: GroupLoop, schedule: Schedule, led: &mut Led) -> Self {
+        let committed =
+            StoredState { store: Arc::clone(&group.store), group: group.settings.name.clone() };
+        Self {
+            committed: Arc::new(committed),
+            group,
+            book: Mutex::new(Book {
+                schedule,
+                breaker: std::mem::take(&mut led.breaker),
+                halt: None,
+                done_since: None,
+                appetite: led.appetite,
+                verdict: None,
+                handled: 0,
+                on_their_way: OnTheirWay::default(),
+                open_bytes: 0,
+                is_waited_for: false,
+            }),
+            commits: watch::Sender::new(()),
+            known_state: AsyncMutex::new(led.known_state),
+            trouble: Arc::clone(&led.trouble),
+            halted: watch::Sender::new(false),
+            progress: Notify::new(),
+        }
+    }
+
+    /// Leaves what was reached to whoever goes on, once no attempt is made any more
+    /// and everything is settled.
+    pub(super) fn hand_over(self, led: &mut Led) {
+        let book = self.book.into_inner().unwrap_or_else(PoisonError::into_inner);
+        led.breaker = book.breaker;
+        led.appetite = book.appetite;
+        led.known_state = self.known_state.into_inner();
+        led.redeliveries = Some(book.schedule.into_redeliveries());
+    }
+
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        // What is done under the lock does not panic; if it did, the leader's task
+        // would be told by the task that did, and begin anew.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settlements that are committed from now on.
+    pub(super) fn commits(&self) -> watch::Receiver<()> {
+        self.commits.subscribe()
+    }
+
+    /// Waits for a settlement that has not been seen.
+    pub(super) async fn next_commit(&self, commits: &mut watch::Receiver<()>) {
+        self.book().is_waited_for = true;
+        self.progress.notify_one();
+        // The sender lives as long as this.
+        let _ = commits.changed().await;
+    }
+
+    /// A settlement is committed.
+    pub(super) fn committed(&self) {
+        self.commits.send_replace(());
+    }
+
+    /// Lets attempts begin, or no longer.
+    pub(super) fn set_halted(&self, halted: bool) {
+        self.halted.send_if_modified(|was| std::mem::replace(was, halted) != halted);
+    }
+
+    fn is_halted(&self) -> bool {
+        *self.halted.borrow()
+    }
+
+    /// The next event, if one may run now.
+    fn next(&self) -> Option<Job> {
+        // Whoever cannot commit does not go on: it would all be to do again.
+        if self.is_halted() || self.trouble.is_in(Doing::Settle) {
+            return None;
+        }
+        let mut book = self.book();
+        if book.halt.is_some() {
+            return None;
+        }
+        let had_enough = !self.wants_more(&book);
+        let job = book.schedule.next(self.group.settings.concurrency)?;
+        if had_enough && self.wants_more(&book) {
+            self.progress.notify_one();
+        }
+        Some(job)
+    }
+
+    /// Whether the log is to be read on.
+    pub(super) fn wants_more(&self, book: &Book) -> bool {
+        let most = self.group.settings.batch.max_events;
+        book.schedule.wants_more(
+            book.appetite,
+            most.saturating_mul(BATCHES_AT_ONCE),
+            2 * BATCH_BYTES,
+        )
+    }
+
+    /// Makes attempts until nothing is left to run, or the batch is over.
+    pub(super) async fn make_attempts(
+        self: Arc<Self>,
+        mut permit: Permit,
+        mut worker: Box<dyn Worker>,
+    ) -> Option<Box<dyn Worker>> {
+        let mut halted = self.halted.subscribe();
+        let ceilings = self.group.share.ceilings();
+        let began = Instant::now();
+        let batch = self.group.settings.batch;
+        for _ in 0..batch.max_events {
+            if !permit.is_ready() {
+                // What is done is not held up by what waits here.
+                self.progress.notify_one();
+                let is_ready = tokio::select! {
+                    biased;
+                    _ = halted.wait_for(|halted| *halted) => false,
+                    ready = permit.ready(None) => ready,
+                };
+                if !is_ready {
+                    break;
+                }
+            }
+            let Some(job) = self.next() else { break };
+            let report = self.attempt(&job, &mut worker, &mut permit).await;
+            self.conclude(job, report, &ceilings, &mut worker, &mut permit).await;
+            if began.elapsed() >= batch.max_time {
+                break;
+            }
+        }
+        worker.end_batch();
+        // An instance that outlives its batch would outlive its memory.
+        (!permit.holds_memory()).then_some(worker)
+    }
+
+    /// Makes one attempt.
+    pub(super) async fn attempt(
+        &self,
+        job: &Job,
+        worker: &mut Box<dyn Worker>,
+        permit: &mut Permit,
+    ) -> (Report, Arc<AttemptState>) {
+        let settings = &self.group.settings;
+        let state = job.state.attempt(Arc::clone(&self.committed));
+        if job.died {
+            return (crash_report(), state);
+        }
+        let span = tracing::error_span!(
+            "attempt",
+            group = %settings.name,
+            position = job.event.position.0,
+            event_id = job.event.event.id,
+            attempt = job.attempt.0,
+        );
+        let call = Call {
+            group: &settings.name,
+            tenant: &settings.tenant,
+            event: &job.event,
+            attempt: job.attempt,
+            state: Arc::clone(&state),
+        };
+        (permit.run(worker.attempt(call).instrument(span)).await, state)
+    }
+
+    /// Takes the end of an attempt.
+    pub(super) async fn conclude(
+        &self,
+        job: Job,
+        (mut report, state): (Report, Arc<AttemptState>),
+        ceilings: &Ceilings,
+        worker: &mut Box<dyn Worker>,
+        permit: &mut Permit,
+    ) {
+        // Held until what was found to fit is in the book.
+        let mut known = None;
+        if may_exceed(ceilings, &state, &report) {
+            permit.rest();
+            let known = known.insert(self.known_state.lock().await);
+            let succeeded = report.outcome == Outcome::Success;
+            match self.within_ceilings(known, ceilings, &job, &state, report).await {
+                Checked::Within(checked) => report = checked,
+                Checked::Full(most) => {
+                    *worker = self.group.handler.worker();
+                    let mut book = self.book();
+                    book.schedule.give_back(job);
+                    book.halt.get_or_insert(Halt::Full(most));
+                    return;
+                }
+            }
+            if succeeded && report.outcome != Outcome::Success {
+                // The instance believes that what it wrote is kept.
+                *worker = self.group.handler.worker();
+            }
+        }
+        let succeeded = report.outcome == Outcome::Success;
+        let written = state.written();
+        let circumstances = Circumstances {
+            retry: &self.group.settings.retry,
+            digest: self.group.handler.digest(),
+            now: self.group.clock.now(),
+            random: fastrand::f64(),
+        };
+        let resolution = resolve(&job.event, job.attempt, report, circumstances);
+        let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
+        let mut book = self.book();
+        let verdict = match resolution {
+            Resolution::Handled(mut effects) => {
+                effects.writes = writes;
+                book.open_bytes += written;
+                book.schedule.done(job, None, effects);
+                Verdict::Success
+            }
+            Resolution::GivenUp(kind, effects) => {
+                book.schedule.done(job, Some(kind), effects);
+                Verdict::GaveUp
+            }
+            Resolution::Again(kind, again, delay) => {
+                debug!(
+                    group = %self.group.settings.name,
+                    position = job.event.position.0,
+                    attempt = job.attempt.0,
+                    ?delay,
+                    "failed, waits for its next attempt"
+                );
+                book.schedule.again(job, kind, again);
+                // It is due at a time of which nobody knows yet.
+                self.progress.notify_one();
+                Verdict::Failed
+            }
+            Resolution::NotRun(why) => {
+                book.schedule.give_back(job);
+                book.halt.get_or_insert(Halt::NotRun(why));
+                return;
+            }
+        };
+        // It could be run.
+        self.trouble.over(&self.group.settings.name, Doing::Run);
+        book.verdict = Some(verdict);
+        if verdict != Verdict::Failed {
+            book.handled += 1;
+            book.done_since.get_or_insert_with(Instant::now);
+        }
+        if let Some(why) = book.breaker.record(verdict, &self.group.settings.breaker) {
+            book.halt.get_or_insert(Halt::Tripped(why));
+        }
+        let done = book.schedule.done_so_far();
+        if done == self.group.settings.batch.max_events || book.schedule.done_bytes() >= BATCH_BYTES
+        {
+            self.progress.notify_one();
+        }
+    }
+}
+
+fn crash_report() -> Report {
+    Report {
+        outcome: Outcome::Failure(Failure::new(
+            FailureKind::Crash,
+            "the host process died while it handled this event",
+        )),
+        emits: Vec::new(),
+        usage: Usage::default(),
+    }
+}

@@ -1,0 +1,317 @@
+//! Order by key and no order: what runs beside what, what is parked, and what the
+//! cursor passes. And what is handled while something else settles.
+
+use super::*;
+
+/// A rig whose events have these keys.
+async fn rig(
+    ordering: Ordering,
+    concurrency: usize,
+    keys: &[Option<&str>],
+    script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
+) -> Rig {
+    let mut rig = Rig::new(0, script).await;
+    (rig.ordering, rig.concurrency) = (ordering, concurrency);
+    rig.publish_keys(keys).await;
+    rig
+}
+
+fn takes(seconds: u64) -> Act {
+    Act::Take(Duration::from_secs(seconds), Box::new(Act::Succeed))
+}
+
+/// When an event was first called, by the position.
+fn order(rig: &Rig) -> Vec<i64> {
+    rig.calls().iter().map(|call| call.0).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_run_beside_each_other_and_each_in_order() {
+    let keys = [Some("a"), Some("a"), Some("b"), None, Some("b"), None];
+    let rig = rig(Ordering::Key, 16, &keys, |_, _| takes(1)).await;
+    let _running = rig.start().await;
+    rig.all_over(6).await;
+    // Four at once, then the second of each key.
+    assert_eq!(order(&rig)[..4], [1, 3, 4, 6]);
+    assert_eq!(order(&rig)[4..], [2, 5]);
+    assert!(rig.began.elapsed() < Duration::from_millis(2_200), "{:?}", rig.began.elapsed());
+    assert_eq!((rig.count_in("key:a").await, rig.count_in("key:b").await), (2, 2));
+    assert_eq!((rig.count_in("event:4").await, rig.count_in("event:6").await), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_attempts_are_made_at_once_than_may_be() {
+    let rig = rig(Ordering::None, 4, &[None; 20], |_, _| takes(1)).await;
+    let _running = rig.start().await;
+    rig.all_over(20).await;
+    let elapsed = rig.began.elapsed();
+    assert!(elapsed >= Duration::from_secs(5) && elapsed < Duration::from_millis(5_500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_event_parks_its_key_and_all_others_flow() {
+    let keys = [Some("a"), Some("b"), Some("a"), Some("b"), Some("a")];
+    let rig = rig(Ordering::Key, 4, &keys, |position, attempt| {
+        if position == Position(1) && attempt.0 < 4 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            Act::Succeed
+        }
+    })
+    .await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(5)).await;
+    // The first failed, and its key waits behind it.
+    assert!(rig.began.elapsed() < Duration::from_millis(700), "{:?}", rig.began.elapsed());
+    assert_eq!(rig.parked().await, [(1, 2), (3, 1), (5, 1)]);
+    assert_eq!(rig.seen().await, [2, 4]);
+    // Behind what was emitted.
+    rig.publish_keys(&[Some("a"), Some("b")]).await;
+    rig.all_over(9).await;
+    let of_key_a: Vec<i64> = order(&rig).into_iter().filter(|p| [1, 3, 5, 8].contains(p)).collect();
+    assert_eq!(of_key_a, [1, 1, 1, 1, 3, 5, 8]);
+    assert_eq!(rig.count_in("key:a").await, 4);
+    assert!(rig.dead().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_of_a_parked_key_that_is_given_up_lets_the_next_one_run() {
+    let rig = rig(Ordering::Key, 4, &[Some("a"), Some("a")], |position, _| {
+        if position == Position(1) { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
+    })
+    .await;
+    let _running = rig.start().await;
+    rig.all_over(2).await;
+    assert_eq!(rig.dead().await, [(1, 5, "trap".to_owned())]);
+    assert_eq!(rig.seen().await, [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_order_a_failing_event_is_parked_alone() {
+    let rig = rig(Ordering::None, 2, &[Some("a"); 4], |position, attempt| {
+        if position == Position(1) && attempt.0 < 3 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            Act::Succeed
+        }
+    })
+    .await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(4)).await;
+    assert_eq!(rig.parked().await, [(1, 2)]);
+    rig.all_over(4).await;
+    assert_eq!(rig.calls().iter().filter(|call| call.0 == 1).count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_parked_survives_a_new_leader_with_its_attempts_and_its_time() {
+    let rig = rig(Ordering::Key, 4, &[Some("a"), Some("a"), Some("b")], |position, attempt| {
+        if position == Position(1) && attempt.0 < 3 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            Act::Succeed
+        }
+    })
+    .await;
+    let first = rig.start().await;
+    while rig.parked().await != [(1, 3), (2, 1)] {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(first);
+    let _second = rig.start().await;
+    rig.all_over(3).await;
+    let calls: Vec<_> = rig.calls().into_iter().filter(|call| call.0 != 3).collect();
+    assert_eq!(calls, [(1, 1), (1, 2), (1, 3), (2, 1)]);
+    assert!(rig.began.elapsed() >= Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cursor_passes_an_event_that_takes_long_and_it_is_settled_once() {
+    let keys = [Some("slow"), Some("b"), Some("c"), Some("slow")];
+    let rig = rig(Ordering::Key, 4, &keys, |position, _| {
+        if position == Position(1) { takes(60) } else { Act::Succeed }
+    })
+    .await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(3)).await;
+    assert!(rig.began.elapsed() < Duration::from_secs(1), "{:?}", rig.began.elapsed());
+    assert_eq!(rig.seen().await, [2, 3]);
+    assert_eq!(rig.parked().await[0], (1, 1));
+    rig.all_over(4).await;
+    assert_eq!(rig.calls().iter().filter(|call| call.0 == 1).count(), 1);
+    assert_eq!(rig.count_in("key:slow").await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_of_an_event_that_was_passed_while_it_ran_brings_it_again() {
+    let rig = rig(Ordering::None, 4, &[None; 3], |position, _| {
+        if position == Position(1) { takes(60) } else { Act::Succeed }
+    })
+    .await;
+    let first = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(3)).await;
+    drop(first);
+    let _second = rig.start().await;
+    rig.all_over(3).await;
+    assert_eq!(rig.calls().iter().filter(|call| **call == (1, 1)).count(), 2);
+    assert_eq!(rig.seen().await, [2, 3, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_are_parked_as_may_be_and_then_the_group_holds_back_and_says_so() {
+    let mut rig = rig(Ordering::None, 4, &[None; 12], |position, attempt| {
+        if position.0 <= 6 && attempt.0 < 4 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
+    })
+    .await;
+    rig.max_parked = 3;
+    let _running = rig.start().await;
+    while rig.parked().await.len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(rig.parked().await.len(), 3);
+    let status = rig.store.another_host().group(&name()).await.unwrap();
+    assert_eq!((status.parked, status.position), (3, Position(3)));
+    let remark = status.remark.unwrap();
+    assert!(remark.contains("3 events wait") && remark.contains("`max_parked`"), "{remark}");
+    rig.all_over(12).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(rig.store.another_host().group(&name()).await.unwrap().remark, None);
+    let mut seen = rig.seen().await;
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=12).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn redeliveries_and_the_log_do_not_starve_each_other() {
+    // Twenty events fail as long as they may, each attempt for ten seconds; the log
+    // brings a hundred more that take one.
+    let mut rig = rig(Ordering::None, 4, &[None; 20], |position, attempt| {
+        if position.0 <= 20 && attempt.0 > 1 {
+            Act::Take(Duration::from_secs(10), Box::new(Act::Fail(FailureKind::Trap)))
+        } else if position.0 <= 20 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            takes(1)
+        }
+    })
+    .await;
+    rig.retry.max_attempts = 50;
+    rig.retry.max = Duration::from_secs(1);
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(20)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let calls = rig.calls().len();
+    rig.publish(100).await;
+    let began = Instant::now();
+    rig.until(|_, cursor, _| cursor >= Position(120)).await;
+    // Half of the room is enough for two a second.
+    assert!(began.elapsed() < Duration::from_secs(75), "{:?}", began.elapsed());
+    let redelivered = rig.calls()[calls..].iter().filter(|call| call.0 <= 20).count();
+    assert!(redelivered >= 6, "{redelivered} redeliveries in {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_with_another_ordering_goes_on_with_what_is_parked() {
+    for ordering in [Ordering::Total, Ordering::None, Ordering::Key] {
+        let mut rig =
+            rig(Ordering::Key, 4, &[Some("a"), Some("a"), Some("b")], |position, attempt| {
+                if position == Position(1) && attempt.0 < 3 {
+                    Act::Fail(FailureKind::Trap)
+                } else {
+                    Act::Succeed
+                }
+            })
+            .await;
+        let mut first = rig.start().await;
+        rig.until(|_, cursor, _| cursor == Position(3)).await;
+        first.stop.cancel();
+        assert_eq!((&mut first.task).await.unwrap(), End::Stopped);
+        (rig.ordering, rig.concurrency) =
+            (ordering, if ordering == Ordering::Total { 1 } else { 4 });
+        // Behind what was emitted.
+        rig.publish(2).await;
+        let _second = rig.start().await;
+        rig.all_over(6).await;
+        let mut seen = rig.seen().await;
+        if ordering == Ordering::Total {
+            assert_eq!(seen[1..], [1, 2, 5, 6], "parked events come first, in their order");
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 3, 5, 6], "{ordering:?}");
+        assert_eq!(rig.calls().iter().filter(|call| call.0 == 1).count(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_a_total_order_is_gone_on_with_in_another() {
+    let mut rig =
+        rig(Ordering::Total, 1, &[Some("a"), Some("a"), Some("b")], |position, attempt| {
+            if position == Position(1) && attempt.0 < 3 {
+                Act::Fail(FailureKind::Trap)
+            } else {
+                Act::Succeed
+            }
+        })
+        .await;
+    let first = rig.start().await;
+    rig.until(|_, _, head| head.is_some_and(|head| head.attempt == Attempt(3))).await;
+    drop(first);
+    (rig.ordering, rig.concurrency) = (Ordering::Key, 4);
+    let _second = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(3)).await;
+    assert_eq!(rig.parked().await, [(1, 3), (2, 1)]);
+    rig.all_over(3).await;
+    assert_eq!(rig.seen().await, [3, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_events_are_handled_while_the_last_ones_settle() {
+    let rig = Rig::new(2_500, |_, _| Act::Succeed).await;
+    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let _running = rig.start().await;
+    rig.asked(Operation::Settle).await;
+    rig.called(2_000).await;
+    assert!(rig.began.elapsed() < MINUTE, "{:?}", rig.began.elapsed());
+    assert_eq!(rig.store.calls(Operation::Settle), 1, "two settlements at once");
+    rig.settled(2_500).await;
+    assert_eq!(rig.seen().await, (1..=2_500).collect::<Vec<_>>());
+    assert_eq!(rig.count().await, 2_500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_settlement_that_failed_nothing_begins_and_nothing_later_is_committed() {
+    let rig =
+        Rig::new(2_500, |_, _| Act::Take(Duration::from_millis(1), Box::new(Act::Succeed))).await;
+    rig.store.fail(Operation::Settle, Fault::Before, 6);
+    rig.store.fail(Operation::Cursor, Fault::Before, 100);
+    let _running = rig.start().await;
+    rig.asked(Operation::Settle).await;
+    let handled = rig.calls().len();
+    tokio::time::sleep(MINUTE).await;
+    // At most what was under way.
+    assert!(rig.calls().len() <= handled + 2, "{} after {handled}", rig.calls().len());
+    assert!(rig.seen().await.is_empty());
+    rig.store.heal();
+    rig.settled(2_500).await;
+    assert_eq!(rig.seen().await, (1..=2_500).collect::<Vec<_>>());
+    assert_eq!(rig.calls().len(), 2_500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_takes_over_once_everything_is_settled_and_parked() {
+    let keys = [Some("a"), Some("a"), Some("b"), Some("c")];
+    let rig = rig(Ordering::Key, 4, &keys, |position, _| match position.0 {
+        1 => Act::Fail(FailureKind::Trap),
+        3 => takes(10),
+        _ => Act::Succeed,
+    })
+    .await;
+    let running = rig.start().await;
+    rig.called(3).await;
+    let next = Shared::new(|_, _| Act::Succeed);
+    running.replace(&next);
+    rig.all_over(4).await;
+    assert_eq!(rig.calls().iter().filter(|call| call.0 == 3).count(), 1, "half of each version");
+    assert_eq!(*next.0.calls.borrow(), [(1, 2), (2, 1)]);
+}

@@ -1,0 +1,959 @@
+//! The window above the cursor and the parked events below it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use jiff::Timestamp;
+
+use super::Ordering;
+use super::lanes::{LaneId, Lanes};
+use crate::delivery::settlement::after;
+use crate::delivery::state::{Accepted, BatchState};
+use crate::event::{Attempt, Event, LogEvent, Position};
+use crate::failure::FailureKind;
+use crate::store::{
+    FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement, StateWrite,
+};
+
+/// So many parked events are held in memory at most because they are due.
+const LOADED: usize = 256;
+
+/// When an event that the log does not give is asked for again.
+const MISSING: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Which attempt of an event comes next, when, and why the one before failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Again {
+    /// The attempt that comes next.
+    pub attempt: Attempt,
+    /// When it may begin.
+    pub due_at: Timestamp,
+    /// Why the one before failed; `None` while there was none.
+    pub failure: Option<FailureRecord>,
+}
+
+/// One event that is to be handled now. To be given back to the schedule in one of
+/// four ways, unless the schedule is given up: [`Schedule::done`],
+/// [`Schedule::again`], [`Schedule::give_back`] or [`Schedule::lose`].
+#[derive(Debug)]
+pub struct Job {
+    /// The event.
+    pub event: LogEvent,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// What its lane wrote so far.
+    pub state: BatchState,
+    /// Why the attempt before this one failed.
+    pub failure: Option<FailureRecord>,
+    /// The process died in this very attempt: it must not be made once more.
+    pub died: bool,
+    lane: Option<LaneId>,
+}
+
+/// What an event came to that is handled or given up.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// What it emitted.
+    pub emits: Vec<Event>,
+    /// What it wrote.
+    pub writes: Vec<Accepted>,
+    /// What is kept of it when it was given up.
+    pub dead_letter: Option<Box<NewDeadLetter>>,
+}
+
+impl Effects {
+    fn is_empty(&self) -> bool {
+        self.emits.is_empty() && self.writes.is_empty() && self.dead_letter.is_none()
+    }
+
+    fn bytes(&self) -> usize {
+        let emitted = self.emits.iter().filter_map(|event| event.data.as_ref()).map(Vec::len);
+        let dead = self.dead_letter.as_ref().and_then(|dead| dead.event.event.data.as_ref());
+        emitted.sum::<usize>() + dead.map_or(0, Vec::len)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SlotState {
+    /// Others of its lane come first.
+    Waiting,
+    /// It may run.
+    Offered,
+    Running,
+    /// It failed and waits for its next attempt.
+    Failed,
+    Done,
+}
+
+/// An event of the window.
+#[derive(Debug)]
+struct Slot {
+    position: Position,
+    state: SlotState,
+    lane: Option<LaneId>,
+    /// Gone while it runs, and once it is done.
+    event: Option<LogEvent>,
+    bytes: usize,
+    again: Option<Box<Again>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// For its time.
+    Due,
+    /// For those before it in its lane.
+    Behind,
+    /// To be read from the log.
+    Loading,
+    /// It may run.
+    Offered,
+    Running,
+}
+
+/// An event that the cursor has passed.
+#[derive(Debug)]
+struct Parked {
+    wait: Wait,
+    lane: Option<LaneId>,
+    key: Option<String>,
+    event: Option<LogEvent>,
+    again: Again,
+}
+
+/// What a settlement takes.
+#[derive(Debug, Default)]
+pub struct Cut {
+    /// The cursor after it.
+    pub position: Position,
+    /// The retry that is pending after it.
+    pub head: Option<Head>,
+    /// Events that are handled or given up.
+    pub done: usize,
+    /// Whether there is more in it than the cursor.
+    pub has_work: bool,
+    redeliveries: Vec<Redelivery>,
+    redelivered: Vec<Position>,
+    finished: Vec<Finished>,
+    failed: Vec<FailureKind>,
+}
+
+/// What an event came to, and where.
+#[derive(Debug)]
+struct Finished {
+    effects: Effects,
+    state: BatchState,
+    lane: Option<LaneId>,
+}
+
+/// The writes of a settlement, to be forgotten once it is committed.
+#[derive(Debug, Default)]
+pub struct Written(Vec<(BatchState, Option<LaneId>, Accepted)>);
+
+/// Which events of a group may run now, and what of it a settlement may take.
+#[derive(Debug)]
+pub struct Schedule {
+    ordering: Ordering,
+    /// Events are parked up to this number.
+    max_parked: usize,
+    window: VecDeque<Slot>,
+    /// The number of the window's first event.
+    first: u64,
+    /// The log was read up to here.
+    scanned_to: Position,
+    /// A settlement has taken everything up to here.
+    cursor: Position,
+    lanes: Lanes,
+    /// Numbers of events in the window that may run. May hold some that no longer
+    /// may.
+    fresh: BinaryHeap<Reverse<u64>>,
+    /// Parked events that may run. May hold some that no longer may.
+    due_now: BinaryHeap<Reverse<Position>>,
+    /// Everything that waits for its time.
+    due: BTreeSet<(Timestamp, Position)>,
+    parked: BTreeMap<Position, Parked>,
+    /// Parked events that are loaded, or are to be.
+    loaded: usize,
+    /// Parked events of which the store does not know the latest.
+    changed: BTreeSet<Position>,
+    /// Parked events that are over, which the store does not know.
+    over: Vec<Position>,
+    /// What is done and not taken, where it is more than nothing.
+    finished: BTreeMap<Position, Finished>,
+    failed: Vec<FailureKind>,
+    /// The event that the process may have died of, and whether it did.
+    suspect: Option<Position>,
+    /// A head that the log has not come to yet.
+    head_ahead: Option<Head>,
+    /// The head as settlements have it.
+    head_taken: Option<Head>,
+    /// Events of the window that are done, and parked ones that are over.
+    done: usize,
+    /// Events of the window that neither run nor are done.
+    waiting: usize,
+    running_fresh: usize,
+    running_parked: usize,
+    last_was_parked: bool,
+    /// The data of the window's events, in bytes.
+    window_bytes: usize,
+    /// The data of what is done and not taken, in bytes.
+    done_bytes: usize,
+}
+
+impl Schedule {
+    /// The schedule of a group whose cursor, head and redeliveries are committed so.
+    #[must_use]
+    pub fn new(
+        ordering: Ordering,
+        max_parked: usize,
+        cursor: Position,
+        head: Option<Head>,
+        redeliveries: Vec<Redelivery>,
+    ) -> Self {
+        let mut schedule = Self {
+            ordering,
+            max_parked,
+            window: VecDeque::new(),
+            first: 0,
+            scanned_to: cursor,
+            cursor,
+            lanes: Lanes::new(ordering),
+            fresh: BinaryHeap::new(),
+            due_now: BinaryHeap::new(),
+            due: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            loaded: 0,
+            changed: BTreeSet::new(),
+            over: Vec::new(),
+            finished: BTreeMap::new(),
+            failed: Vec::new(),
+            suspect: head.as_ref().filter(|head| head.in_flight).map(|head| head.position),
+            head_taken: head.clone(),
+            head_ahead: head,
+            done: 0,
+            waiting: 0,
+            running_fresh: 0,
+            running_parked: 0,
+            last_was_parked: false,
+            window_bytes: 0,
+            done_bytes: 0,
+        };
+        for redelivery in redeliveries {
+            schedule.take_up(redelivery);
+        }
+        if let Some(head) = schedule.head_ahead.take_if(|head| head.position <= cursor)
+            && let Some(parked) = schedule.parked.get_mut(&head.position)
+        {
+            // A mark: what it says of the attempt is newer than the redelivery.
+            parked.again.attempt = head.attempt;
+        }
+        if schedule
+            .suspect
+            .is_some_and(|position| position <= cursor && !schedule.parked.contains_key(&position))
+        {
+            schedule.suspect = None;
+        }
+        schedule
+    }
+
+    fn take_up(&mut self, redelivery: Redelivery) {
+        let Redelivery { position, attempt, due_at, key, failure } = redelivery;
+        let lane = self.lanes.of(key.as_deref());
+        let again = Again { attempt, due_at, failure };
+        let wait = if lane.is_some() { Wait::Behind } else { Wait::Due };
+        self.parked.insert(position, Parked { wait, lane, key, event: None, again });
+        match lane {
+            None => {
+                self.due.insert((due_at, position));
+            }
+            Some(lane) => {
+                if let Some(lane) = self.lanes.get_mut(lane) {
+                    lane.parked.insert(position);
+                }
+                self.offer(lane);
+            }
+        }
+    }
+
+    /// What the store knows of the parked events, for another schedule of the
+    /// group. Only while nothing runs and everything is settled.
+    #[must_use]
+    pub fn into_redeliveries(self) -> Vec<Redelivery> {
+        self.parked.iter().map(|(position, parked)| parked.redelivery(*position)).collect()
+    }
+
+    /// Takes events that were read from the log: those after all that were read
+    /// before.
+    pub fn admit(&mut self, fetched: Fetched) {
+        for event in fetched.events {
+            self.push(event);
+        }
+        self.scanned_to = self.scanned_to.max(fetched.scanned_to);
+        let scanned_to = self.scanned_to;
+        // A head that the log does not give is no longer subscribed.
+        self.head_ahead.take_if(|head| head.position <= scanned_to);
+        if self.suspect.is_some_and(|position| {
+            position <= scanned_to
+                && self.slot(position).is_none()
+                && !self.parked.contains_key(&position)
+        }) {
+            self.suspect = None;
+        }
+    }
+
+    fn push(&mut self, event: LogEvent) {
+        let position = event.position;
+        let number = self.first + self.window.len() as u64;
+        let lane = self.lanes.of(event.event.partitionkey.as_deref());
+        let head = self.head_ahead.take_if(|head| head.position == position);
+        let again = head.map(|head| {
+            let Head { attempt, due_at, failure, .. } = head;
+            Box::new(Again { attempt, due_at, failure })
+        });
+        let mut state = SlotState::Waiting;
+        // The attempt in which the process died is not waited for.
+        if let Some(again) = &again
+            && self.suspect != Some(position)
+        {
+            state = SlotState::Failed;
+            self.due.insert((again.due_at, position));
+        }
+        let bytes = event.event.data.as_ref().map_or(0, Vec::len);
+        self.window_bytes += bytes;
+        self.waiting += 1;
+        self.window.push_back(Slot { position, state, lane, event: Some(event), bytes, again });
+        match lane {
+            Some(id) => {
+                if let Some(lane) = self.lanes.get_mut(id) {
+                    lane.queue.push_back(number);
+                }
+                self.offer(id);
+            }
+            None if state == SlotState::Waiting => self.offer_slot(number),
+            None => {}
+        }
+    }
+
+    /// Where an event of the window is.
+    fn slot(&self, position: Position) -> Option<usize> {
+        // Most often the first.
+        match self.window.front() {
+            Some(first) if first.position == position => Some(0),
+            _ => self.window.binary_search_by_key(&position, |slot| slot.position).ok(),
+        }
+    }
+
+    fn at(&self, number: u64) -> Option<usize> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        (index < self.window.len()).then_some(index)
+    }
+
+    fn offer_slot(&mut self, number: u64) {
+        let Some(index) = self.at(number) else { return };
+        self.window[index].state = SlotState::Offered;
+        self.fresh.push(Reverse(number));
+    }
+
+    /// Has the next event of a lane run, if one may.
+    fn offer(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get(id) else { return };
+        if lane.busy {
+            return;
+        }
+        if let Some(position) = lane.parked.first().copied() {
+            if let Some(parked) = self.parked.get_mut(&position)
+                && parked.wait == Wait::Behind
+            {
+                parked.wait = Wait::Due;
+                self.due.insert((parked.again.due_at, position));
+            }
+        } else if let Some(number) = lane.queue.front().copied() {
+            if let Some(index) = self.at(number)
+                && self.window[index].state == SlotState::Waiting
+            {
+                self.offer_slot(number);
+            }
+        } else {
+            self.lanes.tidy(id);
+        }
+    }
+
+    /// When the next event is due that waits for its time.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        if self.loaded >= LOADED {
+            return None;
+        }
+        self.due.first().map(|(due_at, _)| *due_at)
+    }
+
+    /// Lets everything run whose time has come. Gives the positions of parked
+    /// events that are to be read from the log first: [`Schedule::loaded`].
+    pub fn wake(&mut self, now: Timestamp) -> Vec<Position> {
+        let mut to_load = Vec::new();
+        while let Some((due_at, position)) = self.due.first().copied()
+            && due_at <= now
+            && self.loaded < LOADED
+        {
+            self.due.pop_first();
+            if let Some(parked) = self.parked.get_mut(&position) {
+                self.loaded += 1;
+                if parked.event.is_some() {
+                    parked.wait = Wait::Offered;
+                    self.due_now.push(Reverse(position));
+                } else {
+                    parked.wait = Wait::Loading;
+                    to_load.push(position);
+                }
+            } else if let Some(index) = self.slot(position) {
+                self.window[index].state = SlotState::Waiting;
+                match self.window[index].lane {
+                    Some(lane) => self.offer(lane),
+                    None => self.offer_slot(self.first + index as u64),
+                }
+            }
+        }
+        to_load
+    }
+
+    /// Takes parked events that were asked for. Gives those that the log does not
+    /// have: they stay parked, because nobody knows what became of them.
+    pub fn loaded(
+        &mut self,
+        asked: &[Position],
+        events: Vec<LogEvent>,
+        now: Timestamp,
+    ) -> Vec<Position> {
+        for event in events {
+            let position = event.position;
+            if let Some(parked) = self.parked.get_mut(&position)
+                && parked.wait == Wait::Loading
+            {
+                parked.event = Some(event);
+                parked.wait = Wait::Offered;
+                self.due_now.push(Reverse(position));
+            }
+        }
+        self.not_loaded(asked, after(now, MISSING))
+    }
+
+    /// Parked events that could not be read from the log wait until then. Gives
+    /// them.
+    pub fn not_loaded(&mut self, asked: &[Position], until: Timestamp) -> Vec<Position> {
+        let mut missing = Vec::new();
+        for position in asked {
+            if let Some(parked) = self.parked.get_mut(position)
+                && parked.wait == Wait::Loading
+            {
+                parked.wait = Wait::Due;
+                self.loaded -= 1;
+                self.due.insert((until, *position));
+                missing.push(*position);
+            }
+        }
+        missing
+    }
+
+    /// The event that runs next, of a group that makes so many attempts at once.
+    pub fn next(&mut self, concurrency: usize) -> Option<Job> {
+        if let Some(position) = self.suspect {
+            // Before anything else is settled, which would erase its mark.
+            return self.next_suspect(position);
+        }
+        // Each kind gets half of the room while there are events of both.
+        let parked_first = if concurrency == 1 {
+            !self.last_was_parked
+        } else {
+            self.running_parked < concurrency / 2
+        };
+        if parked_first {
+            self.next_parked().or_else(|| self.next_fresh())
+        } else {
+            self.next_fresh().or_else(|| self.next_parked())
+        }
+    }
+
+    /// Whether there may be an event to run.
+    #[must_use]
+    pub fn may_run(&self) -> usize {
+        self.fresh.len() + self.due_now.len()
+    }
+
+    fn next_suspect(&mut self, position: Position) -> Option<Job> {
+        let job = if self.parked.get(&position).is_some_and(|p| p.wait == Wait::Offered) {
+            self.run_parked(position)
+        } else {
+            let index = self.slot(position)?;
+            (self.window[index].state == SlotState::Offered).then(|| self.run_slot(index))?
+        };
+        Some(Job { died: true, ..job? })
+    }
+
+    fn next_fresh(&mut self) -> Option<Job> {
+        while let Some(Reverse(number)) = self.fresh.pop() {
+            let Some(index) = self.at(number) else { continue };
+            if self.window[index].state != SlotState::Offered {
+                continue;
+            }
+            let lane = self.window[index].lane.and_then(|lane| self.lanes.get(lane));
+            if lane.is_some_and(|lane| lane.busy || !lane.parked.is_empty()) {
+                self.window[index].state = SlotState::Waiting;
+                continue;
+            }
+            if let Some(job) = self.run_slot(index) {
+                self.last_was_parked = false;
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    fn run_slot(&mut self, index: usize) -> Option<Job> {
+        let slot = &mut self.window[index];
+        let event = slot.event.take()?;
+        slot.state = SlotState::Running;
+        let lane = slot.lane;
+        let (attempt, failure) = match &slot.again {
+            Some(again) => (again.attempt, again.failure.clone()),
+            None => (Attempt::FIRST, None),
+        };
+        self.waiting -= 1;
+        self.running_fresh += 1;
+        let state = self.enter(lane, event.position, true);
+        Some(Job { event, attempt, state, failure, died: false, lane })
+    }
+
+    fn next_parked(&mut self) -> Option<Job> {
+        while let Some(Reverse(position)) = self.due_now.pop() {
+            if self.parked.get(&position).is_none_or(|parked| parked.wait != Wait::Offered) {
+                continue;
+            }
+            if let Some(job) = self.run_parked(position) {
+                self.last_was_parked = true;
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    fn run_parked(&mut self, position: Position) -> Option<Job> {
+        let parked = self.parked.get_mut(&position)?;
+        let event = parked.event.take()?;
+        parked.wait = Wait::Running;
+        let lane = parked.lane;
+        let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
+        self.running_parked += 1;
+        let state = self.enter(lane, position, false);
+        Some(Job { event, attempt, state, failure, died: false, lane })
+    }
+
+    /// An event of a lane begins to run. Gives the lane's state.
+    fn enter(&mut self, id: Option<LaneId>, position: Position, queued: bool) -> BatchState {
+        let Some(lane) = id.and_then(|id| self.lanes.get_mut(id)) else {
+            return self.lanes.state_alone(position);
+        };
+        lane.busy = true;
+        if queued {
+            lane.queue.pop_front();
+        }
+        lane.state.clone()
+    }
+
+    /// An event of a lane runs no longer.
+    fn leave(&mut self, job: &Job) {
+        let position = job.event.position;
+        if self.suspect == Some(position) {
+            self.suspect = None;
+        }
+        if let Some(lane) = job.lane.and_then(|id| self.lanes.get_mut(id)) {
+            lane.busy = false;
+        }
+    }
+
+    /// An event is handled, or given up.
+    pub fn done(&mut self, job: Job, failed: Option<FailureKind>, effects: Effects) {
+        self.leave(&job);
+        self.failed.extend(failed);
+        let position = job.event.position;
+        self.done += 1;
+        if !effects.is_empty() {
+            self.done_bytes += effects.bytes();
+            let finished = Finished { effects, state: job.state.clone(), lane: job.lane };
+            self.finished.insert(position, finished);
+        }
+        if let Some(index) = self.slot(position) {
+            self.running_fresh -= 1;
+            self.window[index].state = SlotState::Done;
+        } else {
+            self.running_parked -= 1;
+            self.loaded = self.loaded.saturating_sub(1);
+            self.parked.remove(&position);
+            self.changed.remove(&position);
+            self.over.push(position);
+            if let Some(lane) = job.lane.and_then(|id| self.lanes.get_mut(id)) {
+                lane.parked.remove(&position);
+            }
+        }
+        if let Some(lane) = job.lane {
+            self.offer(lane);
+        }
+    }
+
+    /// An event failed and waits for its next attempt.
+    pub fn again(&mut self, job: Job, failed: FailureKind, again: Again) {
+        self.failed.push(failed);
+        self.put_back(job, Some(again));
+    }
+
+    /// An event was not run, or not to its end, which counts for nothing.
+    pub fn give_back(&mut self, job: Job) {
+        self.put_back(job, None);
+    }
+
+    fn put_back(&mut self, job: Job, again: Option<Again>) {
+        self.leave(&job);
+        let Job { event, lane, .. } = job;
+        let position = event.position;
+        if let Some(index) = self.slot(position) {
+            self.running_fresh -= 1;
+            self.waiting += 1;
+            let number = self.first + index as u64;
+            let slot = &mut self.window[index];
+            slot.event = Some(event);
+            slot.state = SlotState::Waiting;
+            if let Some(again) = again {
+                slot.state = SlotState::Failed;
+                self.due.insert((again.due_at, position));
+                slot.again = Some(Box::new(again));
+            }
+            match lane {
+                Some(id) => {
+                    if let Some(lane) = self.lanes.get_mut(id) {
+                        lane.queue.push_front(number);
+                    }
+                    self.offer(id);
+                }
+                None if slot.state == SlotState::Waiting => self.offer_slot(number),
+                None => {}
+            }
+            return;
+        }
+        self.running_parked -= 1;
+        let Some(parked) = self.parked.get_mut(&position) else { return };
+        match again {
+            Some(again) => {
+                self.loaded = self.loaded.saturating_sub(1);
+                parked.wait = Wait::Due;
+                self.due.insert((again.due_at, position));
+                parked.again = again;
+                self.changed.insert(position);
+            }
+            None => {
+                parked.event = Some(event);
+                parked.wait = Wait::Offered;
+                self.due_now.push(Reverse(position));
+            }
+        }
+    }
+
+    /// Takes what a settlement may take: at most so many events of the window. With
+    /// `over_gaps`, what runs or waits is parked where something behind it is done.
+    ///
+    /// The schedule goes on as if it were committed; if it cannot be, the schedule
+    /// is worth nothing any more.
+    pub fn cut(&mut self, most: usize, over_gaps: bool, now: Timestamp) -> Cut {
+        let mut over_window = self.done - self.over.len();
+        let mut end = 0;
+        let mut touched = Vec::new();
+        while end < most && end < self.window.len() {
+            let slot = &self.window[end];
+            if slot.state == SlotState::Done {
+                over_window -= 1;
+                end += 1;
+                continue;
+            }
+            let parks =
+                self.is_to_park(slot) || self.ordering.parks() && over_gaps && over_window > 0;
+            if !parks || self.parked.len() >= self.max_parked {
+                break;
+            }
+            touched.extend(slot.lane);
+            self.park(end, now);
+            end += 1;
+        }
+        let mut position = self.cursor;
+        let mut done = 0;
+        for slot in self.window.drain(..end) {
+            position = slot.position;
+            done += usize::from(slot.state == SlotState::Done);
+            self.window_bytes -= slot.bytes;
+        }
+        self.first += end as u64;
+        if self.window.is_empty() {
+            position = position.max(self.scanned_to);
+        }
+        for lane in touched {
+            self.offer(lane);
+        }
+        done += self.over.len();
+        self.done -= done;
+        let kept = self.finished.split_off(&Position(position.0.saturating_add(1)));
+        let finished = std::mem::replace(&mut self.finished, kept).into_values();
+        let finished: Vec<Finished> = finished.collect();
+        self.done_bytes -= finished.iter().map(|f| f.effects.bytes()).sum::<usize>();
+        let changed = std::mem::take(&mut self.changed);
+        let redelivery = |position| Some(self.parked.get(&position)?.redelivery(position));
+        let head = self.head();
+        let cut = Cut {
+            position,
+            done,
+            has_work: done > 0
+                || !changed.is_empty()
+                || !self.failed.is_empty()
+                || head != self.head_taken,
+            redeliveries: changed.into_iter().filter_map(redelivery).collect(),
+            redelivered: std::mem::take(&mut self.over),
+            finished,
+            failed: std::mem::take(&mut self.failed),
+            head,
+        };
+        self.cursor = position;
+        self.head_taken = cut.head.clone();
+        cut
+    }
+
+    /// Whether an event of the window waits for something that lets others pass: its
+    /// next attempt, or a parked event of its lane.
+    fn is_to_park(&self, slot: &Slot) -> bool {
+        self.ordering.parks()
+            && match slot.state {
+                SlotState::Failed => true,
+                SlotState::Waiting | SlotState::Offered => {
+                    let lane = slot.lane.and_then(|id| self.lanes.get(id));
+                    lane.is_some_and(|lane| !lane.parked.is_empty())
+                }
+                SlotState::Running | SlotState::Done => false,
+            }
+    }
+
+    /// Parks an event of the window.
+    fn park(&mut self, index: usize, now: Timestamp) {
+        let slot = &mut self.window[index];
+        let position = slot.position;
+        let event = slot.event.take();
+        let again = slot
+            .again
+            .take()
+            .map_or(Again { attempt: Attempt::FIRST, due_at: now, failure: None }, |again| *again);
+        // What runs has its key no longer at hand, but its lane has.
+        let lane = slot.lane.and_then(|id| self.lanes.get_mut(id));
+        let key = match self.ordering {
+            Ordering::Key => lane.as_ref().map(|lane| lane.key().to_owned()),
+            Ordering::Total | Ordering::None => {
+                event.as_ref().and_then(|event| event.event.partitionkey.clone())
+            }
+        };
+        let mut parked = Parked { wait: Wait::Due, lane: slot.lane, key, event: None, again };
+        match slot.state {
+            SlotState::Running => {
+                parked.wait = Wait::Running;
+                self.running_fresh -= 1;
+                self.running_parked += 1;
+                self.loaded += 1;
+            }
+            // It stands among those that wait for their time.
+            SlotState::Failed => self.waiting -= 1,
+            SlotState::Waiting | SlotState::Offered | SlotState::Done => {
+                self.waiting -= 1;
+                if lane.is_some() {
+                    parked.wait = Wait::Behind;
+                } else {
+                    parked.event = event;
+                    self.due.insert((parked.again.due_at, position));
+                }
+            }
+        }
+        if let Some(lane) = lane {
+            if slot.state != SlotState::Running {
+                lane.queue.pop_front();
+            }
+            lane.parked.insert(position);
+        }
+        slot.state = SlotState::Waiting;
+        self.parked.insert(position, parked);
+        self.changed.insert(position);
+    }
+
+    /// The event at the head that was attempted before, of a group whose events
+    /// wait for it.
+    fn head(&self) -> Option<Head> {
+        if self.ordering.parks() {
+            return self.head_ahead.clone();
+        }
+        let first = self.window.front();
+        let Some((position, again)) =
+            first.and_then(|slot| Some((slot.position, slot.again.as_ref()?)))
+        else {
+            return self.head_ahead.clone();
+        };
+        let Again { attempt, due_at, failure } = (**again).clone();
+        Some(Head { position, attempt, due_at, failure, in_flight: false })
+    }
+
+    /// What a settlement wrote is committed.
+    pub fn committed(&mut self, written: Written) {
+        for (state, lane, accepted) in written.0 {
+            state.forget(&accepted.write.key, accepted.by);
+            if let Some(lane) = lane {
+                self.lanes.tidy(lane);
+            }
+        }
+    }
+
+    /// Events of the window that run as soon as somebody is there to run them.
+    #[must_use]
+    pub fn at_hand(&self) -> usize {
+        match self.ordering {
+            Ordering::Total => self.waiting,
+            Ordering::Key | Ordering::None => self.fresh.len(),
+        }
+    }
+
+    /// Whether the log is to be read on: fewer than so many events wait.
+    #[must_use]
+    pub fn wants_more(&self, appetite: usize, most: usize, most_bytes: usize) -> bool {
+        self.at_hand() < appetite && self.window.len() < most && self.window_bytes < most_bytes
+    }
+
+    /// Up to where the log was read.
+    #[must_use]
+    pub fn scanned_to(&self) -> Position {
+        self.scanned_to
+    }
+
+    /// Events that run.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running_fresh + self.running_parked
+    }
+
+    /// Events that are handled or given up and that no settlement has taken.
+    #[must_use]
+    pub fn done_so_far(&self) -> usize {
+        self.done
+    }
+
+    /// The data of what is done and not taken, in bytes.
+    #[must_use]
+    pub fn done_bytes(&self) -> usize {
+        self.done_bytes
+    }
+
+    /// Dead letters that no settlement has taken.
+    #[must_use]
+    pub fn dead_letters(&self) -> usize {
+        self.finished.values().filter(|f| f.effects.dead_letter.is_some()).count()
+    }
+
+    /// Whether a settlement would record more than a cursor, without looking over
+    /// gaps.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        let passes_first = self.window.front().is_some_and(|slot| {
+            slot.state == SlotState::Done
+                || self.parked.len() < self.max_parked && self.is_to_park(slot)
+        });
+        passes_first
+            || !self.over.is_empty()
+            || !self.changed.is_empty()
+            || !self.failed.is_empty()
+            || self.head() != self.head_taken
+    }
+
+    /// Whether the cursor can pass events of others.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.window.is_empty() && self.scanned_to > self.cursor
+    }
+
+    /// Whether the cursor waits because as many events are parked as may be.
+    #[must_use]
+    pub fn is_held_back(&self) -> bool {
+        self.parked.len() >= self.max_parked
+            && self.window.front().is_some_and(|slot| self.is_to_park(slot))
+    }
+
+    /// Parked events.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Events of the window.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.window.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+}
+
+impl Parked {
+    fn redelivery(&self, position: Position) -> Redelivery {
+        Redelivery {
+            position,
+            attempt: self.again.attempt,
+            due_at: self.again.due_at,
+            key: self.key.clone(),
+            failure: self.again.failure.clone(),
+        }
+    }
+}
+
+impl Cut {
+    /// Failed attempts, by kind.
+    #[must_use]
+    pub fn failed(&self) -> &[FailureKind] {
+        &self.failed
+    }
+
+    /// Dead letters.
+    #[must_use]
+    pub fn dead_letters(&self) -> usize {
+        self.finished.iter().filter(|f| f.effects.dead_letter.is_some()).count()
+    }
+
+    /// The bytes of all keys and values that were written, whatever they replace.
+    #[must_use]
+    pub fn written_bytes(&self) -> usize {
+        let writes = self.finished.iter().flat_map(|f| &f.effects.writes);
+        writes.map(|a| a.write.value.as_ref().map_or(0, |v| a.write.key.len() + v.len())).sum()
+    }
+
+    /// Puts everything but the counts into a settlement, and gives the writes to be
+    /// forgotten once it is committed.
+    pub fn fill(self, settlement: &mut Settlement) -> Written {
+        settlement.position = self.position;
+        settlement.head = self.head;
+        settlement.redeliveries = self.redeliveries;
+        settlement.redelivered = self.redelivered;
+        // The last write of a key is the one that counts.
+        let mut last: BTreeMap<(String, String), Option<Vec<u8>>> = BTreeMap::new();
+        let mut written = Written::default();
+        for Finished { effects, state, lane } in self.finished {
+            settlement.emits.extend(effects.emits);
+            settlement.dead_letters.extend(effects.dead_letter.map(|dead| *dead));
+            for accepted in effects.writes {
+                let StateWrite { scope, key, value } = accepted.write.clone();
+                last.insert((scope, key), value);
+                written.0.push((state.clone(), lane, accepted));
+            }
+        }
+        let writes = last.into_iter();
+        settlement.state =
+            writes.map(|((scope, key), value)| StateWrite { scope, key, value }).collect();
+        written
+    }
+}

@@ -1,0 +1,418 @@
+//! The schedule against a model: a plain program that says which orders and
+//! outcomes are allowed, and nothing of how they come about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::delivery::settlement::after;
+use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
+use crate::failure::FailureKind;
+use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
+
+/// An event at a position, of a key.
+pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
+    LogEvent {
+        position: Position(position),
+        deliver_to: None,
+        event: Event {
+            id: format!("e{position}"),
+            source: "/test".into(),
+            event_type: "t".into(),
+            subject: None,
+            time: Timestamp::UNIX_EPOCH,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: key.map(str::to_owned),
+            extensions: BTreeMap::new(),
+            data: None,
+        },
+    }
+}
+
+const MAX_ATTEMPTS: u32 = 3;
+
+/// An event of the log, and what comes of it.
+#[derive(Debug, Clone)]
+struct Fate {
+    key: Option<u8>,
+    /// So many attempts fail.
+    failures: u32,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    let failures = prop_oneof![6 => Just(0_u32), 2 => 1..3_u32, 1 => Just(9_u32)];
+    (proptest::option::weighted(0.8, 0..4_u8), failures)
+        .prop_map(|(key, failures)| Fate { key, failures })
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Reads so many events of the log.
+    Fetch(usize),
+    /// Runs events while there is room.
+    Run,
+    /// The attempt with this number, among those under way, ends.
+    Finish(usize),
+    /// An attempt is given up and counts for nothing.
+    Abandon(usize),
+    /// Settles, perhaps over gaps, at most so many.
+    Settle(bool, usize),
+    /// Time passes, in seconds, and what is due is loaded.
+    Pass(u32),
+    /// What is due cannot be loaded.
+    FailToLoad,
+    /// Another leader goes on with what is committed.
+    Crash,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..6_usize).prop_map(Step::Fetch),
+        4 => Just(Step::Run),
+        5 => (0..8_usize).prop_map(Step::Finish),
+        1 => (0..8_usize).prop_map(Step::Abandon),
+        3 => (any::<bool>(), 1..12_usize).prop_map(|(gaps, most)| Step::Settle(gaps, most)),
+        2 => (0..4_u32).prop_map(Step::Pass),
+        1 => Just(Step::FailToLoad),
+        1 => Just(Step::Crash),
+    ]
+}
+
+/// What is committed.
+#[derive(Debug, Clone, Default)]
+struct Committed {
+    cursor: Position,
+    head: Option<Head>,
+    redeliveries: BTreeMap<Position, Redelivery>,
+    handled: BTreeSet<i64>,
+    dead: BTreeSet<i64>,
+}
+
+struct Driver {
+    ordering: Ordering,
+    concurrency: usize,
+    max_parked: usize,
+    fates: Vec<Fate>,
+    now: Timestamp,
+    committed: Committed,
+    schedule: Schedule,
+    running: Vec<Job>,
+    /// Handled or given up, as far as this leader knows.
+    done: BTreeSet<i64>,
+    /// When each event's next attempt may begin, and which it is, as far as this
+    /// leader knows.
+    next: BTreeMap<i64, (Attempt, Timestamp)>,
+    /// Read from the log by this leader, or redeliveries that were loaded.
+    at_hand: BTreeSet<i64>,
+}
+
+impl Driver {
+    fn new(ordering: Ordering, concurrency: usize, max_parked: usize, fates: Vec<Fate>) -> Self {
+        let now = Timestamp::UNIX_EPOCH;
+        Self {
+            ordering,
+            concurrency: if ordering == Ordering::Total { 1 } else { concurrency },
+            max_parked,
+            fates,
+            now,
+            committed: Committed::default(),
+            schedule: Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new()),
+            running: Vec::new(),
+            done: BTreeSet::new(),
+            next: BTreeMap::new(),
+            at_hand: BTreeSet::new(),
+        }
+    }
+
+    fn last(&self) -> i64 {
+        i64::try_from(self.fates.len()).unwrap()
+    }
+
+    fn key(&self, position: i64) -> Option<u8> {
+        self.fates[usize::try_from(position - 1).unwrap()].key
+    }
+
+    fn failures(&self, position: i64) -> u32 {
+        self.fates[usize::try_from(position - 1).unwrap()].failures
+    }
+
+    /// The model: the events before this one that must be done before it may run.
+    fn before(&self, position: i64) -> Vec<i64> {
+        let shares = |other: &i64| match self.ordering {
+            Ordering::Total => true,
+            Ordering::Key => self.key(position).is_some() && self.key(*other) == self.key(position),
+            Ordering::None => false,
+        };
+        (1..position).filter(shares).collect()
+    }
+
+    /// The model: whether an event may run now, as far as its order is concerned.
+    fn may_run(&self, position: i64) -> bool {
+        self.before(position).iter().all(|other| self.done.contains(other))
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Fetch(count) => self.fetch(*count),
+            Step::Run => self.run(),
+            Step::Finish(nth) => self.finish(*nth),
+            Step::Abandon(nth) => {
+                if let Some(job) = self.nth(*nth) {
+                    self.schedule.give_back(job);
+                }
+            }
+            Step::Settle(over_gaps, most) => self.settle(*over_gaps, *most),
+            Step::Pass(seconds) => {
+                self.now = after(self.now, Duration::from_secs((*seconds).into()));
+                self.load();
+            }
+            Step::FailToLoad => {
+                let asked = self.schedule.wake(self.now);
+                let until = after(self.now, Duration::from_secs(1));
+                assert_eq!(self.schedule.not_loaded(&asked, until), asked);
+                for position in asked {
+                    let next = self.next.entry(position.0);
+                    next.and_modify(|next| next.1 = until).or_insert((Attempt::FIRST, until));
+                }
+            }
+            Step::Crash => self.crash(),
+        }
+    }
+
+    fn fetch(&mut self, count: usize) {
+        let after = self.schedule.scanned_to().0;
+        let up_to = (after + i64::try_from(count).unwrap()).min(self.last());
+        let events: Vec<LogEvent> = (after + 1..=up_to)
+            .map(|position| {
+                event(position, self.key(position).map(|key| key.to_string()).as_deref())
+            })
+            .collect();
+        self.at_hand.extend(after + 1..=up_to);
+        self.schedule.admit(Fetched { events, scanned_to: Position(up_to) });
+        self.load();
+    }
+
+    fn load(&mut self) {
+        loop {
+            let asked = self.schedule.wake(self.now);
+            if asked.is_empty() {
+                return;
+            }
+            let events = asked.iter().map(|position| {
+                event(position.0, self.key(position.0).map(|key| key.to_string()).as_deref())
+            });
+            let events: Vec<LogEvent> = events.collect();
+            self.at_hand.extend(asked.iter().map(|position| position.0));
+            let missing = self.schedule.loaded(&asked, events, self.now);
+            assert!(missing.is_empty(), "nobody took {missing:?}");
+        }
+    }
+
+    fn run(&mut self) {
+        while self.running.len() < self.concurrency {
+            let Some(job) = self.schedule.next(self.concurrency) else {
+                self.nothing_could_run();
+                return;
+            };
+            let position = job.event.position.0;
+            assert!(self.may_run(position), "{position} runs before {:?}", self.before(position));
+            assert!(!self.done.contains(&position), "{position} runs again");
+            assert!(
+                self.running.iter().all(|other| other.event.position.0 != position),
+                "{position} runs twice"
+            );
+            let (attempt, due) =
+                self.next.get(&position).copied().unwrap_or((Attempt::FIRST, Timestamp::MIN));
+            assert_eq!(job.attempt, attempt, "of {position}");
+            assert!(due <= self.now, "{position} runs before it is due");
+            self.running.push(job);
+        }
+    }
+
+    /// There is room, and nothing was given to run: the model must know nothing
+    /// either.
+    fn nothing_could_run(&self) {
+        for position in &self.at_hand {
+            let runs = self.running.iter().any(|job| job.event.position.0 == *position);
+            let waits = self.next.get(position).is_some_and(|(_, due)| *due > self.now);
+            // One that was parked behind others is loaded when its turn comes.
+            let is_parked = self.committed.redeliveries.contains_key(&Position(*position));
+            if !runs && !waits && !is_parked && !self.done.contains(position) {
+                assert!(!self.may_run(*position), "{position} could run: {:#?}", self.schedule);
+            }
+        }
+    }
+
+    fn nth(&mut self, nth: usize) -> Option<Job> {
+        (nth < self.running.len()).then(|| self.running.remove(nth))
+    }
+
+    fn finish(&mut self, nth: usize) {
+        let Some(job) = self.nth(nth) else { return };
+        let position = job.event.position.0;
+        if job.attempt.0 > self.failures(position) {
+            self.done.insert(position);
+            let emits = vec![Event { id: position.to_string(), ..job.event.event.clone() }];
+            self.schedule.done(job, None, Effects { emits, ..Effects::default() });
+        } else if job.attempt.0 >= MAX_ATTEMPTS {
+            self.done.insert(position);
+            let dead = NewDeadLetter {
+                event: job.event.clone(),
+                attempts: job.attempt.0,
+                failure: FailureRecord::new(FailureKind::Trap, "no"),
+                digest: String::new(),
+                dead_at: self.now,
+            };
+            let effects = Effects { dead_letter: Some(Box::new(dead)), ..Effects::default() };
+            self.schedule.done(job, Some(FailureKind::Trap), effects);
+        } else {
+            let again = Again {
+                attempt: job.attempt.next(),
+                due_at: after(self.now, Duration::from_secs(job.attempt.0.into())),
+                failure: Some(FailureRecord::new(FailureKind::Trap, "no")),
+            };
+            self.next.insert(position, (again.attempt, again.due_at));
+            self.schedule.again(job, FailureKind::Trap, again);
+        }
+        self.load();
+    }
+
+    fn settle(&mut self, over_gaps: bool, most: usize) {
+        let cut = self.schedule.cut(most, over_gaps, self.now);
+        let mut settlement = Settlement {
+            group: "g".parse().unwrap(),
+            epoch: Epoch(1),
+            number: 1,
+            position: Position::ZERO,
+            head: None,
+            dead_letters: Vec::new(),
+            emits: Vec::new(),
+            state: Vec::new(),
+            failures: None,
+            redeliveries: Vec::new(),
+            redelivered: Vec::new(),
+        };
+        let done = cut.done;
+        let written = cut.fill(&mut settlement);
+        self.check(&settlement, done);
+        self.schedule.committed(written);
+        self.load();
+    }
+
+    /// The model: what a settlement may record.
+    fn check(&mut self, settlement: &Settlement, done: usize) {
+        let committed = &mut self.committed;
+        assert!(settlement.position >= committed.cursor, "the cursor moves back");
+        assert_eq!(done, settlement.emits.len() + settlement.dead_letters.len());
+        let handled: Vec<i64> = settlement.emits.iter().map(|e| e.id.parse().unwrap()).collect();
+        assert!(handled.is_sorted(), "emits out of order: {handled:?}");
+        let dead: Vec<i64> = settlement.dead_letters.iter().map(|d| d.event.position.0).collect();
+        for position in handled.iter().chain(&dead) {
+            assert!(self.done.contains(position), "{position} is not done");
+            assert!(Position(*position) <= settlement.position, "{position} is above the cursor");
+            assert!(
+                !committed.handled.contains(position) && !committed.dead.contains(position),
+                "{position} is settled twice"
+            );
+        }
+        committed.handled.extend(handled);
+        committed.dead.extend(dead);
+        for position in &settlement.redelivered {
+            assert!(committed.redeliveries.remove(position).is_some(), "{position} was not parked");
+        }
+        for again in &settlement.redeliveries {
+            assert!(again.position <= settlement.position, "parked above the cursor");
+            committed.redeliveries.insert(again.position, again.clone());
+        }
+        assert!(committed.redeliveries.len() <= self.max_parked, "too many are parked");
+        if self.ordering == Ordering::Total {
+            assert!(committed.redeliveries.is_empty(), "parked in a group with total order");
+        }
+        committed.cursor = settlement.position;
+        committed.head.clone_from(&settlement.head);
+        for position in 1..=settlement.position.0 {
+            let is_done =
+                committed.handled.contains(&position) || committed.dead.contains(&position);
+            let is_parked = committed.redeliveries.contains_key(&Position(position));
+            assert!(is_done != is_parked, "{position}: done {is_done}, parked {is_parked}");
+        }
+    }
+
+    fn crash(&mut self) {
+        self.running.clear();
+        self.done = self.committed.handled.union(&self.committed.dead).copied().collect();
+        self.at_hand.clear();
+        self.next.clear();
+        for again in self.committed.redeliveries.values() {
+            self.next.insert(again.position.0, (again.attempt, again.due_at));
+        }
+        if let Some(head) = &self.committed.head {
+            self.next.insert(head.position.0, (head.attempt, head.due_at));
+        }
+        self.schedule = Schedule::new(
+            self.ordering,
+            self.max_parked,
+            self.committed.cursor,
+            self.committed.head.clone(),
+            self.committed.redeliveries.values().cloned().collect(),
+        );
+        self.load();
+    }
+
+    /// Without further crashes everything comes to an end.
+    fn drain(&mut self) {
+        for _ in 0..self.fates.len() * 20 + 100 {
+            self.fetch(3);
+            self.run();
+            while !self.running.is_empty() {
+                self.finish(0);
+            }
+            self.settle(true, 5);
+            self.now = after(self.now, Duration::from_secs(1));
+            self.load();
+            if self.committed.cursor.0 == self.last() && self.committed.redeliveries.is_empty() {
+                break;
+            }
+        }
+        let all = self.committed.handled.union(&self.committed.dead);
+        assert_eq!(all.count(), self.fates.len(), "not all came to an end: {:#?}", self.schedule);
+        for dead in &self.committed.dead {
+            assert!(self.failures(*dead) >= MAX_ATTEMPTS, "{dead} was given up too early");
+        }
+        assert_eq!(self.schedule.lanes(), 0, "lanes are left behind");
+    }
+}
+
+fn ordering() -> impl Strategy<Value = Ordering> {
+    prop_oneof![
+        1 => Just(Ordering::Total),
+        3 => Just(Ordering::Key),
+        1 => Just(Ordering::None),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+
+    /// Whatever fails, in whatever order attempts end, are settled and broken off:
+    /// the schedule does what the model allows, and comes to an end.
+    #[test]
+    fn the_schedule_does_what_the_model_allows(
+        ordering in ordering(),
+        concurrency in 1..6_usize,
+        max_parked in 1..8_usize,
+        fates in proptest::collection::vec(fate(), 1..24),
+        steps in proptest::collection::vec(step(), 0..60),
+    ) {
+        let mut driver = Driver::new(ordering, concurrency, max_parked, fates);
+        for step in &steps {
+            driver.take(step);
+        }
+        driver.drain();
+    }
+}
