@@ -476,6 +476,9 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> Limits {
         state_writes: section
             .integer("state_writes", 0..=1_000_000_000)
             .unwrap_or(defaults.state_writes),
+        state_keys: section
+            .integer("state_keys", 0..=1_000_000_000_000)
+            .unwrap_or(defaults.state_keys),
         http_requests: section
             .integer("http_requests", 0..=1_000_000_000)
             .unwrap_or(defaults.http_requests),

@@ -78,6 +78,7 @@ pub(super) const LIMITS: Place = Place {
         "state_value",
         "state_total",
         "state_writes",
+        "state_keys",
         "http_requests",
         "http_bytes",
         "http_timeout",

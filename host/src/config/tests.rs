@@ -140,6 +140,7 @@ emit_total = "3KB"
 state_value = "4KB"
 state_total = "5KB"
 state_writes = 5
+state_keys = 7
 http_requests = 6
 http_bytes = "6KB"
 http_timeout = "1s"
@@ -216,6 +217,7 @@ reuse = "event"
             state_value_bytes: 4000,
             state_total_bytes: 5000,
             state_writes: 5,
+            state_keys: 7,
             http_requests: 6,
             http_bytes: 6000,
             http_timeout: Duration::from_secs(1),
@@ -860,6 +862,7 @@ fn a_limit_is_called_the_same_here_and_in_the_failures_that_it_causes() {
         names::STATE_VALUE,
         names::STATE_TOTAL,
         names::STATE_WRITES,
+        names::STATE_KEYS,
     ] {
         let key = name.strip_prefix("limits.").unwrap();
         assert!(keys::LIMITS.keys.contains(&key), "{name}");

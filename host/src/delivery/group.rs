@@ -26,7 +26,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, warn};
 
-use ceilings::{Checked, KnownState, may_exceed};
+use ceilings::{Checked, KnownKeys, KnownState};
 use signals::{Interrupt, Interrupts};
 use trip::{TripChange, Tripped};
 use trouble::{Doing, Trouble};
@@ -154,6 +154,8 @@ pub struct Led {
     appetite: usize,
     /// What the tenant's state comes to.
     known_state: Option<KnownState>,
+    /// How many keys the group's state has.
+    known_keys: Option<KnownKeys>,
     worker: Box<dyn Worker>,
     trouble: Trouble,
     breaker: Breaker,
@@ -209,6 +211,7 @@ impl GroupLoop {
             last_commit: Instant::now(),
             appetite: self.settings.batch.max_events,
             known_state: None,
+            known_keys: None,
             worker: self.handler.worker(),
             trouble: Trouble::default(),
             breaker: Breaker::default(),
@@ -491,7 +494,7 @@ impl GroupLoop {
                     }
                 }
             };
-            if may_exceed(&ceilings, &state, &report) {
+            if self.may_exceed(led, &ceilings, &state, &report) {
                 permit.rest();
                 let open = &worked.open;
                 let checked = self.within_ceilings(led, &ceilings, open, attempt, &state, report);

@@ -40,6 +40,9 @@ pub struct Limits {
     pub state_total_bytes: usize,
     /// State writes an attempt (`state-limit`).
     pub state_writes: usize,
+    /// Keys in the state of the handler's group, over all its scopes
+    /// (`state-keys-limit`).
+    pub state_keys: u64,
     /// HTTP requests an attempt, those that are denied included
     /// (`http-request-limit`).
     pub http_requests: usize,
@@ -66,6 +69,7 @@ impl Default for Limits {
             state_value_bytes: 1 << 20,
             state_total_bytes: 8 << 20,
             state_writes: 1_000,
+            state_keys: 1_000_000,
             http_requests: 100,
             http_bytes: 16 << 20,
             http_timeout: Duration::from_secs(5),
@@ -99,6 +103,8 @@ pub mod names {
     pub const STATE_TOTAL: &str = "limits.state_total";
     /// [`Limits::state_writes`](super::Limits::state_writes).
     pub const STATE_WRITES: &str = "limits.state_writes";
+    /// [`Limits::state_keys`](super::Limits::state_keys).
+    pub const STATE_KEYS: &str = "limits.state_keys";
     /// [`Limits::http_requests`](super::Limits::http_requests).
     pub const HTTP_REQUESTS: &str = "limits.http_requests";
     /// [`Limits::http_bytes`](super::Limits::http_bytes).

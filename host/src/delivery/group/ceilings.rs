@@ -1,7 +1,8 @@
-//! What a tenant may keep in the database: looked at when it is about to grow.
+//! What a group and its tenant may keep in the database: looked at when it is
+//! about to grow.
 //!
 //! Nothing is ever lost to a ceiling. An attempt that would write more state than
-//! its tenant may keep fails; an event that would become one dead letter too many
+//! its tenant may keep, or leave more keys than its group may have, fails; an event that would become one dead letter too many
 //! stays where it is, and its group is paused with the reason.
 
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::trouble::Doing;
 use super::{GroupLoop, Led, Signals};
 use crate::delivery::permits::Ceilings;
 use crate::delivery::settlement::OpenBatch;
-use crate::delivery::state::AttemptState;
+use crate::delivery::state::{AttemptState, Touched};
 use crate::delivery::{Outcome, Report};
 use crate::event::Attempt;
 use crate::failure::{Failure, FailureKind};
@@ -34,6 +35,20 @@ pub(super) struct KnownState {
     at: Instant,
 }
 
+/// How many keys the state of this group has at most, the open batch included.
+/// Nobody but its leader writes it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KnownKeys {
+    at_most: i64,
+    /// When they were counted, while every change since is known exactly.
+    counted: Option<Instant>,
+}
+
+/// Below the limit by this part of it, each key is looked up rather than taken for
+/// a new one: a group that keeps nearly as many as it may would else have all of
+/// them counted again and again.
+const NEARLY_FULL: i64 = 16;
+
 /// What is to become of a report.
 #[derive(Debug)]
 pub(super) enum Checked {
@@ -44,17 +59,44 @@ pub(super) enum Checked {
     Full(u64),
 }
 
-/// Whether there is anything to look at: most attempts of most tenants are passed
-/// by this alone.
-pub(super) fn may_exceed(ceilings: &Ceilings, state: &AttemptState, report: &Report) -> bool {
-    match report.outcome {
-        Outcome::Success => ceilings.state_bytes.is_some() && state.written() > 0,
-        Outcome::Failure(_) => ceilings.dead_letters.is_some(),
-        Outcome::NotRun(_) => false,
-    }
-}
-
 impl GroupLoop {
+    /// Whether there is anything to look at: most attempts of most tenants are
+    /// passed by this alone.
+    pub(super) fn may_exceed(
+        &self,
+        led: &mut Led,
+        ceilings: &Ceilings,
+        state: &AttemptState,
+        report: &Report,
+    ) -> bool {
+        match report.outcome {
+            Outcome::Success => {
+                let Touched { set, deleted } = state.touched();
+                set + deleted > 0
+                    && ((set > 0 && ceilings.state_bytes.is_some())
+                        || !self.has_room_for_keys(led, set + deleted))
+            }
+            Outcome::Failure(_) => ceilings.dead_letters.is_some(),
+            Outcome::NotRun(_) => false,
+        }
+    }
+
+    /// Takes room for so many keys as if they were all new, where there is plenty.
+    fn has_room_for_keys(&self, led: &mut Led, touched: usize) -> bool {
+        let Some(most) = self.most_keys() else { return true };
+        let Some(known) = led.known_keys else { return false };
+        let at_most = known.at_most.saturating_add_unsigned(touched as u64);
+        if at_most > most - most / NEARLY_FULL {
+            return false;
+        }
+        led.known_keys = Some(KnownKeys { at_most, counted: None });
+        true
+    }
+
+    fn most_keys(&self) -> Option<i64> {
+        self.handler.state_keys().map(|most| i64::try_from(most).unwrap_or(i64::MAX))
+    }
+
     /// Holds what an attempt did against what its tenant may keep.
     pub(super) async fn within_ceilings(
         &self,
@@ -75,6 +117,19 @@ impl GroupLoop {
                 Err(why) => {
                     report.outcome =
                         Outcome::NotRun(format!("the tenant's state could not be measured: {why}"));
+                }
+            }
+        }
+        if let Some(most) = self.most_keys()
+            && report.outcome == Outcome::Success
+        {
+            match self.exceeds_keys(led, most, state).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => report.outcome = Outcome::Failure(failure),
+                Err(why) => {
+                    report.outcome = Outcome::NotRun(format!(
+                        "the keys of the state could not be counted: {why}"
+                    ));
                 }
             }
         }
@@ -139,6 +194,42 @@ impl GroupLoop {
             return Ok(Some(Failure::new(FailureKind::StateLimit, &text)));
         }
         led.known_state = Some(KnownState { bytes: wanted, at: now });
+        Ok(None)
+    }
+
+    /// The failure of an attempt that would leave the group's state with more keys
+    /// than it may have.
+    async fn exceeds_keys(
+        &self,
+        led: &mut Led,
+        most: i64,
+        state: &AttemptState,
+    ) -> Result<Option<Failure>, StoreError> {
+        let new = state.new_keys().await?;
+        let now = Instant::now();
+        let is_enough = |known: &KnownKeys| {
+            // Even where there are too many, as after the limit was lowered.
+            new <= 0
+                || known.at_most.saturating_add(new) <= most
+                || known.counted.is_some_and(|at| now - at < STATE_LOOK)
+        };
+        let known = match led.known_keys.filter(is_enough) {
+            Some(known) => known,
+            None => {
+                let committed = self.store.state_key_count(&self.settings.name).await?;
+                let at_most = committed.saturating_add(state.new_keys_of_the_batch().await?);
+                KnownKeys { at_most, counted: Some(now) }
+            }
+        };
+        let wanted = known.at_most.saturating_add(new);
+        if new > 0 && wanted > most {
+            led.known_keys = Some(known);
+            let text = format!(
+                "the state of the group would have {wanted} keys, limits.state_keys is {most}"
+            );
+            return Ok(Some(Failure::new(FailureKind::StateKeysLimit, &text)));
+        }
+        led.known_keys = Some(KnownKeys { at_most: wanted, ..known });
         Ok(None)
     }
 

@@ -1,6 +1,8 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -42,6 +44,8 @@ impl Clock for PausedClock {
 #[derive(Debug, Clone)]
 enum Act {
     Succeed,
+    /// Sets the keys that say so and deletes the others, and succeeds.
+    Write(Vec<(&'static str, bool)>),
     Fail(FailureKind),
     NotRun,
     /// Never ends by itself.
@@ -56,6 +60,7 @@ type Script = dyn Fn(Position, Attempt) -> Act + Send + Sync;
 /// itself in state and emits one event.
 struct Scripted {
     script: Box<Script>,
+    state_keys: Option<u64>,
     calls: watch::Sender<Vec<(i64, u32)>>,
 }
 
@@ -64,13 +69,25 @@ struct Shared(Arc<Scripted>);
 
 impl Shared {
     fn new(script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Scripted { script: Box::new(script), calls: watch::Sender::default() }))
+        Self::limited(None, script)
+    }
+
+    fn limited(
+        state_keys: Option<u64>,
+        script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
+    ) -> Self {
+        let calls = watch::Sender::default();
+        Self(Arc::new(Scripted { script: Box::new(script), state_keys, calls }))
     }
 }
 
 impl Handler for Shared {
     fn digest(&self) -> &str {
         "sha256:scripted"
+    }
+
+    fn state_keys(&self) -> Option<u64> {
+        self.0.state_keys
     }
 
     fn worker(&self) -> Box<dyn Worker> {
@@ -90,6 +107,16 @@ impl Worker for ScriptedWorker {
             tokio::time::sleep(time).await;
             act = *then;
         }
+        if let Act::Write(writes) = act {
+            for (key, set) in writes {
+                if set {
+                    call.state.set(key.into(), vec![1]);
+                } else {
+                    call.state.delete(key.into());
+                }
+            }
+            return report(Outcome::Success, vec![]);
+        }
         // Whatever comes of it, it emits and writes: what failed must drop both.
         let count = match call.state.get("count").await {
             Ok(bytes) => bytes.map_or(0, |bytes| bytes[0] as usize * 256 + bytes[1] as usize),
@@ -102,7 +129,7 @@ impl Worker for ScriptedWorker {
             Act::Succeed => report(Outcome::Success, emits),
             Act::Fail(kind) => report(Outcome::Failure(Failure::new(kind, "scripted")), emits),
             Act::NotRun => report(Outcome::NotRun("scripted".into()), emits),
-            Act::Hang | Act::Take(..) => std::future::pending().await,
+            Act::Hang | Act::Take(..) | Act::Write(_) => std::future::pending().await,
         }
     }
 

@@ -29,8 +29,8 @@ use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
 use crate::store::{
-    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Settlement,
-    Start, Store, StoreError, Subscription,
+    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Settlement, Start, Store,
+    StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.

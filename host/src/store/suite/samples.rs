@@ -10,8 +10,7 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store,
-    Subscription,
+    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {

@@ -71,6 +71,9 @@ enum Command {
     Count {
         key: String,
     },
+    Forget {
+        key: String,
+    },
     Emit {
         r#type: String,
         count: Option<u32>,
@@ -168,6 +171,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             let count: u64 = state::get(&key)?.unwrap_or(0);
             state::set(&key, &(count + 1))?;
         }
+        Command::Forget { key } => state::delete(&key)?,
         Command::Emit { r#type, count, data } => {
             for _ in 0..count.unwrap_or(1) {
                 emit(Message::new(&r#type).json(&data)?)?;
