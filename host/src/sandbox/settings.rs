@@ -1,6 +1,7 @@
 //! What a handler may use and reach: the settings of one component.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
@@ -139,6 +140,8 @@ pub struct Grants {
     pub state: bool,
     /// What it reads through `wasi:config`.
     pub config: BTreeMap<String, String>,
+    /// How exactly it is told the time.
+    pub clocks: Clocks,
 }
 
 impl Default for Grants {
@@ -149,6 +152,7 @@ impl Default for Grants {
             emit: EmitPolicy::Any,
             state: true,
             config: BTreeMap::new(),
+            clocks: Clocks::default(),
         }
     }
 }
@@ -163,6 +167,34 @@ pub enum EmitPolicy {
     Nothing,
     /// The types that match.
     Types(Subscription),
+}
+
+/// How exactly a handler is told the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clocks {
+    /// To the millisecond: enough for everything but measuring what other
+    /// handlers do.
+    #[default]
+    Coarse,
+    /// As exactly as the host knows it.
+    Fine,
+}
+
+/// A text that names no [`Clocks`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write \"coarse\" or \"fine\"")]
+pub struct InvalidClocks;
+
+impl FromStr for Clocks {
+    type Err = InvalidClocks;
+
+    fn from_str(text: &str) -> Result<Self, InvalidClocks> {
+        match text {
+            "coarse" => Ok(Self::Coarse),
+            "fine" => Ok(Self::Fine),
+            _ => Err(InvalidClocks),
+        }
+    }
 }
 
 impl EmitPolicy {
@@ -186,6 +218,7 @@ impl std::fmt::Debug for Grants {
             .field("emit", &self.emit)
             .field("state", &self.state)
             .field("config", &self.config.keys())
+            .field("clocks", &self.clocks)
             .finish()
     }
 }

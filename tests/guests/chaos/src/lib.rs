@@ -91,6 +91,9 @@ enum Command {
         key: String,
         r#type: String,
     },
+    Clocks {
+        r#type: String,
+    },
     WaysOut {
         r#type: String,
     },
@@ -193,6 +196,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             let (value, all) = wasi_calls::ways_out::config(&key).map_err(Failure::of)?;
             emit(Message::new(r#type).json(&json!({ "value": value, "all": all }))?)?;
         }
+        Command::Clocks { r#type } => emit(Message::new(r#type).json(&reach::clocks())?)?,
         Command::WaysOut { r#type } => {
             let ways: Map<String, Value> = wasi_calls::ways_out::try_all()
                 .into_iter()
