@@ -42,6 +42,11 @@ fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
         (json!({ "do": "flood-state" }), "state-limit", "limits.state_writes"),
         (json!({ "do": "huge-state", "bytes": 5_000_000 }), "state-limit", "limits.state_value"),
         (json!({ "do": "leak-resources", "count": 1_000_000 }), "host-call-limit", "resources"),
+        (
+            json!({ "do": "own-resources", "count": 100_000, "keep": true }),
+            "host-call-limit",
+            "open handles",
+        ),
         (json!({ "do": "exit", "successfully": true }), "exit", "status 0"),
         (json!({ "do": "exit", "successfully": false }), "exit", "status 1"),
         (json!({ "do": "reject", "text": "nul \u{0} and \u{1b}[31m" }), "reject", "nul \u{fffd}"),
@@ -70,8 +75,12 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
     let mut events = Vec::new();
     for (n, (command, ..)) in misdeeds.iter().enumerate() {
         events.push(event("command", format!("bad-{n}"), command.clone()));
-        // The next event finds the handler in order.
-        let good = json!({ "do": "count", "key": "good" });
+        // The next event finds the handler in order, with all that it may have.
+        let good = json!([
+            { "do": "own-resources", "count": 20_000, "keep": false },
+            { "do": "own-resources", "count": 5_000, "keep": true },
+            { "do": "count", "key": "good" },
+        ]);
         events.push(event("command", format!("good-{n}"), good));
         events.push(event("good", n, json!(null)));
     }

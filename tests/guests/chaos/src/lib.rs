@@ -4,6 +4,7 @@
 //! that is carried out in order.
 
 mod bad;
+mod own;
 mod reach;
 
 use std::time::Duration;
@@ -40,6 +41,10 @@ enum Command {
     },
     LeakResources {
         count: u64,
+    },
+    OwnResources {
+        count: u64,
+        keep: bool,
     },
     Exit {
         successfully: bool,
@@ -142,6 +147,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
         Command::FloodState {} => bad::flood_state()?,
         Command::HugeState { bytes } => state::set_bytes("huge", &vec![b'x'; bytes])?,
         Command::LeakResources { count } => wasi_calls::leak_resources(count),
+        Command::OwnResources { count, keep } => own::make(count, keep),
         Command::Exit { successfully } => wasi_calls::exit(successfully),
         Command::AbortIfEnv { name } => {
             if wasi_calls::variable(&name).is_some() {
