@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tests::{Handler, Rig, Settings, event};
 
 /// An HTTP server on this machine, which keeps what it was asked.
-struct Server {
+pub(super) struct Server {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let address = listener.local_addr().expect("a listener has an address");
         let heads = Arc::<Mutex<Vec<String>>>::default();
@@ -31,7 +31,7 @@ impl Server {
         Self { address, heads }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
