@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, guest_of_text, wait_until};
 
 use super::grants::Server;
 
@@ -22,10 +22,35 @@ struct Misdeed {
     kind: &'static str,
     command: Value,
     settings: String,
+    /// The guest, where `chaos` cannot do it.
+    text: Option<&'static str>,
 }
 
+/// Grows a table for ever.
+const GROWING_TABLE: &str = r#"(module
+    (memory (export "memory") 2)
+    (table $table 1 funcref)
+    (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
+    (func (export "event-host:handler/handler@0.1.0#handle") (param i32) (result i32)
+      (loop $again
+        (drop (table.grow $table (ref.null func) (i32.const 1000)))
+        (br $again))
+      unreachable))"#;
+
+/// Answers with a result that is neither good nor bad.
+const RUBBISH: &str = r#"(module
+    (memory (export "memory") 2)
+    (data (i32.const 1024) "\09")
+    (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
+    (func (export "event-host:handler/handler@0.1.0#handle") (param i32) (result i32)
+      (i32.const 1024)))"#;
+
 fn misdeeds(server: &Server) -> Vec<Misdeed> {
-    let plain = |name, kind, command| Misdeed { name, kind, command, settings: String::new() };
+    let plain = |name, kind, command| {
+        let settings = String::new();
+        Misdeed { name, kind, command, settings, text: None }
+    };
+    let of_text = |name, kind, text| Misdeed { text: Some(text), ..plain(name, kind, json!(null)) };
     let with = |name, kind, command, settings: &str| Misdeed {
         settings: settings.to_owned(),
         ..plain(name, kind, command)
@@ -40,6 +65,8 @@ fn misdeeds(server: &Server) -> Vec<Misdeed> {
         with("sleep", "timeout", json!({ "do": "sleep", "ms": 60_000 }), "limits.timeout = \"1s\""),
         with("spin on fuel", "fuel", json!({ "do": "spin" }), "limits.fuel = 100_000_000"),
         plain("memory", "memory-limit", json!({ "do": "allocate" })),
+        of_text("tables", "table-limit", GROWING_TABLE),
+        of_text("a bad answer", "bad-answer", RUBBISH),
         plain("recursion", "stack-limit", json!({ "do": "recurse" })),
         plain(
             "WASI's resources",
@@ -72,8 +99,8 @@ const AT_ONCE: usize = 1_000;
 
 /// How many events the innocent group is measured with beside each misdeed, and
 /// how many alone before each.
-const SAMPLES: usize = 25;
-const SAMPLES_ALONE: usize = 10;
+const SAMPLES: usize = 15;
+const SAMPLES_ALONE: usize = 6;
 
 /// What the group may wait, in the median: so many times what it waits alone, and
 /// this on top. Generous, because a turn is given back after 2 ms and a settlement
@@ -153,10 +180,12 @@ fn settings(misdeeds: &[Misdeed]) -> Settings {
     let mut handlers = vec![Handler::new("innocent", "tally", &["good"]).attempts(1)];
     for (n, misdeed) in misdeeds.iter().enumerate() {
         handlers.extend((0..culprits()).map(|number| {
-            Handler::new(&culprit(n, number), "chaos", &[&format!("bad-{n}")])
-                .attempts(1)
-                .set("breaker.events = 0")
-                .set(&misdeed.settings)
+            let (name, event_type) = (culprit(n, number), format!("bad-{n}"));
+            let handler = match misdeed.text {
+                None => Handler::new(&name, "chaos", &[&event_type]),
+                Some(_) => Handler::of_file(&name, &format!("{event_type}.wasm"), &[&event_type]),
+            };
+            handler.attempts(1).set("breaker.events = 0").set(&misdeed.settings)
         }));
     }
     Settings::of(handlers).top("grace = \"0s\"")
@@ -196,6 +225,11 @@ fn no_limit_that_others_run_into_costs_an_innocent_group_its_latency(store: Stor
     let server = Server::start();
     let misdeeds = misdeeds(&server);
     let rig = Rig::on(store, &settings(&misdeeds));
+    for (n, misdeed) in misdeeds.iter().enumerate() {
+        if let Some(text) = misdeed.text {
+            rig.write(&format!("bad-{n}.wasm"), guest_of_text(text));
+        }
+    }
     rig.publish(&[event("good", 1, json!(null))]);
     let host = rig.spawn_run();
     rig.wait_until_handled("innocent", 1);
