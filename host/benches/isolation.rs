@@ -1,9 +1,11 @@
 //! What it costs to keep handlers apart: a fresh instance for each event beside
-//! one that is kept, the memory of a thousand handlers that have nothing to do,
-//! and how long another version takes to take over.
+//! one that is kept, the memory of a thousand handlers that have nothing to do, of
+//! one component and of a thousand, and how long another version takes to take
+//! over.
 //!
 //! `cargo bench --bench isolation`, on the embedded store. The component is the
-//! Rust no-op guest: `cargo xtask build-guests` first.
+//! Rust no-op guest, and the versions of the Rust guest `versioned` where there are
+//! many: `cargo xtask build-guests` first.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
@@ -20,7 +22,7 @@ use event_host::delivery::state::{BatchState, EmptyState};
 use event_host::delivery::{Call, Handler, Outcome, Worker};
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{EngineSettings, LoadedHandler, Sandbox};
+use event_host::sandbox::{CacheSettings, EngineSettings, LoadedHandler, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
 use event_host::store::{HostIdentity, Start, Store, Subscription};
 use event_host::supervisor::{Change, Group, Supervisor};
@@ -36,14 +38,15 @@ struct Plan {
     swaps: usize,
 }
 
-fn guest() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/guests/noop.wasm");
+fn guest(name: &str) -> PathBuf {
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/guests");
+    let path = guests.join(name).with_extension("wasm");
     assert!(path.exists(), "{} is missing: run `cargo xtask build-guests`", path.display());
     path
 }
 
 async fn load(sandbox: &Sandbox, name: &str, reuse: Reuse) -> Arc<LoadedHandler> {
-    sandbox.load(name, guest(), Limits::default(), Grants::default(), reuse).await.unwrap()
+    sandbox.load(name, guest("noop"), Limits::default(), Grants::default(), reuse).await.unwrap()
 }
 
 fn event() -> Event {
@@ -115,12 +118,36 @@ fn resident() -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
 }
 
-async fn idle_handlers(sandbox: &Sandbox, plan: &Plan) {
+/// One version of the guest that has many: another number in its data, and so
+/// another component.
+fn version(number: usize) -> Source {
+    const MARK: &[u8] = b"versioned-guest:";
+    let mut bytes = std::fs::read(guest("versioned")).unwrap();
+    let mark = bytes.windows(MARK.len()).position(|part| part == MARK).expect("it has a mark");
+    let digits = format!("{number:08}").into_bytes();
+    bytes[mark + MARK.len()..][..digits.len()].copy_from_slice(&digits);
+    Source::Bytes { name: format!("version {number}"), bytes }
+}
+
+/// As a host runs: what is new is compiled in a process of its own, so that no
+/// memory of the compiler's counts here.
+fn compiling_elsewhere(cache: &Path) -> Sandbox {
+    let settings = EngineSettings {
+        compile_program: Some(env!("CARGO_BIN_EXE_host").into()),
+        cache: CacheSettings::Directory(cache.to_owned()),
+        ..EngineSettings::default()
+    };
+    Sandbox::new(settings).unwrap()
+}
+
+async fn idle_handlers(sandbox: &Sandbox, what: &str, components: impl Iterator<Item = Source>) {
     let before = resident();
     let began = Instant::now();
     let mut workers = Vec::new();
-    for n in 0..plan.handlers {
-        let handler = load(sandbox, &format!("handler-{n}"), Reuse::Batch).await;
+    for (n, component) in components.enumerate() {
+        let (limits, grants) = (Limits::default(), Grants::default());
+        let name = format!("handler-{n}");
+        let handler = sandbox.load(&name, component, limits, grants, Reuse::Batch).await.unwrap();
         // Each has handled something, and has nothing to do now.
         let mut worker = handler.worker();
         attempts(&mut worker, 1).await;
@@ -128,7 +155,7 @@ async fn idle_handlers(sandbox: &Sandbox, plan: &Plan) {
     }
     let took = began.elapsed();
     println!(
-        "{} handlers that have nothing to do: {:.1} KiB each; {:.2} ms each to load and to run once",
+        "{} handlers that have nothing to do, {what}: {:.1} KiB each; {:.2} ms each to load and to run once",
         workers.len(),
         (resident() - before) / 1024.0 / workers.len() as f64,
         took.as_secs_f64() * 1e3 / workers.len() as f64
@@ -233,7 +260,12 @@ fn main() {
     Runtime::new().unwrap().block_on(async {
         let sandbox = Sandbox::new(EngineSettings::default()).unwrap();
         fresh_beside_kept(&sandbox, &plan).await;
-        idle_handlers(&sandbox, &plan).await;
+        let same = (0..plan.handlers).map(|_| guest("noop").into());
+        idle_handlers(&sandbox, "of one component", same).await;
+        let cache = tempfile::tempdir().unwrap();
+        let different = (0..plan.handlers).map(version);
+        idle_handlers(&compiling_elsewhere(cache.path()), "of one new component each", different)
+            .await;
         swaps(&sandbox, &plan).await;
     });
 }

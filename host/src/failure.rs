@@ -59,6 +59,8 @@ kinds! {
     /// More state writes, or larger ones, than an attempt may make, or more state
     /// than its tenant may keep.
     StateLimit = "state-limit",
+    /// More keys in the group's state than `limits.state_keys`.
+    StateKeysLimit = "state-keys-limit",
     /// More HTTP requests than an attempt may make.
     HttpRequestLimit = "http-request-limit",
     /// More bytes by HTTP than an attempt may send and receive.

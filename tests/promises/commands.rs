@@ -52,6 +52,21 @@ fn invoke_tells_what_a_handler_did_and_needs_no_database() {
 }
 
 #[test]
+fn invoke_grants_fine_clocks_where_it_is_told_to() {
+    let rig = Rig::new(&tally());
+    let resolution = |more: &[&str]| {
+        let look = event("a", 1, json!({ "do": "clocks", "type": "times" }));
+        let (_, answer) = invoke(&rig, "chaos", &look, more);
+        answer["emits"][0]["data"]["monotonic"]["resolution"].as_u64().expect("a number")
+    };
+    assert_eq!(resolution(&[]), 1_000_000);
+    assert_eq!(resolution(&["--clocks", "coarse"]), 1_000_000);
+    assert!(resolution(&["--clocks", "fine"]) < 1_000_000);
+    let complaint = rig.host(["invoke", "c.wasm", "--event", "-", "--clocks", "exact"]).failed(2);
+    assert!(complaint.contains("write \"coarse\" or \"fine\""), "{complaint}");
+}
+
+#[test]
 fn invoke_of_a_failing_handler_exits_with_1_and_tells_the_failure() {
     let rig = Rig::new(&tally());
     let failure = |commands: Value, more: &[&str]| {

@@ -4,18 +4,19 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tests::{Handler, Rig, Settings, event};
 
 /// An HTTP server on this machine, which keeps what it was asked.
-struct Server {
+pub(super) struct Server {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let address = listener.local_addr().expect("a listener has an address");
         let heads = Arc::<Mutex<Vec<String>>>::default();
@@ -30,7 +31,7 @@ impl Server {
         Self { address, heads }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
@@ -64,6 +65,48 @@ fn serve(stream: TcpStream, heads: &Mutex<Vec<String>>) {
     };
     // The guest may have gone.
     let _ = reader.into_inner().write_all(answer.as_bytes());
+}
+
+// Promise 14.
+#[test]
+fn a_handlers_clocks_are_coarse_unless_it_is_granted_fine_ones() {
+    let chaos = |name: &str| Handler::new(name, "chaos", &["command", name]).attempts(1);
+    let rig =
+        Rig::new(&Settings::of([chaos("coarse"), chaos("fine").set("allow.clocks = \"fine\"")]));
+    let seen_by = |handler: &str| format!("seen-by-{handler}");
+    let look = |handler| event(handler, 1, json!({ "do": "clocks", "type": seen_by(handler) }));
+    let unix_time = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    let began = unix_time().as_millis();
+    rig.publish(&[look("coarse"), look("fine")]);
+    rig.drain();
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    let ended = unix_time().as_millis();
+
+    let whole = |time: &u64| time.is_multiple_of(1_000_000);
+    for (handler, is_fine) in [("coarse", false), ("fine", true)] {
+        let seen = &rig.data_of(&seen_by(handler))[0];
+        for clock in ["monotonic", "wall"] {
+            let resolution = seen[clock]["resolution"].as_u64().expect("a number");
+            let times: Vec<u64> =
+                serde_json::from_value(seen[clock]["times"].clone()).expect("numbers");
+            assert_eq!(times.len(), 10, "{seen}");
+            if is_fine {
+                assert!(resolution < 1_000_000 && !times.iter().all(whole), "{seen}");
+            } else {
+                assert!(resolution == 1_000_000 && times.iter().all(whole), "{seen}");
+            }
+            if clock == "monotonic" {
+                assert!(times.is_sorted(), "{seen}");
+            } else {
+                let milliseconds = u128::from(times[0] / 1_000_000);
+                assert!((began..=ended).contains(&milliseconds), "{began} {ended} {seen}");
+            }
+        }
+        for waited in ["sleep", "wait"] {
+            let waited = seen[waited].as_u64().expect("a number");
+            assert!((20_000_000..10_000_000_000).contains(&waited), "{seen}");
+        }
+    }
 }
 
 fn chaos() -> Handler {

@@ -14,6 +14,7 @@ mod deploy;
 mod faults;
 mod fire;
 mod grants;
+mod innocent;
 mod leadership;
 mod network;
 mod operation;

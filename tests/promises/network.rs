@@ -14,6 +14,8 @@ use tests::{
     wait_for, wait_until,
 };
 
+use super::swap::{BROKEN, deploy};
+
 /// How long after its last proof a host leads, at most, and a little more.
 const STEPS_DOWN_WITHIN: Duration = Duration::from_millis(6_000);
 
@@ -146,6 +148,53 @@ fn a_host_whose_server_is_silent_stops_within_its_grace() {
     // Two seconds of grace, two more for the answer to the settlement and for
     // that to the end of the leadership, and two for the machine.
     assert!(host.wait_within(Duration::from_secs(8)).success(), "{:#?}", host.log());
+}
+
+/// A host whose new version has failed everything, and that waits for the server
+/// to roll its deployment back; the server never hears of it.
+fn rolling_back_in_vain() -> (Far, Running) {
+    let handler = Handler::of_file("versioned", "deployed", &["a"])
+        .set("retry = { initial = \"5ms\", multiplier = 1 }")
+        .set("breaker = { on_trip = \"rollback\" }");
+    let far = Far::new(&Settings::of([handler]));
+    deploy(&far.rig, 1);
+    let host = far.lead(&["versioned"]);
+    far.rig.publish(&[event("a", 1, json!({}))]);
+    far.rig.wait_until_handled("versioned", 1);
+    // What looks for the version to go back to, and nothing else that a host asks.
+    far.proxy.hold_before(b"state = 'previous'");
+    deploy(&far.rig, BROKEN);
+    host.wait_for_message("another version takes over");
+    far.rig.publish(&[event("a", 2, json!({}))]);
+    let _: Connection = far.proxy.wait_until_held(PATIENCE);
+    (far, host)
+}
+
+fn active_version(far: &Far) -> i64 {
+    far.rig.number("SELECT version FROM deployments WHERE state = 'active'")
+}
+
+// Promise 17.
+#[test]
+fn a_server_that_stalls_in_a_roll_back_does_not_hold_up_a_stop() {
+    let (far, mut host) = rolling_back_in_vain();
+    host.sigterm();
+    // The statement would be waited for as long as 15 s.
+    assert!(host.wait_within(Duration::from_secs(8)).success(), "{:#?}", host.log());
+    assert_eq!(active_version(&far), 2, "it is not rolled back");
+    assert_eq!(far.rig.group("versioned")["leader"], Value::Null, "the end is a clean one");
+    assert_eq!(far.rig.dead_letters(), Vec::<Value>::new());
+}
+
+// Promise 11.
+#[test]
+fn a_server_that_stalls_in_a_roll_back_does_not_hold_up_a_step_down() {
+    let (far, mut host) = rolling_back_in_vain();
+    far.proxy.stall();
+    host.wait_for_log_within(STEPS_DOWN_WITHIN, "it steps down", is_lost);
+    assert_eq!(active_version(&far), 2, "it is not rolled back");
+    host.sigterm();
+    assert!(host.wait_within(Duration::from_secs(5)).success(), "{:#?}", host.log());
 }
 
 // Promises 1, 2, 7 and 18.

@@ -11,6 +11,7 @@ tests::on_both_stores! {
     an_event_that_is_larger_than_its_handlers_memory_is_a_dead_letter_and_later_ones_flow,
     a_handler_reaches_no_state_of_another_group,
     nothing_crosses_between_tenants,
+    a_group_keeps_as_many_keys_as_it_may_and_not_one_more,
 }
 
 /// Requests by HTTP, none of which is granted.
@@ -41,6 +42,11 @@ fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
         (json!({ "do": "flood-state" }), "state-limit", "limits.state_writes"),
         (json!({ "do": "huge-state", "bytes": 5_000_000 }), "state-limit", "limits.state_value"),
         (json!({ "do": "leak-resources", "count": 1_000_000 }), "host-call-limit", "resources"),
+        (
+            json!({ "do": "own-resources", "count": 100_000, "keep": true }),
+            "host-call-limit",
+            "open handles",
+        ),
         (json!({ "do": "exit", "successfully": true }), "exit", "status 0"),
         (json!({ "do": "exit", "successfully": false }), "exit", "status 1"),
         (json!({ "do": "reject", "text": "nul \u{0} and \u{1b}[31m" }), "reject", "nul \u{fffd}"),
@@ -69,8 +75,12 @@ fn each_misdeed_costs_one_attempt_of_one_event_and_names_its_limit() {
     let mut events = Vec::new();
     for (n, (command, ..)) in misdeeds.iter().enumerate() {
         events.push(event("command", format!("bad-{n}"), command.clone()));
-        // The next event finds the handler in order.
-        let good = json!({ "do": "count", "key": "good" });
+        // The next event finds the handler in order, with all that it may have.
+        let good = json!([
+            { "do": "own-resources", "count": 20_000, "keep": false },
+            { "do": "own-resources", "count": 5_000, "keep": true },
+            { "do": "count", "key": "good" },
+        ]);
         events.push(event("command", format!("good-{n}"), good));
         events.push(event("good", n, json!(null)));
     }
@@ -284,6 +294,50 @@ fn nothing_crosses_between_tenants(store: Store) {
         2
     );
     assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+}
+
+// Promise 13.
+fn a_group_keeps_as_many_keys_as_it_may_and_not_one_more(store: Store) {
+    let bounded = |name: &str| Handler::new(name, "chaos", &["command"]).attempts(1);
+    let handlers = [bounded("bounded").set("limits.state_keys = 2"), bounded("innocent")];
+    let rig = Rig::on(store, &Settings::of(handlers));
+    let count = |key: &str| json!({ "do": "count", "key": key });
+    let steps = [
+        (json!([count("a"), count("b")]), true),
+        (json!([count("a"), count("b"), count("c")]), false),
+        (count("b"), true),
+        (count("c"), false),
+        (json!([count("c"), { "do": "forget", "key": "a" }]), true),
+        (count("d"), false),
+        (json!({ "do": "forget", "key": "b" }), true),
+        (count("d"), true),
+    ];
+    let events: Vec<Value> =
+        steps.iter().enumerate().map(|(n, step)| event("command", n, step.0.clone())).collect();
+    // What is committed counts, and what the batch under way adds.
+    for events in events.chunks(5) {
+        rig.publish(events);
+        rig.drain();
+    }
+    let letters = rig.dead_letters();
+    let refused: Vec<&str> =
+        letters.iter().filter_map(|letter| letter["event"]["id"].as_str()).collect();
+    assert_eq!(refused, ["1", "3", "5"], "{letters:?}");
+    for letter in &letters {
+        assert_eq!((&letter["group"], &letter["attempts"]), (&json!("bounded"), &json!(1)));
+        assert_eq!(letter["failure"]["kind"], "state-keys-limit");
+        let said = "the state of the group would have 3 keys, limits.state_keys is 2";
+        assert_eq!(letter["failure"]["text"], said);
+    }
+    assert_eq!(rig.group("bounded")["failures"]["state-keys-limit"], 3);
+    let keys = |group: &str| {
+        rig.texts(&format!("SELECT key FROM state WHERE group_name = '{group}' ORDER BY key"))
+    };
+    assert_eq!(
+        (keys("bounded"), keys("innocent")),
+        (vec!["c".into(), "d".into()], vec!["c".into(), "d".into()])
+    );
+    assert_eq!((rig.state("bounded", "d"), rig.state("innocent", "d")), (1, 2));
 }
 
 fn a_thousand_handlers_run_in_one_host(store: Store) {

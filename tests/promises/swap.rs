@@ -194,7 +194,7 @@ fn a_swap_waits_for_the_event_that_is_handled(store: Store) {
 }
 
 /// From this version on the test guest fails everything.
-const BROKEN: u32 = 90_000_000;
+pub(super) const BROKEN: u32 = 90_000_000;
 
 fn a_new_version_that_fails_everything_trips_the_group_and_the_next_one_frees_it(store: Store) {
     let patient = Handler::of_file("versioned", "versioned.wasm", &["a"])
@@ -256,7 +256,7 @@ fn a_new_version_that_fails_everything_is_rolled_back_where_the_settings_say_so(
 }
 
 /// Deploys a version of the guest.
-fn deploy(rig: &Rig, version: u32) {
+pub(super) fn deploy(rig: &Rig, version: u32) {
     rig.write("to-deploy.wasm", version_of_guest(version));
     let _ = rig.host(["deploy", "versioned", "to-deploy.wasm"]).ok();
 }

@@ -10,6 +10,7 @@
 mod database;
 #[cfg(test)]
 mod echo;
+mod guests;
 mod handlers;
 mod namespace;
 mod pooler;
@@ -20,6 +21,7 @@ mod rig;
 use std::time::{Duration, Instant};
 
 pub use database::{Client, Store};
+pub use guests::guest_of_text;
 pub use handlers::{Handler, Settings, guest_file, version_of_guest};
 pub use namespace::Namespace;
 pub use pooler::{Pooler, Pooling};

@@ -12,7 +12,7 @@ use super::{AlreadySaid, UsageError, output};
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::sandbox::Sandbox;
-use crate::sandbox::settings::{Grants, Limits, Reuse};
+use crate::sandbox::settings::{Clocks, Grants, Limits, Reuse};
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {
@@ -27,6 +27,9 @@ pub(super) struct Invoke {
     /// An environment variable that the handler may read, again and again
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
+    /// How exactly it is told the time: coarse, to the millisecond, or fine
+    #[arg(long, value_name = "RESOLUTION", default_value = "coarse")]
+    clocks: Clocks,
     /// How long it may take, such as 5s
     #[arg(long, value_name = "DURATION")]
     timeout: Option<jiff::SignedDuration>,
@@ -79,7 +82,7 @@ impl Invoke {
     }
 
     fn grants(&self) -> Result<Grants, UsageError> {
-        let mut grants = Grants::default();
+        let mut grants = Grants { clocks: self.clocks, ..Grants::default() };
         for text in &self.env {
             let Some((name, value)) = text.split_once('=') else {
                 return Err(UsageError(format!("`{text}` is no variable: write NAME=VALUE")));

@@ -18,7 +18,7 @@ use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
-use crate::sandbox::settings::{EmitPolicy, Grants, HttpPolicy, HttpRule, Limits, Reuse};
+use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpPolicy, HttpRule, Limits, Reuse};
 use crate::store::lock_key::{self, LockKey};
 use crate::store::{InvalidSubscription, Start, Subscription};
 
@@ -486,6 +486,9 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usiz
         state_writes: section
             .integer("state_writes", 0..=1_000_000_000)
             .unwrap_or(defaults.state_writes),
+        state_keys: section
+            .integer("state_keys", 0..=1_000_000_000_000)
+            .unwrap_or(defaults.state_keys),
         http_requests: section
             .integer("http_requests", 0..=1_000_000_000)
             .unwrap_or(defaults.http_requests),
@@ -507,6 +510,7 @@ fn grants(mut section: Section<'_>) -> Grants {
         http: http(&mut section).unwrap_or_default(),
         emit: emit(&mut section),
         state: section.boolean("state").unwrap_or(defaults.state),
+        clocks: clocks(&mut section).unwrap_or(defaults.clocks),
     };
     section.finish();
     grants
@@ -547,6 +551,18 @@ fn emit(section: &mut Section<'_>) -> EmitPolicy {
             // After a problem nothing is run.
             None => EmitPolicy::Nothing,
         },
+    }
+}
+
+/// `None` if it says nothing, or after a problem.
+fn clocks(section: &mut Section<'_>) -> Option<Clocks> {
+    let text = section.text("clocks", "\"fine\"")?;
+    match text.value.parse() {
+        Ok(clocks) => Some(clocks),
+        Err(problem) => {
+            section.problem(text.at, format!("`clocks` is {}: {problem}", text.quoted()));
+            None
+        }
     }
 }
 

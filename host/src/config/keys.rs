@@ -79,6 +79,7 @@ pub(super) const LIMITS: Place = Place {
         "state_value",
         "state_total",
         "state_writes",
+        "state_keys",
         "http_requests",
         "http_bytes",
         "http_timeout",
@@ -86,8 +87,10 @@ pub(super) const LIMITS: Place = Place {
 };
 
 /// What a handler may reach.
-pub(super) const ALLOW: Place =
-    Place { name: "handlers.NAME.allow", keys: &["env", "config", "http", "emit", "state"] };
+pub(super) const ALLOW: Place = Place {
+    name: "handlers.NAME.allow",
+    keys: &["env", "config", "http", "emit", "state", "clocks"],
+};
 
 /// Every table with keys of its own.
 pub(super) const PLACES: [&Place; 8] =

@@ -10,7 +10,7 @@ use crate::delivery::ordering::Ordering;
 use crate::delivery::permits::Ceilings;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
-use crate::sandbox::settings::{EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
+use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
 use crate::store::{Start, Subscription};
 
 /// The documentation is held to what the parser does.
@@ -142,6 +142,7 @@ emit_total = "3KB"
 state_value = "4KB"
 state_total = "5KB"
 state_writes = 5
+state_keys = 7
 http_requests = 6
 http_bytes = "6KB"
 http_timeout = "1s"
@@ -152,6 +153,7 @@ http = ["https://${REGION}.example.com"]
 emit = ["issue.triaged", "audit.*"]
 state = false
 config = { currency = "${REGION}R" }
+clocks = "fine"
 
 [handlers.a]
 component = "a.wasm"
@@ -220,6 +222,7 @@ reuse = "event"
             state_value_bytes: 4000,
             state_total_bytes: 5000,
             state_writes: 5,
+            state_keys: 7,
             http_requests: 6,
             http_bytes: 6000,
             http_timeout: Duration::from_secs(1),
@@ -230,6 +233,7 @@ reuse = "event"
             emit: EmitPolicy::Types(Subscription::new(["issue.triaged", "audit.*"]).unwrap()),
             state: false,
             config: [("currency".to_owned(), "euR".to_owned())].into(),
+            clocks: Clocks::Fine,
         },
         batch: BatchSettings { max_events: 10, max_time: Duration::from_secs(2) },
         breaker: BreakerSettings {
@@ -299,7 +303,7 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         ),
         (
             "[handlers.triage.allow]\nfiles = [\"/etc\"]",
-            "5:1: unknown key `files` in [handlers.triage.allow]; known there: `env`, `config`, `http`, `emit`, `state`",
+            "5:1: unknown key `files` in [handlers.triage.allow]; known there: `env`, `config`, `http`, `emit`, `state`, `clocks`",
         ),
         (
             "[handlers.triage.allow]\nhttp = [\"https://example.com/a\"]",
@@ -410,6 +414,7 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
             "breaker.on_trip = \"stop\"",
             "4:19: `on_trip` is `stop`: write \"pause\" or \"rollback\"",
         ),
+        ("allow.clocks = \"exact\"", "4:16: `clocks` is `exact`: write \"coarse\" or \"fine\""),
         ("batch.max_events = 0", "4:20: `max_events` is `0`: it must be from 1 to 100000"),
         (
             "[handlers.copy]\ncomponent = \"c.wasm\"\nsubscribe = [\"*\"]\ngroup = \"triage\"",
@@ -857,6 +862,7 @@ fn a_limit_is_called_the_same_here_and_in_the_failures_that_it_causes() {
         names::STATE_VALUE,
         names::STATE_TOTAL,
         names::STATE_WRITES,
+        names::STATE_KEYS,
     ] {
         let key = name.strip_prefix("limits.").unwrap();
         assert!(keys::LIMITS.keys.contains(&key), "{name}");

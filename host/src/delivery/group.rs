@@ -31,7 +31,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
-use ceilings::KnownState;
+use ceilings::{KnownKeys, KnownState};
 use flow::Flow;
 use slot::Work;
 use trip::{TripChange, Tripped};
@@ -175,6 +175,8 @@ pub struct Led {
     appetite: usize,
     /// What the tenant's state comes to.
     known_state: Option<KnownState>,
+    /// How many keys the group's state has.
+    known_keys: Option<KnownKeys>,
     /// Workers that make no attempt now.
     idle: Vec<Box<dyn Worker>>,
     trouble: Arc<Trouble>,
@@ -212,6 +214,7 @@ impl GroupLoop {
             last_commit: Instant::now(),
             appetite: self.settings.batch.max_events,
             known_state: None,
+            known_keys: None,
             idle: Vec::new(),
             trouble: Arc::default(),
             breaker: Breaker::default(),

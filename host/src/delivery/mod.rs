@@ -36,6 +36,12 @@ pub trait Handler: Send + Sync + 'static {
         0
     }
 
+    /// How many keys the state of its group may have; none for code that is
+    /// trusted with it.
+    fn state_keys(&self) -> Option<u64> {
+        None
+    }
+
     /// Something that makes attempts, one at a time. Cheap: instances are made
     /// when they are needed.
     fn worker(&self) -> Box<dyn Worker>;

@@ -164,6 +164,15 @@ pub struct Growth {
     pub whole: i64,
 }
 
+/// How many keys an attempt wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touched {
+    /// Those that have a value from it.
+    pub set: usize,
+    /// Those that it deleted, whether they had a value or not.
+    pub deleted: usize,
+}
+
 /// What a key and its value take; nothing where there is none.
 fn bytes_of(key: &str, value: Option<&[u8]>) -> usize {
     value.map_or(0, |value| key.len() + value.len())
@@ -199,6 +208,58 @@ impl AttemptState {
     pub fn written(&self) -> usize {
         let own = self.lock();
         own.iter().map(|(key, value)| bytes_of(key, value.as_deref())).sum()
+    }
+
+    /// How many keys the attempt set, and how many it deleted.
+    #[must_use]
+    pub fn touched(&self) -> Touched {
+        let own = self.lock();
+        let set = own.values().filter(|value| value.is_some()).count();
+        Touched { set, deleted: own.len() - set }
+    }
+
+    /// By how many keys the attempt makes the state grow; negative where it
+    /// shrinks. Reads of the store only what neither the attempt nor the open
+    /// batch wrote before.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn new_keys(&self) -> Result<i64, StoreError> {
+        let own = self.lock().clone();
+        let mut new = 0;
+        for (key, value) in &own {
+            let written = self.batch.lock().writes.get(key).map(|w| w.value.is_some());
+            let before = match written {
+                Some(is_there) => is_there,
+                None => self.is_committed(key).await?,
+            };
+            new += i64::from(value.is_some()) - i64::from(before);
+        }
+        Ok(new)
+    }
+
+    /// By how many keys the successful attempts of the open batch make the state
+    /// grow; negative where they shrink it.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn new_keys_of_the_batch(&self) -> Result<i64, StoreError> {
+        let written: Vec<(String, bool)> = {
+            let open = self.batch.lock();
+            open.writes.iter().map(|(key, w)| (key.clone(), w.value.is_some())).collect()
+        };
+        let mut new = 0;
+        for (key, is_there) in written {
+            new += i64::from(is_there) - i64::from(self.is_committed(&key).await?);
+        }
+        Ok(new)
+    }
+
+    async fn is_committed(&self, key: &str) -> Result<bool, StoreError> {
+        // Unlike `get` it reads no value, and a key is the first of those that
+        // begin like it.
+        let first = self.committed.keys(&self.batch.scope, key, 1).await?;
+        Ok(first.first().is_some_and(|first| first == key))
     }
 
     /// By how many bytes the attempt makes the state grow, and by how many it will
@@ -370,6 +431,33 @@ mod tests {
         second.delete("new".into());
         second.delete("none".into());
         assert_eq!(second.growth().await.unwrap(), Growth { own: -12 + 4 - 10, whole: -2 });
+    }
+
+    #[tokio::test]
+    async fn a_key_is_new_where_the_layers_below_have_none() {
+        // The prefix of a key that is there is none itself.
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["aa", "bb", "cc"]));
+        let batch = BatchState::new("");
+        let first = batch.attempt(Arc::clone(&committed));
+        for key in ["aa", "a", "new"] {
+            first.set(key.into(), vec![]);
+        }
+        first.delete("bb".into());
+        first.delete("none".into());
+        assert_eq!(first.touched(), Touched { set: 3, deleted: 2 });
+        assert_eq!(first.new_keys().await.unwrap(), 2 - 1);
+        batch.accept(&first);
+        let second = batch.attempt(committed);
+        assert_eq!(second.touched(), Touched { set: 0, deleted: 0 });
+        assert_eq!(second.new_keys().await.unwrap(), 0);
+        for key in ["bb", "aa", "none"] {
+            second.set(key.into(), vec![]);
+        }
+        for key in ["new", "cc", "cc"] {
+            second.delete(key.into());
+        }
+        assert_eq!(second.new_keys().await.unwrap(), 2 - 2);
+        assert_eq!(second.new_keys_of_the_batch().await.unwrap(), 1);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! What a handler may use and reach: the settings of one component.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
@@ -40,6 +41,9 @@ pub struct Limits {
     pub state_total_bytes: usize,
     /// State writes an attempt (`state-limit`).
     pub state_writes: usize,
+    /// Keys in the state of the handler's group, over all its scopes
+    /// (`state-keys-limit`).
+    pub state_keys: u64,
     /// HTTP requests an attempt, those that are denied included
     /// (`http-request-limit`).
     pub http_requests: usize,
@@ -66,6 +70,7 @@ impl Default for Limits {
             state_value_bytes: 1 << 20,
             state_total_bytes: 8 << 20,
             state_writes: 1_000,
+            state_keys: 1_000_000,
             http_requests: 100,
             http_bytes: 16 << 20,
             http_timeout: Duration::from_secs(5),
@@ -99,6 +104,8 @@ pub mod names {
     pub const STATE_TOTAL: &str = "limits.state_total";
     /// [`Limits::state_writes`](super::Limits::state_writes).
     pub const STATE_WRITES: &str = "limits.state_writes";
+    /// [`Limits::state_keys`](super::Limits::state_keys).
+    pub const STATE_KEYS: &str = "limits.state_keys";
     /// [`Limits::http_requests`](super::Limits::http_requests).
     pub const HTTP_REQUESTS: &str = "limits.http_requests";
     /// [`Limits::http_bytes`](super::Limits::http_bytes).
@@ -133,6 +140,8 @@ pub struct Grants {
     pub state: bool,
     /// What it reads through `wasi:config`.
     pub config: BTreeMap<String, String>,
+    /// How exactly it is told the time.
+    pub clocks: Clocks,
 }
 
 impl Default for Grants {
@@ -143,6 +152,7 @@ impl Default for Grants {
             emit: EmitPolicy::Any,
             state: true,
             config: BTreeMap::new(),
+            clocks: Clocks::default(),
         }
     }
 }
@@ -157,6 +167,34 @@ pub enum EmitPolicy {
     Nothing,
     /// The types that match.
     Types(Subscription),
+}
+
+/// How exactly a handler is told the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clocks {
+    /// To the millisecond: enough for everything but measuring what other
+    /// handlers do.
+    #[default]
+    Coarse,
+    /// As exactly as the host knows it.
+    Fine,
+}
+
+/// A text that names no [`Clocks`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("write \"coarse\" or \"fine\"")]
+pub struct InvalidClocks;
+
+impl FromStr for Clocks {
+    type Err = InvalidClocks;
+
+    fn from_str(text: &str) -> Result<Self, InvalidClocks> {
+        match text {
+            "coarse" => Ok(Self::Coarse),
+            "fine" => Ok(Self::Fine),
+            _ => Err(InvalidClocks),
+        }
+    }
 }
 
 impl EmitPolicy {
@@ -180,6 +218,7 @@ impl std::fmt::Debug for Grants {
             .field("emit", &self.emit)
             .field("state", &self.state)
             .field("config", &self.config.keys())
+            .field("clocks", &self.clocks)
             .finish()
     }
 }

@@ -84,6 +84,10 @@ impl Handler for LoadedHandler {
         self.profile.limits.memory_bytes
     }
 
+    fn state_keys(&self) -> Option<u64> {
+        Some(self.profile.limits.state_keys)
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
         Box::new(self.new_worker(None))
     }

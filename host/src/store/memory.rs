@@ -71,6 +71,7 @@ pub enum Operation {
     Component,
     TenantDeadLetters,
     TenantStateBytes,
+    StateKeyCount,
 }
 
 impl Operation {
@@ -98,6 +99,7 @@ impl Operation {
                 | Self::Component
                 | Self::TenantDeadLetters
                 | Self::TenantStateBytes
+                | Self::StateKeyCount
         )
     }
 }
@@ -1098,6 +1100,14 @@ impl Store for MemoryStore {
         self.call(Operation::TenantDeadLetters, |log| {
             let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
             Ok(i64::try_from(theirs.count()).unwrap_or(i64::MAX))
+        })
+        .await
+    }
+
+    async fn state_key_count(&self, group: &GroupName) -> Result<i64, StoreError> {
+        self.call(Operation::StateKeyCount, |log| {
+            let keys = log.state.keys().filter(|(of_group, ..)| of_group == group);
+            Ok(i64::try_from(keys.count()).unwrap_or(i64::MAX))
         })
         .await
     }

@@ -815,6 +815,10 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<String>, StoreError>;
 
+    /// How many keys a group's state has, over all its scopes. Reads an entry of
+    /// the index for each: not to be asked for each event.
+    async fn state_key_count(&self, group: &GroupName) -> Result<i64, StoreError>;
+
     /// The log and all groups, in one snapshot.
     async fn status(&self) -> Result<LogStatus, StoreError>;
 

@@ -1,22 +1,29 @@
-//! What a tenant may keep in the database: looked at when it is about to grow.
+//! What a group and its tenant may keep in the database: looked at when it is
+//! about to grow.
 //!
 //! Nothing is ever lost to a ceiling. An attempt that would write more state than
-//! its tenant may keep fails; an event that would become one dead letter too many
-//! stays where it is, and its group is paused with the reason.
+//! its tenant may keep, or leave more keys than its group may have, fails; an event
+//! that would become one dead letter too many stays where it is, and its group is
+//! paused with the reason.
+//!
+//! What other attempts wrote and is not committed counts with all that it may come
+//! to. Nobody is refused because of that: whoever is near a limit waits until it is
+//! committed, and looks again.
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::flow::Flow;
-use super::slot::Work;
+use super::slot::{Uncommitted, Work};
 use super::trouble::Doing;
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
 use crate::delivery::permits::Ceilings;
 use crate::delivery::settlement::gives_up;
-use crate::delivery::state::AttemptState;
+use crate::delivery::state::{AttemptState, Touched};
 use crate::delivery::{Outcome, Report};
 use crate::failure::{Failure, FailureKind};
 use crate::store::StoreError;
@@ -36,6 +43,20 @@ pub(super) struct KnownState {
     at: Instant,
 }
 
+/// How many keys the state of this group has at most, what is not committed
+/// included. Nobody but its leader writes it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KnownKeys {
+    at_most: i64,
+    /// When they were counted, while every change since is known exactly.
+    counted: Option<Instant>,
+}
+
+/// Below the limit by this part of it, each key is looked up rather than taken for
+/// a new one: a group that keeps nearly as many as it may would else have all of
+/// them counted again and again.
+const NEARLY_FULL: i64 = 16;
+
 /// What is to become of a report.
 #[derive(Debug)]
 pub(super) enum Checked {
@@ -46,17 +67,44 @@ pub(super) enum Checked {
     Full(u64),
 }
 
-/// Whether there is anything to look at: most attempts of most tenants are passed
-/// by this alone.
-pub(super) fn may_exceed(ceilings: &Ceilings, state: &AttemptState, report: &Report) -> bool {
-    match report.outcome {
-        Outcome::Success => ceilings.state_bytes.is_some() && state.written() > 0,
-        Outcome::Failure(_) => ceilings.dead_letters.is_some(),
-        Outcome::NotRun(_) => false,
-    }
-}
-
 impl Work {
+    /// Whether there is anything to look at: most attempts of most tenants are
+    /// passed by this alone.
+    pub(super) fn may_exceed(
+        &self,
+        ceilings: &Ceilings,
+        state: &AttemptState,
+        report: &Report,
+    ) -> bool {
+        match report.outcome {
+            Outcome::Success => {
+                let Touched { set, deleted } = state.touched();
+                set + deleted > 0
+                    && (set > 0 && ceilings.state_bytes.is_some()
+                        || !self.has_room_for_keys(set + deleted))
+            }
+            Outcome::Failure(_) => ceilings.dead_letters.is_some(),
+            Outcome::NotRun(_) => false,
+        }
+    }
+
+    /// Takes room for so many keys as if they were all new, where there is plenty.
+    fn has_room_for_keys(&self, touched: usize) -> bool {
+        let Some(most) = self.most_keys() else { return true };
+        let mut book = self.book();
+        let Some(known) = book.known_keys else { return false };
+        let at_most = known.at_most.saturating_add_unsigned(touched as u64);
+        if at_most > most - most / NEARLY_FULL {
+            return false;
+        }
+        book.known_keys = Some(KnownKeys { at_most, counted: None });
+        true
+    }
+
+    fn most_keys(&self) -> Option<i64> {
+        self.group.handler.state_keys().map(|most| i64::try_from(most).unwrap_or(i64::MAX))
+    }
+
     /// Holds what an attempt did against what its tenant may keep. `known` is what
     /// the tenant's state comes to; whoever has it is the only one who looks.
     pub(super) async fn within_ceilings(
@@ -76,6 +124,19 @@ impl Work {
                 Err(why) => {
                     report.outcome =
                         Outcome::NotRun(format!("the tenant's state could not be measured: {why}"));
+                }
+            }
+        }
+        if let Some(most) = self.most_keys()
+            && report.outcome == Outcome::Success
+        {
+            match self.exceeds_keys(most, state).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => report.outcome = Outcome::Failure(failure),
+                Err(why) => {
+                    report.outcome = Outcome::NotRun(format!(
+                        "the keys of the state could not be counted: {why}"
+                    ));
                 }
             }
         }
@@ -132,7 +193,7 @@ impl Work {
             Some(known) => known,
             None => {
                 let bytes = store.tenant_state_bytes(&settings.tenant).await?;
-                let open = self.book().open_writes();
+                let open = self.book().uncommitted().bytes;
                 KnownState { bytes: bytes.saturating_add(open), at: now }
             }
         };
@@ -147,29 +208,91 @@ impl Work {
             let mut commits = self.commits();
             let growth = state.growth().await?;
             let bytes = store.tenant_state_bytes(&settings.tenant).await?;
-            // What other lanes wrote is not committed, and nobody knows what it
-            // comes to; with one lane there is nothing of others.
-            let others = match settings.ordering {
-                Ordering::Total => 0,
-                Ordering::Key | Ordering::None => self.book().open_writes(),
-            };
             let own = bytes.saturating_add(growth.whole);
-            let wanted = own.saturating_add(others);
-            if wanted > most && growth.own > 0 {
-                if others > 0 {
-                    self.next_commit(&mut commits).await;
-                    continue;
-                }
-                *known_state = Some(KnownState { bytes, at: now });
-                let tenant = &settings.tenant;
-                let text = format!(
-                    "the state of tenant `{tenant}` would be {own} bytes, `state` in [tenants.{tenant}] is {most}"
-                );
-                return Ok(Some(Failure::new(FailureKind::StateLimit, &text)));
+            let wanted = own.saturating_add(self.of_other_lanes().bytes);
+            if wanted <= most || growth.own <= 0 {
+                *known_state = Some(KnownState { bytes: wanted, at: now });
+                return Ok(None);
             }
-            *known_state = Some(KnownState { bytes: wanted, at: now });
-            return Ok(None);
+            if self.is_open(&commits) {
+                self.next_commit(&mut commits).await;
+                continue;
+            }
+            *known_state = Some(KnownState { bytes, at: now });
+            let tenant = &settings.tenant;
+            let text = format!(
+                "the state of tenant `{tenant}` would be {own} bytes, `state` in [tenants.{tenant}] is {most}"
+            );
+            return Ok(Some(Failure::new(FailureKind::StateLimit, &text)));
         }
+    }
+
+    /// The failure of an attempt that would leave the group's state with more keys
+    /// than it may have.
+    async fn exceeds_keys(
+        &self,
+        most: i64,
+        state: &AttemptState,
+    ) -> Result<Option<Failure>, StoreError> {
+        let now = Instant::now();
+        let new = state.new_keys().await?;
+        let is_enough = |known: &KnownKeys| {
+            // Even where there are too many, as after the limit was lowered.
+            new <= 0
+                || known.at_most.saturating_add(new) <= most
+                || known.counted.is_some_and(|at| now - at < STATE_LOOK)
+        };
+        let mut known = self.book().known_keys.filter(is_enough);
+        loop {
+            let mut commits = self.commits();
+            let found = match known.take() {
+                Some(known) => known,
+                None => {
+                    let group = &self.group.settings.name;
+                    let committed = self.group.store.state_key_count(group).await?;
+                    let own = state.new_keys_of_the_batch().await?;
+                    let at_most = committed.saturating_add(own);
+                    let at_most = at_most.saturating_add(self.of_other_lanes().keys);
+                    KnownKeys { at_most, counted: (!self.is_open(&commits)).then_some(now) }
+                }
+            };
+            let wanted = found.at_most.saturating_add(new);
+            if new <= 0 || wanted <= most {
+                self.book().known_keys = Some(KnownKeys { at_most: wanted, ..found });
+                return Ok(None);
+            }
+            if found.counted.is_none() {
+                if self.is_open(&commits) {
+                    self.next_commit(&mut commits).await;
+                }
+                continue;
+            }
+            self.book().known_keys = Some(found);
+            let text = format!(
+                "the state of the group would have {wanted} keys, limits.state_keys is {most}"
+            );
+            return Ok(Some(Failure::new(FailureKind::StateKeysLimit, &text)));
+        }
+    }
+
+    /// What other lanes wrote that is not committed, with all that it may come to.
+    /// With one lane there is nothing of others.
+    fn of_other_lanes(&self) -> Uncommitted {
+        match self.group.settings.ordering {
+            Ordering::Total => Uncommitted::default(),
+            Ordering::Key | Ordering::None => self.book().uncommitted(),
+        }
+    }
+
+    /// Whether what was just measured may have been counted twice, or only by what
+    /// it may come to.
+    fn is_open(&self, commits: &watch::Receiver<()>) -> bool {
+        let is_open = {
+            let book = self.book();
+            book.on_their_way.written.keys > 0
+                || self.group.settings.ordering.parks() && book.uncommitted().keys > 0
+        };
+        is_open || commits.has_changed().unwrap_or(false)
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{debug, error};
 
 use super::signals::{Interrupt, Interrupts};
-use super::slot::{Halt, OnTheirWay, Work};
+use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
 use super::{BATCH_BYTES, End, GroupLoop, Led, Signals, appetite};
 use crate::delivery::Worker;
@@ -598,9 +598,10 @@ impl<'a> Flow<'a> {
         let cut = book.schedule.cut(most, over_gaps, self.group().clock.now());
         book.done_since = (book.schedule.done_so_far() > 0).then(Instant::now);
         book.is_waited_for = false;
-        book.on_their_way =
-            OnTheirWay { dead_letters: cut.dead_letters(), written: cut.written_bytes() };
-        book.open_bytes = book.open_bytes.saturating_sub(book.on_their_way.written);
+        let written =
+            cut.writes().map(Uncommitted::of).fold(Uncommitted::default(), Uncommitted::plus);
+        book.on_their_way = OnTheirWay { dead_letters: cut.dead_letters(), written };
+        book.open = book.open.minus(written);
         cut
     }
 

@@ -7,16 +7,17 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, debug};
 
-use super::ceilings::{Checked, KnownState, may_exceed};
+use super::ceilings::{Checked, KnownKeys, KnownState};
 use super::trouble::{Doing, Trouble};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Led};
 use crate::delivery::breaker::{Breaker, Verdict};
 use crate::delivery::ordering::{Job, Schedule};
 use crate::delivery::permits::{Ceilings, Permit};
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
-use crate::delivery::state::{AttemptState, CommittedState, StoredState};
+use crate::delivery::state::{Accepted, AttemptState, CommittedState, StoredState};
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::failure::{Failure, FailureKind};
+use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.
 pub(super) struct Work {
@@ -51,8 +52,10 @@ pub(super) struct Book {
     pub(super) handled: u64,
     /// What a settlement on its way has taken.
     pub(super) on_their_way: OnTheirWay,
-    /// Bytes that were written and that no settlement has taken.
-    pub(super) open_bytes: usize,
+    /// What was written and no settlement has taken.
+    pub(super) open: Uncommitted,
+    /// How many keys the group's state has.
+    pub(super) known_keys: Option<KnownKeys>,
     /// Somebody waits for the next settlement.
     pub(super) is_waited_for: bool,
 }
@@ -61,14 +64,44 @@ pub(super) struct Book {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OnTheirWay {
     pub(super) dead_letters: usize,
-    /// Bytes of keys and values, whatever they replace.
-    pub(super) written: usize,
+    pub(super) written: Uncommitted,
+}
+
+/// Writes that are not committed, whatever they replace.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Uncommitted {
+    /// Keys that were set or deleted.
+    pub(super) keys: i64,
+    /// The bytes of keys and values that were set.
+    pub(super) bytes: i64,
+}
+
+impl Uncommitted {
+    pub(super) fn of(writes: &[Accepted]) -> Self {
+        let bytes = writes.iter().map(|accepted| {
+            let StateWrite { key, value, .. } = &accepted.write;
+            value.as_ref().map_or(0, |value| key.len() + value.len())
+        });
+        let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        Self { keys: signed(writes.len()), bytes: signed(bytes.sum()) }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            keys: self.keys.saturating_add(other.keys),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self { keys: self.keys - other.keys, bytes: self.bytes - other.bytes }
+    }
 }
 
 impl Book {
-    /// The bytes of everything written and not committed, whatever it replaces.
-    pub(super) fn open_writes(&self) -> i64 {
-        i64::try_from(self.open_bytes + self.on_their_way.written).unwrap_or(i64::MAX)
+    /// Everything written that is not committed.
+    pub(super) fn uncommitted(&self) -> Uncommitted {
+        self.open.plus(self.on_their_way.written)
     }
 }
 
@@ -101,7 +134,8 @@ impl Work {
                 verdict: None,
                 handled: 0,
                 on_their_way: OnTheirWay::default(),
-                open_bytes: 0,
+                open: Uncommitted::default(),
+                known_keys: led.known_keys,
                 is_waited_for: false,
             }),
             commits: watch::Sender::new(()),
@@ -118,6 +152,7 @@ impl Work {
         let book = self.book.into_inner().unwrap_or_else(PoisonError::into_inner);
         led.breaker = book.breaker;
         led.appetite = book.appetite;
+        led.known_keys = book.known_keys;
         led.known_state = self.known_state.into_inner();
         led.redeliveries = Some(book.schedule.into_redeliveries());
     }
@@ -258,7 +293,7 @@ impl Work {
     ) {
         // Held until what was found to fit is in the book.
         let mut known = None;
-        if may_exceed(ceilings, &state, &report) {
+        if self.may_exceed(ceilings, &state, &report) {
             permit.rest();
             let known = known.insert(self.known_state.lock().await);
             let succeeded = report.outcome == Outcome::Success;
@@ -278,7 +313,6 @@ impl Work {
             }
         }
         let succeeded = report.outcome == Outcome::Success;
-        let written = state.written();
         let circumstances = Circumstances {
             retry: &self.group.settings.retry,
             digest: self.group.handler.digest(),
@@ -290,8 +324,8 @@ impl Work {
         let mut book = self.book();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {
+                book.open = book.open.plus(Uncommitted::of(&writes));
                 effects.writes = writes;
-                book.open_bytes += written;
                 book.schedule.done(job, None, effects);
                 Verdict::Success
             }

@@ -1,6 +1,7 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod keys;
 mod lanes;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ impl Clock for PausedClock {
 #[derive(Debug, Clone)]
 enum Act {
     Succeed,
+    /// Sets the keys that say so and deletes the others, and succeeds.
+    Write(Vec<(&'static str, bool)>),
     Fail(FailureKind),
     NotRun,
     /// Never ends by itself.
@@ -62,6 +65,10 @@ type Script = dyn Fn(Position, Attempt) -> Act + Send + Sync;
 /// itself in state and emits one event.
 struct Scripted {
     script: Box<Script>,
+    state_keys: Option<u64>,
+    /// Called when a worker that was used, and the instance that it may have
+    /// kept, is dropped.
+    dropped: Option<Box<dyn Fn() + Send + Sync>>,
     calls: watch::Sender<Vec<(i64, u32)>>,
 }
 
@@ -70,7 +77,15 @@ struct Shared(Arc<Scripted>);
 
 impl Shared {
     fn new(script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Scripted { script: Box::new(script), calls: watch::Sender::default() }))
+        Self::limited(None, script)
+    }
+
+    fn limited(
+        state_keys: Option<u64>,
+        script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
+    ) -> Self {
+        let (calls, script) = (watch::Sender::default(), Box::new(script));
+        Self(Arc::new(Scripted { script, state_keys, dropped: None, calls }))
     }
 }
 
@@ -79,22 +94,48 @@ impl Handler for Shared {
         "sha256:scripted"
     }
 
+    fn state_keys(&self) -> Option<u64> {
+        self.0.state_keys
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
-        Box::new(ScriptedWorker(Arc::clone(&self.0)))
+        Box::new(ScriptedWorker { scripted: Arc::clone(&self.0), used: false })
     }
 }
 
-struct ScriptedWorker(Arc<Scripted>);
+struct ScriptedWorker {
+    scripted: Arc<Scripted>,
+    used: bool,
+}
+
+impl Drop for ScriptedWorker {
+    fn drop(&mut self) {
+        if let Some(dropped) = self.scripted.dropped.as_ref().filter(|_| self.used) {
+            dropped();
+        }
+    }
+}
 
 #[async_trait]
 impl Worker for ScriptedWorker {
     async fn attempt(&mut self, call: Call<'_>) -> Report {
         let position = call.event.position;
-        self.0.calls.send_modify(|calls| calls.push((position.0, call.attempt.0)));
-        let mut act = (self.0.script)(position, call.attempt);
+        self.used = true;
+        self.scripted.calls.send_modify(|calls| calls.push((position.0, call.attempt.0)));
+        let mut act = (self.scripted.script)(position, call.attempt);
         while let Act::Take(time, then) = act {
             tokio::time::sleep(time).await;
             act = *then;
+        }
+        if let Act::Write(writes) = act {
+            for (key, set) in writes {
+                if set {
+                    call.state.set(key.into(), vec![1]);
+                } else {
+                    call.state.delete(key.into());
+                }
+            }
+            return report(Outcome::Success, vec![]);
         }
         // Whatever comes of it, it emits and writes: what failed must drop both.
         let count = match call.state.get("count").await {
@@ -108,7 +149,7 @@ impl Worker for ScriptedWorker {
             Act::Succeed => report(Outcome::Success, emits),
             Act::Fail(kind) => report(Outcome::Failure(Failure::new(kind, "scripted")), emits),
             Act::NotRun => report(Outcome::NotRun("scripted".into()), emits),
-            Act::Hang | Act::Take(..) => std::future::pending().await,
+            Act::Hang | Act::Take(..) | Act::Write(_) => std::future::pending().await,
         }
     }
 
@@ -1076,6 +1117,35 @@ async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
             assert_eq!((rig.count().await, dead.len(), rig.seen().await.len()), (0, 5, 0));
             assert!(dead.iter().all(|(_, attempts, kind)| *attempts == 5 && kind == "state-limit"));
         }
+    }
+}
+
+/// What an instance keeps across batches would else be memory that nobody counts.
+#[tokio::test(start_paused = true)]
+async fn an_instance_ends_before_the_memory_of_its_batch_is_given_back() {
+    for (memory_bytes, expected) in [(Some(demand().memory_bytes), &[true; 3][..]), (None, &[])] {
+        let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
+        let ceilings = Ceilings { memory_bytes, ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        let another = rig.permits.share(&Tenant::none(), demand());
+        let memory_is_held = move || {
+            let mut permit = another.permit();
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            std::pin::pin!(permit.ready(None)).poll(&mut context).is_pending()
+        };
+        assert!(!memory_is_held());
+        let dropped = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&dropped);
+        let scripted = Arc::get_mut(&mut rig.handler.0).unwrap();
+        scripted.dropped = Some(Box::new(move || noted.lock().unwrap().push(memory_is_held())));
+        let running = rig.start().await;
+        // Each emits an event, which has a position too.
+        for position in [1, 3, 5] {
+            rig.publish(1).await;
+            rig.settled(position).await;
+        }
+        assert_eq!(*dropped.lock().unwrap(), expected);
+        drop(running);
     }
 }
 

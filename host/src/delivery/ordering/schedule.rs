@@ -925,11 +925,9 @@ impl Cut {
         self.finished.iter().filter(|f| f.effects.dead_letter.is_some()).count()
     }
 
-    /// The bytes of all keys and values that were written, whatever they replace.
-    #[must_use]
-    pub fn written_bytes(&self) -> usize {
-        let writes = self.finished.iter().flat_map(|f| &f.effects.writes);
-        writes.map(|a| a.write.value.as_ref().map_or(0, |v| a.write.key.len() + v.len())).sum()
+    /// What was written, an event at a time.
+    pub fn writes(&self) -> impl Iterator<Item = &[Accepted]> {
+        self.finished.iter().map(|finished| &*finished.effects.writes)
     }
 
     /// Puts everything but the counts into a settlement, and gives the writes to be

@@ -3,8 +3,8 @@
 //! Components of several languages import files and sockets whatever they do,
 //! so leaving an import out would refuse them. Here the calls are there and
 //! find nothing: no directory, no socket, no name, no argument, an input that
-//! has ended, and the granted variables alone. Clocks and random numbers are
-//! open to all.
+//! has ended, and the granted variables alone. Random numbers are open to all,
+//! and clocks that are coarse unless fine ones are granted.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
+use super::clocks::{CoarseMonotonicClock, CoarseWallClock};
 use super::log::{GuestLog, LineOrigin};
 use super::{Profile, Side};
+use crate::sandbox::settings::Clocks;
 
 /// What one write may carry; also bounds what `write-zeroes` makes the host
 /// allocate.
@@ -38,6 +40,9 @@ fn closed(profile: &Profile, log: &Arc<GuestLog>) -> WasiCtx {
         .allow_tcp(false)
         .allow_udp(false)
         .allow_ip_name_lookup(false);
+    if profile.grants.clocks == Clocks::Coarse {
+        builder.wall_clock(CoarseWallClock).monotonic_clock(CoarseMonotonicClock::new());
+    }
     for (name, value) in &profile.grants.env {
         builder.env(name, value);
     }

@@ -96,3 +96,35 @@ async fn events_without_end_leave_a_reused_instance_as_small_as_it_was() {
         assert_eq!((report.outcome, report.usage.memory_bytes), (Outcome::Success, 2 * 65_536));
     }
 }
+
+/// In an engine with room for one instance, what is left is seen by whoever wants
+/// another.
+#[tokio::test]
+async fn an_instance_gives_its_memory_back_with_its_batch_or_with_its_worker() {
+    let pool = PoolSettings { instances: 1, memories: 1, tables: 1, ..PoolSettings::default() };
+    let sandbox = Sandbox::new(EngineSettings { pool, ..settings() }).unwrap();
+    let worker = async |reuse| {
+        let source = bytes(guests::noop());
+        let (limits, grants) = (Limits::default(), Grants::default());
+        sandbox.load("guest", source, limits, grants, reuse).await.unwrap().worker()
+    };
+    let caller = Caller::default();
+    let mut other = worker(Reuse::Event).await;
+    let mut is_room = async || match caller.attempt(&mut other).await.outcome {
+        Outcome::Success => true,
+        Outcome::NotRun(why) => {
+            assert!(why.starts_with("no room for another instance"), "{why}");
+            false
+        }
+        Outcome::Failure(failure) => panic!("{failure:?}"),
+    };
+    for (reuse, lives_on) in [(Reuse::Batch, false), (Reuse::Events(10), true)] {
+        let mut worker = worker(reuse).await;
+        assert_eq!(caller.attempt(&mut worker).await.outcome, Outcome::Success);
+        assert!(!is_room().await, "{reuse:?}");
+        worker.end_batch();
+        assert_eq!(is_room().await, !lives_on, "{reuse:?}");
+        drop(worker);
+        assert!(is_room().await, "{reuse:?}");
+    }
+}

@@ -218,3 +218,13 @@ pub(super) async fn state_keys(
     .fetch_all(connection)
     .await?)
 }
+
+pub(super) async fn state_key_count(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<i64, Broken> {
+    Ok(sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
+        .bind(group.as_str())
+        .fetch_one(connection)
+        .await?)
+}

@@ -221,6 +221,12 @@ impl Store for SqliteStore {
         })
     }
 
+    async fn state_key_count(&self, group: &GroupName) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "count the keys of a state", LONG_DEADLINE, |c| {
+            settle::state_key_count(c, group)
+        })
+    }
+
     async fn status(&self) -> Result<LogStatus, StoreError> {
         on_reader!(self.connections, "read the status", LONG_DEADLINE, |c| {
             status::log_and_groups(c, self.path())

@@ -175,3 +175,14 @@ pub(super) async fn state_keys(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     Ok(statement.bind(limit).fetch_all(connection).await?)
 }
+
+pub(super) async fn state_key_count(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<i64, Broken> {
+    // The index alone is read.
+    Ok(sqlx::query_scalar("SELECT count(*) FROM state WHERE group_name = ?")
+        .bind(group.as_str())
+        .fetch_one(connection)
+        .await?)
+}

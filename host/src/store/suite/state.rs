@@ -48,7 +48,9 @@ pub async fn state_belongs_to_one_group_and_scope(database: &dyn TestDatabase) {
             let keys = store.state_keys(&group(name), scope, "", 10).await.unwrap();
             assert_eq!(keys, ["key"]);
         }
+        assert_eq!(store.state_key_count(&group(name)).await.unwrap(), 3);
     }
+    assert_eq!(store.state_key_count(&group("none")).await.unwrap(), 0);
     assert_eq!(store.state_get(&group("g"), "none", "key").await.unwrap(), None);
     assert_eq!(store.state_get(&group("none"), "", "key").await.unwrap(), None);
     assert!(store.state_keys(&group("none"), "", "", 10).await.unwrap().is_empty());

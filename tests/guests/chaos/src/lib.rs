@@ -4,6 +4,7 @@
 //! that is carried out in order.
 
 mod bad;
+mod own;
 mod reach;
 
 use std::time::Duration;
@@ -41,6 +42,10 @@ enum Command {
     LeakResources {
         count: u64,
     },
+    OwnResources {
+        count: u64,
+        keep: bool,
+    },
     Exit {
         successfully: bool,
     },
@@ -71,6 +76,9 @@ enum Command {
     Count {
         key: String,
     },
+    Forget {
+        key: String,
+    },
     Emit {
         r#type: String,
         count: Option<u32>,
@@ -86,6 +94,9 @@ enum Command {
     Request(reach::Request),
     Config {
         key: String,
+        r#type: String,
+    },
+    Clocks {
         r#type: String,
     },
     WaysOut {
@@ -136,6 +147,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
         Command::FloodState {} => bad::flood_state()?,
         Command::HugeState { bytes } => state::set_bytes("huge", &vec![b'x'; bytes])?,
         Command::LeakResources { count } => wasi_calls::leak_resources(count),
+        Command::OwnResources { count, keep } => own::make(count, keep),
         Command::Exit { successfully } => wasi_calls::exit(successfully),
         Command::AbortIfEnv { name } => {
             if wasi_calls::variable(&name).is_some() {
@@ -168,6 +180,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             let count: u64 = state::get(&key)?.unwrap_or(0);
             state::set(&key, &(count + 1))?;
         }
+        Command::Forget { key } => state::delete(&key)?,
         Command::Emit { r#type, count, data } => {
             for _ in 0..count.unwrap_or(1) {
                 emit(Message::new(&r#type).json(&data)?)?;
@@ -189,6 +202,7 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             let (value, all) = wasi_calls::ways_out::config(&key).map_err(Failure::of)?;
             emit(Message::new(r#type).json(&json!({ "value": value, "all": all }))?)?;
         }
+        Command::Clocks { r#type } => emit(Message::new(r#type).json(&reach::clocks())?)?,
         Command::WaysOut { r#type } => {
             let ways: Map<String, Value> = wasi_calls::ways_out::try_all()
                 .into_iter()

@@ -1,11 +1,13 @@
-//! Reaching out by HTTP, as a handler that follows redirects does.
+//! Reaching out: by HTTP, as a handler that follows redirects does, and for the
+//! time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use event_host_sdk::{Failure, Message, emit};
 use serde::Deserialize;
-use serde_json::json;
-use wasi_calls::http;
+use serde_json::{Value, json};
+use wasi_calls::{clocks, http};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,6 +21,19 @@ pub struct Request {
     r#type: String,
     /// Goes on for ever afterwards.
     spin: Option<bool>,
+}
+
+/// What the clocks give, in nanoseconds.
+pub fn clocks() -> Value {
+    const TIMES: usize = 10;
+    const SLEEP: Duration = Duration::from_millis(20);
+    let seen = |seen: clocks::Seen| json!({ "resolution": seen.resolution, "times": seen.times });
+    json!({
+        "monotonic": seen(clocks::monotonic(TIMES)),
+        "wall": seen(clocks::wall(TIMES)),
+        "sleep": clocks::sleep_measured(SLEEP),
+        "wait": clocks::wait_measured(SLEEP),
+    })
 }
 
 /// Emits what came of it: `status`, `headers` and `body`, or `error`.

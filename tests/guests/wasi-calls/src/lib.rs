@@ -7,6 +7,7 @@ mod bindings {
     wit_bindgen::generate!({ path: "wit", generate_all });
 }
 
+pub mod clocks;
 pub mod http;
 pub mod ways_out;
 

@@ -373,6 +373,7 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
             store.state_get(&name, "", "k").await.unwrap();
         }
         store.state_keys(&name, "", "", 10).await.unwrap();
+        store.state_key_count(&name).await.unwrap();
         store.cursor(&name).await.unwrap();
         store.controls().await.unwrap();
         store.status().await.unwrap();
