@@ -196,7 +196,7 @@ impl Replay {
         let mut failed = false;
         let mut done = Vec::new();
         for id in self.which.ids {
-            match store.replay(DeadLetterId(id), data.as_deref()).await {
+            match store.replay(DeadLetterId(id), data.as_deref(), None).await {
                 Ok(replayed) if self.json => done.push(replayed),
                 Ok(replayed) => output::line(said(&replayed))?,
                 Err(error) => {
@@ -244,7 +244,7 @@ impl Replay {
             if let Some(pace) = &mut pace {
                 pace.tick().await;
             }
-            let replayed = match store.replay_some(group, after, last, batch).await {
+            let replayed = match store.replay_some(group, after, last, batch, None).await {
                 Ok(replayed) => replayed,
                 Err(error) => {
                     bar.finish_and_clear();

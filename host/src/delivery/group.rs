@@ -38,6 +38,7 @@ use super::permits::{Permit, Share};
 use super::settlement::{Circumstances, Next, OpenBatch};
 use super::state::{BatchState, CommittedState, StoredState};
 use super::{Call, Handler, Outcome, Report, Usage, Worker};
+use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, GroupName, LogEvent, Position, Tenant};
 use crate::failure::{Failure, FailureKind};
 use crate::store::{
@@ -516,7 +517,7 @@ impl GroupLoop {
             }
             let circumstances = Circumstances {
                 retry: &self.settings.retry,
-                digest: self.handler.digest(),
+                digest: event.digest.as_ref().map_or(self.handler.digest(), Digest::as_str),
                 now: self.clock.now(),
                 random: fastrand::f64(),
             };
@@ -528,6 +529,10 @@ impl GroupLoop {
                 Next::Wait(_) => Some(Verdict::Failed),
                 Next::NotRun(_) => None,
             };
+            if event.digest.is_some() {
+                // How another component does says nothing of the group's own.
+                worked.verdict = None;
+            }
             if let Some(verdict) = worked.verdict {
                 worked.trip = led.breaker.record(verdict, &self.settings.breaker);
             }

@@ -94,7 +94,7 @@ impl OpenBatch {
     #[must_use]
     pub fn gives_up(outcome: &Outcome, attempt: Attempt, retry: &RetryPolicy) -> bool {
         let Outcome::Failure(failure) = outcome else { return false };
-        failure.kind == FailureKind::Reject || retry.is_last(attempt)
+        failure.kind.is_final() || retry.is_last(attempt)
     }
 
     /// Dead letters so far.
@@ -133,7 +133,7 @@ impl OpenBatch {
         self.failed.push(failure.kind);
         let retry = circumstances.retry;
         let record = FailureRecord::new(failure.kind, failure.text);
-        if failure.kind == FailureKind::Reject || retry.is_last(attempt) {
+        if failure.kind.is_final() || retry.is_last(attempt) {
             self.settlement.dead_letters.push(NewDeadLetter {
                 event: event.clone(),
                 attempts: attempt.0,
@@ -232,6 +232,7 @@ mod tests {
         LogEvent {
             position: Position(position),
             deliver_to: None,
+            digest: None,
             event: Event {
                 id: format!("e{position}"),
                 source: "/test".into(),
@@ -331,9 +332,11 @@ mod tests {
     fn the_last_attempt_and_a_reject_become_dead_letters_and_the_batch_goes_on() {
         let retry = RetryPolicy::default();
         let mut batch = batch(0, None);
-        for (position, attempt, kind) in
-            [(1, Attempt(5), FailureKind::Timeout), (2, Attempt(1), FailureKind::Reject)]
-        {
+        for (position, attempt, kind) in [
+            (1, Attempt(5), FailureKind::Timeout),
+            (2, Attempt(1), FailureKind::Reject),
+            (3, Attempt(1), FailureKind::NotLoaded),
+        ] {
             let next = batch.record(
                 &event(position),
                 attempt,
@@ -343,10 +346,10 @@ mod tests {
             assert_eq!(next, Next::Continue);
         }
         let settlement = batch.into_settlement(vec![], &FailureCounts::new());
-        assert_eq!(settlement.position, Position(2));
+        assert_eq!(settlement.position, Position(3));
         assert!(settlement.emits.is_empty());
         let attempts: Vec<u32> = settlement.dead_letters.iter().map(|d| d.attempts).collect();
-        assert_eq!(attempts, [5, 1]);
+        assert_eq!(attempts, [5, 1, 1]);
         assert_eq!(settlement.dead_letters[0].failure.kind, "timeout");
         assert_eq!(settlement.dead_letters[0].digest, "sha256:00");
     }
