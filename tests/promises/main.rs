@@ -20,6 +20,7 @@ mod operation;
 mod pooler;
 mod postgres;
 mod replay;
+mod replay_digest;
 mod reproduce;
 mod sandbox;
 mod swap;
