@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
 use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::{Call, Handler, Report, Worker};
@@ -145,6 +146,7 @@ async fn host(
             },
             start: Start::Earliest,
             deployed: None,
+            components: Arc::new(OwnAlone),
             handler: Arc::new(Watched { handler: Arc::clone(handler), seen: Arc::clone(&seen) }),
         }],
         grace: Duration::from_secs(1),
@@ -227,6 +229,7 @@ fn decoded(row: &PgRow) -> LogEvent {
     LogEvent {
         position: Position(row.try_get_unchecked(0).unwrap()),
         deliver_to: deliver_to.map(|name| name.parse::<GroupName>().unwrap()),
+        digest: None,
         event: Event {
             event_type: row.try_get_unchecked(2).unwrap(),
             time: Timestamp::from_microsecond(row.try_get_unchecked::<i64, _>(3).unwrap() + EPOCH)

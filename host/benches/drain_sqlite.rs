@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use event_host::delivery::backoff::RetryPolicy;
 use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::event::{Event, GroupName, Position, Tenant};
@@ -92,6 +93,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
             },
             start: Start::Earliest,
             deployed: None,
+            components: Arc::new(OwnAlone),
             handler,
         }],
         grace: Duration::from_secs(1),

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
 use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::{Demand, Permits};
@@ -198,6 +199,7 @@ impl Rig {
             },
             start: Start::Earliest,
             deployed: None,
+            components: Arc::new(OwnAlone),
             handler,
         }
     }

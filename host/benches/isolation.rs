@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
 use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::state::{BatchState, EmptyState};
@@ -68,7 +69,7 @@ fn event() -> Event {
 async fn attempts(worker: &mut Box<dyn Worker>, count: usize) -> f64 {
     let group: GroupName = "bench".parse().unwrap();
     let tenant = Tenant::none();
-    let event = LogEvent { position: Position(1), deliver_to: None, event: event() };
+    let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event: event() };
     let batch = BatchState::new("");
     let began = Instant::now();
     for _ in 0..count {
@@ -194,6 +195,7 @@ fn group(handler: Arc<dyn Handler>) -> Group {
         },
         start: Start::Latest,
         deployed: None,
+        components: Arc::new(OwnAlone),
         handler,
     }
 }

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use event_host::delivery::backoff::RetryPolicy;
 use event_host::delivery::breaker::BreakerSettings;
+use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::{Call, Handler, Report, Worker};
@@ -275,6 +276,7 @@ impl Rig {
                 },
                 start: Start::Latest,
                 deployed: None,
+                components: Arc::new(OwnAlone),
                 handler: Arc::new(Noted {
                     handler: Arc::clone(&self.handler),
                     seen: Arc::clone(seen),

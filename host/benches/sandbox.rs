@@ -67,6 +67,7 @@ fn event() -> Result<LogEvent, Failure> {
     Ok(LogEvent {
         position: Position(1),
         deliver_to: None,
+        digest: None,
         event: Event {
             id: "3f0c1a52-7c1e-4f0a-9d3b-0d8f5d1f6c11".to_owned(),
             source: "/repositories/acme/widgets".to_owned(),

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Digest;
+
 /// A place in the log. Grows along the log; gaps are normal. 0 is before the
 /// first event.
 #[derive(
@@ -239,6 +241,10 @@ pub struct LogEvent {
     pub position: Position,
     /// The one group that receives it, or `None` for all. Only a replay sets it.
     pub deliver_to: Option<GroupName>,
+    /// The component that handles it instead of the group's own; only a replay
+    /// that names one sets it. `None` in a dead letter, which says itself what
+    /// failed.
+    pub digest: Option<Digest>,
     /// The event.
     pub event: Event,
 }

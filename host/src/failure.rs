@@ -71,6 +71,16 @@ kinds! {
     BadAnswer = "bad-answer",
     /// The process died while this event was handled.
     Crash = "crash",
+    /// The component that a replay named cannot be run.
+    NotLoaded = "not-loaded",
+}
+
+impl FailureKind {
+    /// Whether no further attempt is made, whatever the settings.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Reject | Self::NotLoaded)
+    }
 }
 
 impl fmt::Display for FailureKind {

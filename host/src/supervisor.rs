@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 
 use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
+use crate::delivery::by_digest::{ByDigest, Components};
 use crate::delivery::clock::Clock;
 use crate::delivery::group::{Control, GroupLoop, GroupSettings, PASS_INTERVAL};
 use crate::delivery::permits::{Demand, Permits};
@@ -43,6 +44,8 @@ pub struct Group {
     pub deployed: Option<Deployed>,
     /// The code.
     pub handler: Arc<dyn Handler>,
+    /// Where the code of replays comes from that name a component.
+    pub components: Arc<dyn Components>,
 }
 
 /// What a host runs, and on what.
@@ -324,6 +327,8 @@ impl Crew {
     }
 
     fn version(&self, group: &Group) -> Arc<Version> {
+        let own = Arc::clone(&group.handler);
+        let handler = Arc::new(ByDigest::new(own, Arc::clone(&group.components)));
         let demand = Demand {
             concurrency: group.settings.concurrency,
             memory_bytes: group.handler.memory_bytes(),
@@ -335,7 +340,7 @@ impl Crew {
             group: GroupLoop {
                 settings: group.settings.clone(),
                 store: Arc::clone(&self.store),
-                handler: Arc::clone(&group.handler),
+                handler,
                 clock: Arc::clone(&self.clock),
                 suspects: Arc::clone(&self.suspects),
                 share: self.permits.share(&group.settings.tenant, demand),

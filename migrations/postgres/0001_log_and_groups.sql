@@ -22,6 +22,11 @@ CREATE TABLE event_host.events (
     tenant          text NOT NULL DEFAULT '',
     -- The one group that receives the event; NULL for all that subscribe.
     deliver_to      text,
+    -- The component that handles it instead of the group's own, where a replay
+    -- names one.
+    digest          text
+                    CONSTRAINT digest_is_that_of_a_component_or_null CHECK (
+                        digest IS NULL OR digest ~ '^sha256:[0-9a-f]{64}$' AND deliver_to IS NOT NULL),
     type            text NOT NULL
                     CONSTRAINT type_is_not_empty CHECK (type <> ''),
     id              text NOT NULL DEFAULT gen_random_uuid()::text

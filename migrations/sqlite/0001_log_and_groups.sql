@@ -16,6 +16,15 @@ CREATE TABLE events (
     -- The one group that receives the event; NULL for all that subscribe.
     deliver_to      TEXT
                     CONSTRAINT deliver_to_is_a_group_or_null CHECK (typeof(deliver_to) IN ('text', 'null')),
+    -- The component that handles it instead of the group's own, where a replay
+    -- names one.
+    digest          TEXT
+                    CONSTRAINT digest_is_that_of_a_component_or_null CHECK (
+                        digest IS NULL
+                        -- Both in characters, which end at a NUL, and in bytes.
+                        OR typeof(digest) = 'text' AND length(digest) = 71
+                        AND length(CAST(digest AS BLOB)) = 71 AND digest GLOB 'sha256:*'
+                        AND substr(digest, 8) NOT GLOB '*[^0-9a-f]*' AND deliver_to IS NOT NULL),
     type            TEXT NOT NULL
                     CONSTRAINT type_is_text_and_not_empty CHECK (typeof(type) = 'text' AND type <> ''),
     -- CloudEvents' `time`: when it happened.

@@ -22,6 +22,7 @@ mod ordering;
 mod pooler;
 mod postgres;
 mod replay;
+mod replay_digest;
 mod reproduce;
 mod sandbox;
 mod swap;

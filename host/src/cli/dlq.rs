@@ -1,7 +1,6 @@
 //! `host dlq`: look at dead letters, reproduce, replay or discard them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,10 +8,14 @@ use clap::{ArgGroup, Args, Subcommand};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::chosen::{Chosen, DigestStart};
 use super::output::{self, short};
 use super::{AlreadySaid, Global, UsageError, database, reproduce};
+use crate::digest::Digest;
 use crate::event::GroupName;
-use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterId, Replayed, Store};
+use crate::store::{
+    DeadLetter, DeadLetterFilter, DeadLetterId, Missing, Replayed, Store, StoreError,
+};
 
 /// How many dead letters one transaction replays.
 const REPLAY_BATCH: usize = 100;
@@ -36,6 +39,12 @@ pub(super) enum Dlq {
     /// with 1 if it fails again.
     Reproduce(reproduce::Reproduce),
     /// Give dead letters back to their group, each exactly once
+    ///
+    /// The group handles the event again, as it handles others: with the
+    /// component that is active when its turn comes, or with the one that
+    /// `--digest` names, which must have been deployed for the tenant. The group's
+    /// other events stay with the active one. If the event fails again it is a
+    /// dead letter again.
     Replay(Replay),
     /// Remove dead letters for good
     Discard(Discard),
@@ -97,6 +106,10 @@ pub(super) struct Replay {
     /// Replay with the payload in this file instead; one ID
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "data"])]
     data_file: Option<PathBuf>,
+    /// Handle it with this component of the database instead of the active one;
+    /// the first few digits will do
+    #[arg(long, value_name = "SHA256")]
+    digest: Option<DigestStart>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -123,7 +136,7 @@ impl Dlq {
                 Ok(())
             }
             Self::Reproduce(reproduce) => reproduce.run(global, store).await,
-            Self::Replay(replay) => replay.run(store).await,
+            Self::Replay(replay) => replay.run(global, &*store).await,
             Self::Discard(discard) => discard.run(&*store).await,
         }
     }
@@ -180,10 +193,11 @@ impl List {
 }
 
 impl Replay {
-    async fn run(self, store: Arc<dyn Store>) -> anyhow::Result<()> {
+    async fn run(self, global: &Global, store: &dyn Store) -> anyhow::Result<()> {
+        let mut chosen = self.digest.as_ref().map(|start| Chosen::new(start, store, global));
         // Which goes with --all, and only with it.
         if let Some(group) = &self.which.group {
-            return self.all(&*store, group).await;
+            return self.all(store, group, chosen.as_mut()).await;
         }
         let data = self.data()?;
         if data.is_some() && self.which.ids.len() != 1 {
@@ -191,12 +205,20 @@ impl Replay {
         }
         if self.dry_run {
             let ids: Vec<_> = self.which.ids.into_iter().map(DeadLetterId).collect();
-            return dry_run(&*store, &ids, self.json).await;
+            return dry_run(store, &ids, self.json, chosen.as_mut()).await;
+        }
+        let mut replays = Vec::new();
+        for id in self.which.ids.into_iter().map(DeadLetterId) {
+            let digest = match &mut chosen {
+                Some(chosen) => digest_for(chosen, store, id).await?,
+                None => None,
+            };
+            replays.push((id, digest));
         }
         let mut failed = false;
         let mut done = Vec::new();
-        for id in self.which.ids {
-            match store.replay(DeadLetterId(id), data.as_deref()).await {
+        for (id, digest) in replays {
+            match store.replay(id, data.as_deref(), digest.as_ref()).await {
                 Ok(replayed) if self.json => done.push(replayed),
                 Ok(replayed) => output::line(said(&replayed))?,
                 Err(error) => {
@@ -221,7 +243,12 @@ impl Replay {
         }
     }
 
-    async fn all(&self, store: &dyn Store, group: &GroupName) -> anyhow::Result<()> {
+    async fn all(
+        &self,
+        store: &dyn Store,
+        group: &GroupName,
+        mut chosen: Option<&mut Chosen<'_>>,
+    ) -> anyhow::Result<()> {
         let rate = self.rate.map(valid_rate).transpose()?;
         let ids = store.dead_letter_ids(group).await?;
         let Some(&last) = ids.last() else {
@@ -233,8 +260,12 @@ impl Replay {
             return Ok(());
         };
         if self.dry_run {
-            return dry_run(store, &ids, self.json).await;
+            return dry_run(store, &ids, self.json, chosen).await;
         }
+        let digest = match &mut chosen {
+            Some(chosen) => digest_for_all(chosen, store, group).await?,
+            None => None,
+        };
         let bar = ProgressBar::new(ids.len() as u64);
         let batch = if rate.is_some() { 1 } else { REPLAY_BATCH };
         let mut pace = rate.map(|rate| tokio::time::interval(Duration::from_secs_f64(1.0 / rate)));
@@ -244,7 +275,8 @@ impl Replay {
             if let Some(pace) = &mut pace {
                 pace.tick().await;
             }
-            let replayed = match store.replay_some(group, after, last, batch).await {
+            let some = store.replay_some(group, after, last, batch, digest.as_ref());
+            let replayed = match some.await {
                 Ok(replayed) => replayed,
                 Err(error) => {
                     bar.finish_and_clear();
@@ -262,7 +294,11 @@ impl Replay {
         if self.json {
             output::json(&done)?;
         } else {
-            output::line(format!("{} dead letters of group {group} replayed", done.len()))?;
+            output::line(format!(
+                "{} dead letters of group {group} replayed{}",
+                done.len(),
+                with(digest.as_ref())
+            ))?;
         }
         Ok(())
     }
@@ -296,15 +332,56 @@ fn valid_rate(rate: f64) -> Result<f64, UsageError> {
     }
 }
 
+/// The component for a dead letter. None for one that is not there, which its
+/// replay says: no other will ever have its number.
+async fn digest_for(
+    chosen: &mut Chosen<'_>,
+    store: &dyn Store,
+    id: DeadLetterId,
+) -> anyhow::Result<Option<Digest>> {
+    match store.dead_letter(id).await {
+        Ok(letter) => chosen.of(&letter).await.map(Some),
+        Err(StoreError::NotFound(Missing::DeadLetter(_))) => Ok(None),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// The component for all dead letters of a group, which are of one tenant. None
+/// if somebody else has replayed them meanwhile.
+async fn digest_for_all(
+    chosen: &mut Chosen<'_>,
+    store: &dyn Store,
+    group: &GroupName,
+) -> anyhow::Result<Option<Digest>> {
+    let first = DeadLetterFilter { group: Some(group.clone()), after: None, limit: Some(1) };
+    match store.dead_letters(&first).await?.first() {
+        Some(letter) => chosen.of(letter).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Says what a replay would do.
-async fn dry_run(store: &dyn Store, ids: &[DeadLetterId], json: bool) -> anyhow::Result<()> {
+async fn dry_run(
+    store: &dyn Store,
+    ids: &[DeadLetterId],
+    json: bool,
+    mut chosen: Option<&mut Chosen<'_>>,
+) -> anyhow::Result<()> {
     let mut letters = Vec::new();
     for id in ids {
         let letter = store.dead_letter(*id).await?;
+        let digest = match &mut chosen {
+            Some(chosen) => Some(chosen.of(&letter).await?),
+            None => None,
+        };
         if json {
-            letters.push(to_json(&letter));
+            let mut letter = to_json(&letter);
+            if let Some(digest) = digest {
+                letter["replay_digest"] = json!(digest);
+            }
+            letters.push(letter);
         } else {
-            output::line(would_replay(&letter))?;
+            output::line(would_replay(&letter) + &with(digest.as_ref()))?;
         }
     }
     if json {
@@ -315,9 +392,16 @@ async fn dry_run(store: &dyn Store, ids: &[DeadLetterId], json: bool) -> anyhow:
 
 fn said(replayed: &Replayed) -> String {
     format!(
-        "dead letter {} goes back to group {}, at position {}",
-        replayed.id, replayed.group, replayed.position
+        "dead letter {} goes back to group {}, at position {}{}",
+        replayed.id,
+        replayed.group,
+        replayed.position,
+        with(replayed.digest.as_ref())
     )
+}
+
+fn with(digest: Option<&Digest>) -> String {
+    digest.map_or_else(String::new, |digest| format!(", with {digest}"))
 }
 
 fn would_replay(letter: &DeadLetter) -> String {

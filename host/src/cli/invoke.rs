@@ -49,7 +49,7 @@ impl Invoke {
         let sandbox = Sandbox::new(super::compile::engine_settings())?;
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
-        let event = LogEvent { position: Position(1), deliver_to: None, event };
+        let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event };
         let attempted = Attempt {
             group: &"invoke".parse()?,
             tenant: &Tenant::none(),

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::AlreadySaid;
 use crate::config::{Component, Config, HandlerSettings};
-use crate::delivery::Handler as _;
+use crate::delivery::Handler;
+use crate::delivery::by_digest::{Components, NoComponent};
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::HandlerName;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineError, LoadError, LoadedHandler, Sandbox, Source};
-use crate::store::{Deployed, Store, StoreError};
+use crate::sandbox::{EngineError, LoadError, LoadReason, LoadedHandler, Sandbox, Source};
+use crate::store::{Deployed, Missing, Store, StoreError};
 
 /// A handler with its code.
 #[derive(Clone)]
@@ -53,7 +56,8 @@ pub(super) enum NotLoaded {
     Store(#[from] StoreError),
 }
 
-/// Loads components, all with one engine.
+/// Loads components, all with one engine. Clones share it.
+#[derive(Clone)]
 pub(super) struct Loader {
     sandbox: Sandbox,
     component_bytes: u64,
@@ -146,6 +150,18 @@ impl Loader {
         self.load(settings, Source::Bytes { name, bytes }).await
     }
 
+    /// Loads a component of the handler's tenant that lies in the database.
+    pub(super) async fn by_digest(
+        &self,
+        settings: &HandlerSettings,
+        digest: &Digest,
+        store: &dyn Store,
+    ) -> Result<Arc<LoadedHandler>, NotLoaded> {
+        let bytes = store.component(&settings.tenant, digest).await?;
+        let name = format!("component {}", digest.short());
+        self.load(settings, Source::Bytes { name, bytes }).await
+    }
+
     /// Loads a component for a handler of which nothing is known: with the
     /// default limits, and without permissions.
     pub(super) async fn unknown(
@@ -186,6 +202,40 @@ impl Loader {
             }
             _ => Ok(handler),
         }
+    }
+}
+
+/// The components of replays that name one, for one handler: from the database.
+pub(super) struct Replays {
+    pub(super) loader: Loader,
+    pub(super) settings: HandlerSettings,
+    pub(super) store: Arc<dyn Store>,
+}
+
+#[async_trait]
+impl Components for Replays {
+    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+        match self.loader.by_digest(&self.settings, digest, &*self.store).await {
+            Ok(handler) => Ok(handler),
+            Err(why) => Err(no_component(&why)),
+        }
+    }
+}
+
+fn no_component(why: &NotLoaded) -> NoComponent {
+    let said = why.to_string();
+    match why {
+        NotLoaded::Store(StoreError::Unavailable(_)) => NoComponent::NotNow(said),
+        NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => NoComponent::Failed(
+            "it is no longer in the database: `host deploy` stores its file".to_owned(),
+        ),
+        NotLoaded::Component(LoadError { reason: LoadReason::CompilerBusy(_), .. }) => {
+            NoComponent::NotNow(said)
+        }
+        NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })
+        | NotLoaded::Store(_)
+        | NotLoaded::NotDeployed(_) => NoComponent::Failed(said),
+        NotLoaded::Component(_) | NotLoaded::Pinned { .. } => NoComponent::Refused(said),
     }
 }
 

@@ -6,6 +6,7 @@
 mod adopt;
 mod attempt;
 mod check;
+mod chosen;
 mod compile;
 mod database;
 mod deploy;

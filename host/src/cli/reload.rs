@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::loading::{Loaded, Loader, NotLoaded, active_of, deployed_ones};
+use super::loading::{Loaded, Loader, NotLoaded, Replays, active_of, deployed_ones};
 use super::watch::Watch;
 use crate::config::{Component, Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
@@ -270,7 +270,8 @@ impl Reloader {
     /// Has the host run this. Whether the database took all of it.
     async fn switch(&mut self, wanted: BTreeMap<HandlerName, Loaded>) -> bool {
         let (refused, refusals) = oneshot::channel();
-        let groups = wanted.values().map(group).collect();
+        let groups =
+            wanted.values().map(|loaded| group(loaded, &self.loader, &self.store)).collect();
         if self.changes.send(Change { groups, refused }).await.is_err() {
             // The host is going down.
             return true;
@@ -359,7 +360,7 @@ impl Loaded {
 }
 
 /// A handler as the supervisor runs it.
-pub(super) fn group(loaded: &Loaded) -> Group {
+pub(super) fn group(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Group {
     let settings = &loaded.settings;
     Group {
         settings: GroupSettings {
@@ -376,6 +377,11 @@ pub(super) fn group(loaded: &Loaded) -> Group {
         start: settings.start,
         deployed: loaded.deployed.clone(),
         handler: Arc::clone(&loaded.handler) as Arc<dyn crate::delivery::Handler>,
+        components: Arc::new(Replays {
+            loader: loader.clone(),
+            settings: settings.clone(),
+            store: Arc::clone(store),
+        }),
     }
 }
 

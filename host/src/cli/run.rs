@@ -86,7 +86,7 @@ impl Run {
             host,
             clock: Arc::new(SystemClock),
             permits: Arc::clone(&permits),
-            groups: handlers.iter().map(reload::group).collect(),
+            groups: handlers.iter().map(|loaded| reload::group(loaded, &loader, &store)).collect(),
             grace: config.grace,
             drain: self.drain,
         };

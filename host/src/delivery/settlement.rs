@@ -46,7 +46,7 @@ pub struct Circumstances<'a> {
 #[must_use]
 pub fn gives_up(outcome: &Outcome, attempt: Attempt, retry: &RetryPolicy) -> bool {
     let Outcome::Failure(failure) = outcome else { return false };
-    failure.kind == FailureKind::Reject || retry.is_last(attempt)
+    failure.kind.is_final() || retry.is_last(attempt)
 }
 
 /// What becomes of an event after this attempt. Emits of a failed one are dropped.
@@ -157,7 +157,9 @@ mod tests {
 
     #[test]
     fn the_last_attempt_and_a_reject_become_dead_letters_and_drop_the_emits() {
-        for (attempt, kind) in [(5, FailureKind::Timeout), (1, FailureKind::Reject)] {
+        for (attempt, kind) in
+            [(5, FailureKind::Timeout), (1, FailureKind::Reject), (1, FailureKind::NotLoaded)]
+        {
             let resolution = resolved(attempt, report(failure(kind), 1));
             let Resolution::GivenUp(given_up, effects) = resolution else {
                 panic!("{resolution:?}")

@@ -69,6 +69,7 @@ pub enum Operation {
     Versions,
     Deployed,
     Component,
+    Digests,
     TenantDeadLetters,
     TenantStateBytes,
     StateKeyCount,
@@ -97,6 +98,7 @@ impl Operation {
                 | Self::Versions
                 | Self::Deployed
                 | Self::Component
+                | Self::Digests
                 | Self::TenantDeadLetters
                 | Self::TenantStateBytes
                 | Self::StateKeyCount
@@ -381,9 +383,19 @@ impl Log {
         Position(self.events.last_key_value().map_or(0, |(position, _)| *position))
     }
 
-    fn append(&mut self, tenant: &Tenant, deliver_to: Option<GroupName>, event: Event) -> Position {
+    fn append(&mut self, tenant: &Tenant, event: Event) -> Position {
+        self.append_for(tenant, None, None, event)
+    }
+
+    fn append_for(
+        &mut self,
+        tenant: &Tenant,
+        deliver_to: Option<GroupName>,
+        digest: Option<Digest>,
+        event: Event,
+    ) -> Position {
         let position = Position(self.last_position().0 + 1);
-        let event = LogEvent { position, deliver_to, event: whole_microseconds(event) };
+        let event = LogEvent { position, deliver_to, digest, event: whole_microseconds(event) };
         let stored = Stored { tenant: tenant.clone(), published_at: Timestamp::now(), event };
         self.events.insert(position.0, stored);
         position
@@ -513,6 +525,7 @@ impl Log {
                 tenant: tenant.clone(),
                 event: LogEvent {
                     event: whole_microseconds(dead.event.event.clone()),
+                    digest: None,
                     ..dead.event.clone()
                 },
                 attempts: dead.attempts,
@@ -523,7 +536,7 @@ impl Log {
             self.dead_letters.insert(id.0, letter);
         }
         for event in &settlement.emits {
-            self.append(&tenant, None, event.clone());
+            self.append(&tenant, event.clone());
         }
         for write in &settlement.state {
             let key = (settlement.group.clone(), write.scope.clone(), write.key.clone());
@@ -535,14 +548,38 @@ impl Log {
         Ok(Settled::Committed)
     }
 
-    fn replay(&mut self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+    fn replay(
+        &mut self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
+        self.may_run(id, digest)?;
         let letter = self.dead_letters.remove(&id.0).ok_or_else(|| refusals::no_dead_letter(id))?;
         let mut event = letter.event.event;
         if let Some(data) = data {
             event.data = Some(data.to_vec());
         }
-        let position = self.append(&letter.tenant, Some(letter.group.clone()), event);
-        Ok(Replayed { id, group: letter.group, position })
+        let addressee = Some(letter.group.clone());
+        let position = self.append_for(&letter.tenant, addressee, digest.cloned(), event);
+        Ok(Replayed { id, group: letter.group, position, digest: digest.cloned() })
+    }
+
+    /// Whether the dead letter is there, and this component its tenant's.
+    fn may_run(&self, id: DeadLetterId, digest: Option<&Digest>) -> Result<(), StoreError> {
+        let letter = self.dead_letters.get(&id.0).ok_or_else(|| refusals::no_dead_letter(id))?;
+        match digest {
+            Some(digest) if self.digests_of(&letter.tenant).all(|theirs| theirs != digest) => {
+                Err(refusals::no_component(digest))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Those of all versions of a tenant's handlers.
+    fn digests_of(&self, tenant: &Tenant) -> impl Iterator<Item = &Digest> {
+        let theirs = self.deployments.iter().filter(move |((owner, _), _)| owner == tenant);
+        theirs.flat_map(|(_, versions)| versions.iter().map(|version| &version.digest))
     }
 
     fn deploy(&mut self, new: NewVersion<'_>) -> Deployment {
@@ -593,8 +630,7 @@ impl Log {
     }
 
     fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
-        let mut of_tenant = self.deployments.iter().filter(|((owner, _), _)| owner == tenant);
-        let is_theirs = of_tenant.any(|(_, versions)| versions.iter().any(|v| v.digest == *digest));
+        let is_theirs = self.digests_of(tenant).any(|theirs| theirs == digest);
         let bytes = self.components.get(digest).filter(|_| is_theirs).cloned();
         bytes.ok_or_else(|| refusals::no_component(digest))
     }
@@ -625,7 +661,7 @@ impl Store for MemoryStore {
     ) -> Result<Vec<Position>, StoreError> {
         self.call(Operation::Publish, |log| {
             well_formed(events)?;
-            Ok(events.iter().map(|event| log.append(tenant, None, event.clone())).collect())
+            Ok(events.iter().map(|event| log.append(tenant, event.clone())).collect())
         })
         .await
     }
@@ -1019,8 +1055,13 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
-        self.call(Operation::Replay, |log| log.replay(id, data)).await
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
+        self.call(Operation::Replay, |log| log.replay(id, data, digest)).await
     }
 
     async fn replay_some(
@@ -1029,6 +1070,7 @@ impl Store for MemoryStore {
         after: DeadLetterId,
         up_to: DeadLetterId,
         limit: usize,
+        digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError> {
         self.call(Operation::ReplaySome, |log| {
             log.group(group)?;
@@ -1039,7 +1081,8 @@ impl Store for MemoryStore {
                 .map(|letter| letter.id)
                 .take(limit)
                 .collect();
-            ids.into_iter().map(|id| log.replay(id, None)).collect()
+            ids.iter().try_for_each(|id| log.may_run(*id, digest))?;
+            ids.into_iter().map(|id| log.replay(id, None, digest)).collect()
         })
         .await
     }
@@ -1094,6 +1137,22 @@ impl Store for MemoryStore {
 
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
         self.call(Operation::Component, |log| log.component(tenant, digest)).await
+    }
+
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError> {
+        self.call(Operation::Digests, |log| {
+            let fitting: BTreeSet<&Digest> = log
+                .digests_of(tenant)
+                .filter(|digest| digest.as_str().starts_with(prefix))
+                .collect();
+            Ok(fitting.into_iter().take(limit).cloned().collect())
+        })
+        .await
     }
 
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {

@@ -627,6 +627,9 @@ pub struct Replayed {
     pub group: GroupName,
     /// Where its copy stands in the log.
     pub position: Position,
+    /// The component that is to handle it, where the replay named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
 }
 
 /// The locks of one host. Owned by one task.
@@ -877,21 +880,35 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives one dead letter back to its group: removes it and appends a copy
     /// that only this group receives, with id, source, time and data as they
-    /// were, or with `data` instead.
+    /// were, or with `data` instead. With a digest that component handles the
+    /// copy, instead of the group's own.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] also for the loser of two at once.
-    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError>;
+    /// [`StoreError::NotFound`] also for the loser of two at once, and for a
+    /// component that was not deployed for the dead letter's tenant. Nothing is
+    /// changed then.
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError>;
 
     /// Replays up to `limit` of a group's dead letters with ids above `after`
     /// and at or below `up_to`, skipping those that somebody else replays at
-    /// this moment. Fewer than `limit`, or none, when no more are left.
+    /// this moment. Fewer than `limit`, or none, when no more are left. With a
+    /// digest as [`Store::replay`] has it.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] also when one of them is of a tenant that the
+    /// component was not deployed for. None of them is replayed then.
     async fn replay_some(
         &self,
         group: &GroupName,
         after: DeadLetterId,
         up_to: DeadLetterId,
         limit: usize,
+        digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError>;
 
     /// Removes a dead letter for good.
@@ -936,6 +953,16 @@ pub trait Store: Send + Sync + 'static {
     /// alone; [`StoreError::Unusable`] when what is stored is not what was
     /// deployed.
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError>;
+
+    /// The digests that begin with this text, of components that were once
+    /// deployed for one of the tenant's handlers: the first `limit`, in their
+    /// order.
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError>;
 
     /// How many dead letters all groups of a tenant have together.
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError>;

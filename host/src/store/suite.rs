@@ -116,6 +116,8 @@ macro_rules! store_suite {
                 a_dead_letter_keeps_everything
                 a_replay_reaches_only_its_group_and_keeps_the_event
                 a_replay_can_change_the_data_and_nothing_else
+                a_replay_can_name_the_component_that_handles_the_event
+                a_replay_that_names_no_component_of_its_tenant_changes_nothing
                 a_replay_never_moves_a_cursor
                 of_two_replays_of_one_dead_letter_one_runs
                 two_replays_of_all_split_the_work
@@ -131,6 +133,7 @@ macro_rules! store_suite {
                 a_rollback_never_goes_to_what_was_rolled_back
                 a_rollback_that_has_nowhere_to_go_changes_nothing
                 a_tenant_sees_nothing_of_anothers_components
+                components_are_found_by_how_their_digests_begin
                 of_deployments_at_once_each_is_a_version
                 deployments_and_rollbacks_at_once_leave_one_version_active
             }

@@ -16,6 +16,7 @@ use crate::delivery::permits::{Ceilings, Permit};
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::{Accepted, AttemptState, CommittedState, StoredState};
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
+use crate::digest::Digest;
 use crate::failure::{Failure, FailureKind};
 use crate::store::StateWrite;
 
@@ -315,12 +316,13 @@ impl Work {
         let succeeded = report.outcome == Outcome::Success;
         let circumstances = Circumstances {
             retry: &self.group.settings.retry,
-            digest: self.group.handler.digest(),
+            digest: job.event.digest.as_ref().map_or(self.group.handler.digest(), Digest::as_str),
             now: self.group.clock.now(),
             random: fastrand::f64(),
         };
         let resolution = resolve(&job.event, job.attempt, report, circumstances);
         let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
+        let is_own = job.event.digest.is_none();
         let mut book = self.book();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {
@@ -354,13 +356,16 @@ impl Work {
         };
         // It could be run.
         self.trouble.over(&self.group.settings.name, Doing::Run);
-        book.verdict = Some(verdict);
         if verdict != Verdict::Failed {
             book.handled += 1;
             book.done_since.get_or_insert_with(Instant::now);
         }
-        if let Some(why) = book.breaker.record(verdict, &self.group.settings.breaker) {
-            book.halt.get_or_insert(Halt::Tripped(why));
+        // How another component does says nothing of the group's own.
+        if is_own {
+            book.verdict = Some(verdict);
+            if let Some(why) = book.breaker.record(verdict, &self.group.settings.breaker) {
+                book.halt.get_or_insert(Halt::Tripped(why));
+            }
         }
         let done = book.schedule.done_so_far();
         if done == self.group.settings.batch.max_events || book.schedule.done_bytes() >= BATCH_BYTES

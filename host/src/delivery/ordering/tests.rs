@@ -18,6 +18,7 @@ pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
     LogEvent {
         position: Position(position),
         deliver_to: None,
+        digest: None,
         event: Event {
             id: format!("e{position}"),
             source: "/test".into(),

@@ -93,7 +93,7 @@ impl Caller {
             extensions: std::collections::BTreeMap::new(),
             data: None,
         };
-        let event = LogEvent { position: Position(1), deliver_to: None, event };
+        let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event };
         self.0.begin(&Call {
             group: &group,
             tenant: &tenant,

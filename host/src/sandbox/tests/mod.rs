@@ -62,6 +62,7 @@ fn event() -> LogEvent {
     LogEvent {
         position: Position(7),
         deliver_to: None,
+        digest: None,
         event: Event {
             id: "e-1".to_owned(),
             source: "/test".to_owned(),

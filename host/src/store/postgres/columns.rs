@@ -20,7 +20,7 @@ use sqlx::{Decode, Encode, Postgres, Row, Type};
 
 use super::error::Broken;
 use crate::event::{Event, LogEvent, Position};
-use crate::store::stored::{extensions_from_json, extensions_to_json, group_name};
+use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
 
 /// A statement that parameters are bound to.
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -180,11 +180,13 @@ pub(super) fn read_event(row: &PgRow, first: usize) -> Result<Event, Broken> {
     })
 }
 
-/// Reads position, addressee and event from three places.
+/// Reads position, addressee and event from three places, and from a fourth
+/// the digest that a replay named, where there is such a column.
 pub(super) fn read_log_event(
     row: &PgRow,
     position: usize,
     deliver_to: usize,
+    digest: Option<usize>,
     event: usize,
 ) -> Result<LogEvent, Broken> {
     Ok(LogEvent {
@@ -193,6 +195,12 @@ pub(super) fn read_log_event(
             .try_get_unchecked::<Option<&str>, _>(deliver_to)?
             .map(group_name)
             .transpose()?,
+        digest: match digest {
+            Some(digest) => {
+                row.try_get_unchecked::<Option<&str>, _>(digest)?.map(stored::digest).transpose()?
+            }
+            None => None,
+        },
         event: read_event(row, event)?,
     })
 }

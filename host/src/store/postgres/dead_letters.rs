@@ -9,6 +9,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{count, event_columns, read_log_event, time};
 use super::error::Broken;
+use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, StoreError, refusals,
@@ -37,7 +38,7 @@ fn read(row: &PgRow) -> Result<DeadLetter, Broken> {
         failure: FailureRecord { kind: row.try_get_unchecked(4)?, text: row.try_get_unchecked(5)? },
         digest: row.try_get_unchecked(6)?,
         dead_at: time(row, 7)?,
-        event: read_log_event(row, 8, 9, 10)?,
+        event: read_log_event(row, 8, 9, None, 10)?,
     })
 }
 
@@ -106,14 +107,20 @@ pub(super) async fn one(
 
 /// Takes the dead letters whose ids are in `$1` away and appends a copy of each
 /// in the order of the ids. Who else deletes one of them is waited for, and then
-/// it is gone.
+/// it is gone. `$2` is the component that is to handle the copies, or null; a
+/// dead letter of a tenant that it was not deployed for stays where it is.
 macro_rules! give_back {
     ($data:literal, $returning:literal) => {
         concat!(
-            "WITH dead AS (DELETE FROM event_host.dead_letters WHERE id = ANY ($1) RETURNING *)
-             INSERT INTO event_host.events (tenant, deliver_to, ",
+            "WITH dead AS (
+                 DELETE FROM event_host.dead_letters l
+                 WHERE id = ANY ($1) AND ($2::text IS NULL OR EXISTS (
+                     SELECT FROM event_host.deployments d
+                     WHERE d.tenant = l.tenant AND d.digest = $2))
+                 RETURNING *)
+             INSERT INTO event_host.events (tenant, deliver_to, digest, ",
             event_columns!(),
-            ") SELECT tenant, group_name, type, time, event_id, source, subject,
+            ") SELECT tenant, group_name, $2, type, time, event_id, source, subject,
                       datacontenttype, dataschema, partitionkey, extensions, ",
             $data,
             " FROM dead ORDER BY id RETURNING ",
@@ -127,19 +134,36 @@ pub(super) async fn replay(
     connection: &mut PgConnection,
     id: DeadLetterId,
     data: Option<&[u8]>,
+    digest: Option<&Digest>,
 ) -> Result<Replayed, Broken> {
-    let row = sqlx::query(give_back!("CASE WHEN $2 THEN $3 ELSE data END", "position, deliver_to"))
+    let row = sqlx::query(give_back!("CASE WHEN $3 THEN $4 ELSE data END", "position, deliver_to"))
         .bind(vec![id.0])
+        .bind(digest.map(Digest::as_str))
         .bind(data.is_some())
         .bind(data)
-        .fetch_optional(connection)
-        .await?
-        .ok_or_else(|| refusals::no_dead_letter(id))?;
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(row) = row else {
+        // It was gone, or its tenant has no such component.
+        return Err(match digest {
+            Some(digest) if is_there(connection, id).await? => refusals::no_component(digest),
+            _ => refusals::no_dead_letter(id),
+        }
+        .into());
+    };
     Ok(Replayed {
         id,
+        digest: digest.cloned(),
         position: Position(row.try_get_unchecked(0)?),
         group: stored::group_name(row.try_get_unchecked(1)?)?,
     })
+}
+
+async fn is_there(connection: &mut PgConnection, id: DeadLetterId) -> Result<bool, Broken> {
+    Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM event_host.dead_letters WHERE id = $1)")
+        .bind(id.0)
+        .fetch_one(connection)
+        .await?)
 }
 
 pub(super) async fn replay_some(
@@ -148,6 +172,7 @@ pub(super) async fn replay_some(
     after: DeadLetterId,
     up_to: DeadLetterId,
     limit: usize,
+    digest: Option<&Digest>,
 ) -> Result<Vec<Replayed>, Broken> {
     must_exist(connection, group).await?;
     let mut transaction = connection.begin().await?;
@@ -165,10 +190,14 @@ pub(super) async fn replay_some(
     ids.sort_unstable();
     let positions: Vec<i64> = sqlx::query_scalar(give_back!("data", "position"))
         .bind(&ids)
+        .bind(digest.map(Digest::as_str))
         .fetch_all(&mut *transaction)
         .await?;
     if positions.len() != ids.len() {
         // They are locked, so nobody else can have taken one.
+        if let Some(digest) = digest {
+            return Err(refusals::no_component(digest).into());
+        }
         return Err(StoreError::Unusable(format!(
             "{} dead letters were to be replayed, and {} were",
             ids.len(),
@@ -181,6 +210,7 @@ pub(super) async fn replay_some(
         id: DeadLetterId(id),
         group: group.clone(),
         position: Position(position),
+        digest: digest.cloned(),
     });
     Ok(replayed.collect())
 }

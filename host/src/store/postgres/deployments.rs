@@ -13,6 +13,7 @@ use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
+use crate::store::prefix::after_prefix;
 use crate::store::{
     Deployed, Deployment, NewVersion, StoreError, Version, VersionNumber, VersionState, refusals,
     stored,
@@ -232,6 +233,26 @@ pub(super) async fn deployed(connection: &mut PgConnection) -> Result<Vec<Deploy
             })
         })
         .collect()
+}
+
+pub(super) async fn digests(
+    connection: &mut PgConnection,
+    tenant: &Tenant,
+    prefix: &str,
+    limit: usize,
+) -> Result<Vec<Digest>, Broken> {
+    let rows = sqlx::query(
+        "SELECT DISTINCT digest FROM event_host.deployments
+         WHERE tenant = $1 AND digest >= $2 AND ($3::text IS NULL OR digest < $3)
+         ORDER BY digest LIMIT $4",
+    )
+    .bind(tenant.as_str())
+    .bind(prefix)
+    .bind(after_prefix(prefix))
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(|row| Ok(stored::digest(row.try_get_unchecked(0)?)?)).collect()
 }
 
 /// What is stored, which may be damaged.

@@ -14,8 +14,8 @@ pub enum Purpose {
 const PUBLISHER: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb)",
-    // For a plain INSERT: not the position, the tenant, the addressee, nor the
-    // time of publishing.
+    // For a plain INSERT: not the position, the tenant, the addressee, its
+    // component, nor the time of publishing.
     "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions) ON event_host.events",
 ];
 

@@ -109,7 +109,7 @@ pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) 
 /// takes longer than to read the row. The length of a stored value is known
 /// without reading it.
 pub(super) const FETCH: &str = concat!(
-    "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
+    "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
             dataschema, partitionkey, extensions::text,
             CASE WHEN octet_length(data) <= $9 THEN data END,
             CASE WHEN octet_length(data) > $9 THEN octet_length(data) END
@@ -120,7 +120,7 @@ pub(super) const FETCH: &str = concat!(
 );
 
 /// Where [`FETCH`] has the length of what it does not send.
-const WITHHELD: usize = 12;
+const WITHHELD: usize = 13;
 
 pub(super) async fn fetch(
     connection: &mut PgConnection,
@@ -152,7 +152,7 @@ pub(super) async fn fetch(
         if !events.is_empty() && bytes >= max_bytes {
             continue;
         }
-        let event = read_log_event(&row, 0, 1, 2)?;
+        let event = read_log_event(&row, 0, 1, Some(2), 3)?;
         let length = match row.try_get_unchecked::<Option<i32>, _>(WITHHELD)? {
             Some(length) => {
                 withheld.push(events.len());

@@ -422,9 +422,14 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "read a dead letter", |c| dead_letters::one(c, id))
     }
 
-    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
         on_shared_patiently!(self.connections, "replay a dead letter", DEADLINE, |c| {
-            dead_letters::replay(c, id, data)
+            dead_letters::replay(c, id, data, digest)
         })
     }
 
@@ -434,9 +439,10 @@ impl Store for PostgresStore {
         after: DeadLetterId,
         up_to: DeadLetterId,
         limit: usize,
+        digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError> {
         on_shared_patiently!(self.connections, "replay dead letters", DEADLINE, |c| {
-            dead_letters::replay_some(c, group, after, up_to, limit)
+            dead_letters::replay_some(c, group, after, up_to, limit, digest)
         })
     }
 
@@ -483,6 +489,17 @@ impl Store for PostgresStore {
             deployments::component(c, tenant, digest)
         })?;
         deployment::intact(digest, bytes).await
+    }
+
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError> {
+        on_shared!(self.connections, "look for components", |c| {
+            deployments::digests(c, tenant, prefix, limit)
+        })
     }
 
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {

@@ -95,7 +95,7 @@ pub(super) async fn list(
 
 /// The events at the positions of `$2`, for the group `$1`.
 pub(super) const EVENTS: &str =
-    "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
+    "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
             dataschema, partitionkey, extensions::text, data
      FROM event_host.events
      WHERE position = ANY ($2)
@@ -116,5 +116,5 @@ pub(super) async fn events(
         .bind(positions.iter().map(|position| position.0).collect::<Vec<_>>())
         .fetch_all(connection)
         .await?;
-    rows.iter().map(|row| read_log_event(row, 0, 1, 2)).collect()
+    rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()
 }

@@ -15,7 +15,7 @@ use sqlx::{Row, Sqlite};
 use super::error::Broken;
 use crate::event::{Event, LogEvent, Position};
 use crate::store::StoreError;
-use crate::store::stored::{extensions_from_json, extensions_to_json, group_name};
+use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
 
 /// A statement that parameters are bound to.
 pub(super) type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
@@ -65,16 +65,24 @@ pub(super) fn read_event(row: &SqliteRow, first: usize) -> Result<Event, Broken>
     })
 }
 
-/// Reads position, addressee and event from three places.
+/// Reads position, addressee and event from three places, and from a fourth
+/// the digest that a replay named, where there is such a column.
 pub(super) fn read_log_event(
     row: &SqliteRow,
     position: usize,
     deliver_to: usize,
+    digest: Option<usize>,
     event: usize,
 ) -> Result<LogEvent, Broken> {
     Ok(LogEvent {
         position: Position(row.try_get_unchecked(position)?),
         deliver_to: optional_text(row, deliver_to)?.map(|name| group_name(&name)).transpose()?,
+        digest: match digest {
+            Some(digest) => {
+                optional_text(row, digest)?.map(|text| stored::digest(&text)).transpose()?
+            }
+            None => None,
+        },
         event: read_event(row, event)?,
     })
 }

@@ -10,6 +10,7 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, event_columns, read_log_event, text, time};
 use super::error::Broken;
+use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals, stored,
@@ -37,7 +38,7 @@ fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
         failure: FailureRecord { kind: text(row, 4)?, text: text(row, 5)? },
         digest: text(row, 6)?,
         dead_at: time(row, 7)?,
-        event: read_log_event(row, 8, 9, 10)?,
+        event: read_log_event(row, 8, 9, None, 10)?,
     })
 }
 
@@ -106,9 +107,10 @@ pub(super) async fn replay(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
     data: Option<&[u8]>,
+    digest: Option<&Digest>,
 ) -> Result<Replayed, Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    let replayed = give_back(&mut transaction, id, data).await?;
+    let replayed = give_back(&mut transaction, id, data, digest).await?;
     transaction.commit().await?;
     Ok(replayed)
 }
@@ -119,6 +121,7 @@ pub(super) async fn replay_some(
     after: DeadLetterId,
     up_to: DeadLetterId,
     limit: usize,
+    digest: Option<&Digest>,
 ) -> Result<Vec<Replayed>, Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     must_exist(&mut transaction, group).await?;
@@ -134,7 +137,7 @@ pub(super) async fn replay_some(
     .await?;
     let mut replayed = Vec::with_capacity(ids.len());
     for id in ids {
-        replayed.push(give_back(&mut transaction, DeadLetterId(id), None).await?);
+        replayed.push(give_back(&mut transaction, DeadLetterId(id), None, digest).await?);
     }
     transaction.commit().await?;
     Ok(replayed)
@@ -145,15 +148,19 @@ async fn give_back(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
     data: Option<&[u8]>,
+    digest: Option<&Digest>,
 ) -> Result<Replayed, Broken> {
     let appended = sqlx::query(concat!(
-        "INSERT INTO events (tenant, deliver_to, published_at, ",
+        "INSERT INTO events (tenant, deliver_to, digest, published_at, ",
         event_columns!(),
-        ") SELECT tenant, group_name, ?, type, time, event_id, source, subject,
+        ") SELECT tenant, group_name, ?1, ?2, type, time, event_id, source, subject,
                   datacontenttype, dataschema, partitionkey, extensions,
-                  CASE WHEN ? THEN ? ELSE data END
-           FROM dead_letters WHERE id = ?"
+                  CASE WHEN ?3 THEN ?4 ELSE data END
+           FROM dead_letters l
+           WHERE id = ?5 AND (?1 IS NULL OR EXISTS (
+               SELECT 1 FROM deployments d WHERE d.tenant = l.tenant AND d.digest = ?1))"
     ))
+    .bind(digest.map(Digest::as_str))
     .bind(Timestamp::now().as_microsecond())
     .bind(data.is_some())
     .bind(data)
@@ -161,14 +168,30 @@ async fn give_back(
     .execute(&mut *connection)
     .await?;
     if appended.rows_affected() == 0 {
-        return Err(refusals::no_dead_letter(id).into());
+        return Err(match digest {
+            Some(digest) if is_there(connection, id).await? => refusals::no_component(digest),
+            _ => refusals::no_dead_letter(id),
+        }
+        .into());
     }
     let row = sqlx::query("DELETE FROM dead_letters WHERE id = ? RETURNING group_name")
         .bind(id.0)
         .fetch_one(&mut *connection)
         .await?;
     let group = stored::group_name(&text(&row, 0)?)?;
-    Ok(Replayed { id, group, position: Position(appended.last_insert_rowid()) })
+    Ok(Replayed {
+        id,
+        group,
+        position: Position(appended.last_insert_rowid()),
+        digest: digest.cloned(),
+    })
+}
+
+async fn is_there(connection: &mut SqliteConnection, id: DeadLetterId) -> Result<bool, Broken> {
+    Ok(sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM dead_letters WHERE id = ?)")
+        .bind(id.0)
+        .fetch_one(connection)
+        .await?)
 }
 
 pub(super) async fn discard(

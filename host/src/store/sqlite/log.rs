@@ -150,7 +150,7 @@ pub(super) async fn fetch(
     let receives = Receives::new(group, tenant, subscription);
     let sql = format!(
         concat!(
-            "SELECT position, deliver_to, ",
+            "SELECT position, deliver_to, digest, ",
             event_columns!(),
             " FROM events WHERE position > ? AND position <= ? AND {} ORDER BY position LIMIT ?"
         ),
@@ -163,7 +163,7 @@ pub(super) async fn fetch(
     {
         let mut rows = receives.bind(statement).bind(limit).fetch(&mut *connection);
         while let Some(row) = rows.try_next().await? {
-            let event = read_log_event(&row, 0, 1, 2)?;
+            let event = read_log_event(&row, 0, 1, Some(2), 3)?;
             let position = event.position;
             bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
             events.push(event);

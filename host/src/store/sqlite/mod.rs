@@ -298,9 +298,14 @@ impl Store for SqliteStore {
         on_reader!(self.connections, "read a dead letter", |c| dead_letters::one(c, id))
     }
 
-    async fn replay(&self, id: DeadLetterId, data: Option<&[u8]>) -> Result<Replayed, StoreError> {
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
         on_writer!(self.connections, "replay a dead letter", |c| {
-            dead_letters::replay(c, id, data)
+            dead_letters::replay(c, id, data, digest)
         })
     }
 
@@ -310,9 +315,10 @@ impl Store for SqliteStore {
         after: DeadLetterId,
         up_to: DeadLetterId,
         limit: usize,
+        digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError> {
         on_writer!(self.connections, "replay dead letters", |c| {
-            dead_letters::replay_some(c, group, after, up_to, limit)
+            dead_letters::replay_some(c, group, after, up_to, limit, digest)
         })
     }
 
@@ -357,6 +363,17 @@ impl Store for SqliteStore {
             deployments::component(c, tenant, digest)
         })?;
         deployment::intact(digest, bytes).await
+    }
+
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError> {
+        on_reader!(self.connections, "look for components", |c| {
+            deployments::digests(c, tenant, prefix, limit)
+        })
     }
 
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {

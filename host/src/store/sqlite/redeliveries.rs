@@ -115,7 +115,7 @@ pub(super) async fn events(
         return Ok(Vec::new());
     }
     let rows = sqlx::query(concat!(
-        "SELECT position, deliver_to, ",
+        "SELECT position, deliver_to, digest, ",
         event_columns!(),
         " FROM events
          WHERE position IN (SELECT value FROM json_each(?2))
@@ -127,5 +127,5 @@ pub(super) async fn events(
     .bind(as_json(positions.iter().map(|position| position.0)))
     .fetch_all(connection)
     .await?;
-    rows.iter().map(|row| read_log_event(row, 0, 1, 2)).collect()
+    rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()
 }

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use tokio::sync::Barrier;
 
 use super::TestDatabase;
+use super::deployments::deploy_for;
 use super::samples::{
     bury_all, dead, event, fetch_all, group, host, ids, led, letters, publish, publish_some,
     rich_event, settings, settlement, tenant, time,
 };
-use crate::event::{Event, LogEvent, Position};
+use crate::digest::Digest;
+use crate::event::{Epoch, Event, LogEvent, Position, Tenant};
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupSettings, Missing, Replayed, Settled, Settlement, Store,
-    StoreError,
+    DeadLetter, DeadLetterFilter, DeadLetterId, GroupSettings, Missing, Replayed, Settled,
+    Settlement, Store, StoreError,
 };
 
 fn is_missing(error: &StoreError, id: DeadLetterId) -> bool {
@@ -31,7 +33,12 @@ pub async fn a_dead_letter_keeps_everything(database: &dyn TestDatabase) {
         let position = Position(
             store.publish(&tenant("acme"), std::slice::from_ref(&event)).await.unwrap()[0].0,
         );
-        let given_up = dead(LogEvent { position, deliver_to: (n == 1).then(|| group("g")), event });
+        let given_up = dead(LogEvent {
+            position,
+            deliver_to: (n == 1).then(|| group("g")),
+            digest: None,
+            event,
+        });
         let settlement = Settlement {
             dead_letters: vec![given_up.clone()],
             ..settlement(&store, "g", epoch, position.0).await
@@ -60,7 +67,7 @@ pub async fn a_replay_reaches_only_its_group_and_keeps_the_event(database: &dyn 
     let letter = bury_all(&store, "g", epoch).await.remove(0);
 
     let last = store.safe_position().await.unwrap();
-    let replayed = store.replay(letter.id, None).await.unwrap();
+    let replayed = store.replay(letter.id, None, None).await.unwrap();
     assert_eq!((replayed.id, &replayed.group), (letter.id, &group("g")));
     assert!(replayed.position > last, "no cursor is past it");
     let again = fetch_all(&store, "g", last.0).await;
@@ -78,7 +85,7 @@ pub async fn a_replay_reaches_only_its_group_and_keeps_the_event(database: &dyn 
     };
     assert_eq!(store.settle(&again).await.unwrap(), Settled::Committed);
     let letter = letters(&store, "g").await.pop().unwrap();
-    let replayed = store.replay(letter.id, None).await.unwrap();
+    let replayed = store.replay(letter.id, None, None).await.unwrap();
     let third = fetch_all(&store, "g", replayed.position.0 - 1).await;
     assert_eq!(third[0].event, original.event);
 }
@@ -92,11 +99,86 @@ pub async fn a_replay_can_change_the_data_and_nothing_else(database: &dyn TestDa
     for (letter, (original, data)) in
         letters.iter().zip(originals.iter().zip([&b"corrected"[..], b""]))
     {
-        let replayed = store.replay(letter.id, Some(data)).await.unwrap();
+        let replayed = store.replay(letter.id, Some(data), None).await.unwrap();
         let copy = fetch_all(&store, "g", replayed.position.0 - 1).await.remove(0);
         let expected = Event { data: Some(data.to_vec()), ..original.event.clone() };
         assert_eq!(copy.event, expected);
     }
+}
+
+pub async fn a_replay_can_name_the_component_that_handles_the_event(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let old = deploy_for(&store, &Tenant::none(), "h", b"old").await.digest;
+    deploy_for(&store, &Tenant::none(), "h", b"new").await;
+    publish(&store, &[rich_event(database, "1"), event("a", "2"), event("a", "3")]).await;
+    let epoch = led(&store, "g").await;
+    let originals = fetch_all(&store, "g", 0).await;
+    assert!(originals.iter().all(|event| event.digest.is_none()));
+    let letters = bury_all(&store, "g", epoch).await;
+
+    let first = store.replay(letters[0].id, None, Some(&old)).await.unwrap();
+    assert_eq!(first.digest, Some(old.clone()));
+    let others =
+        store.replay_some(&group("g"), letters[0].id, letters[2].id, 9, Some(&old)).await.unwrap();
+    assert!(others.iter().all(|replayed| replayed.digest.as_ref() == Some(&old)));
+    let copies = fetch_all(&store, "g", first.position.0 - 1).await;
+    assert_eq!(copies.len(), 3);
+    for (copy, original) in copies.iter().zip(&originals) {
+        assert_eq!((&copy.digest, &copy.event), (&Some(old.clone()), &original.event));
+    }
+    let positions: Vec<Position> = copies.iter().map(|copy| copy.position).collect();
+    assert_eq!(store.events_at(&group("g"), &positions).await.unwrap(), copies);
+
+    // Once more a dead letter, it says itself what failed, and the next replay
+    // goes to the group's own component.
+    let again = bury(&store, "g", epoch, &copies[0]).await;
+    assert_eq!(again.event.digest, None);
+    assert_eq!(again.event.event, originals[0].event);
+    let replayed = store.replay(again.id, Some(b"other"), None).await.unwrap();
+    assert_eq!(replayed.digest, None);
+    let copy = fetch_all(&store, "g", replayed.position.0 - 1).await.remove(0);
+    assert_eq!(copy.digest, None);
+}
+
+/// Settles that the group gives up on one event, the last there is.
+async fn bury(store: &Arc<dyn Store>, name: &str, epoch: Epoch, event: &LogEvent) -> DeadLetter {
+    let last = store.safe_position().await.unwrap();
+    let settlement = Settlement {
+        dead_letters: vec![dead(event.clone())],
+        ..settlement(store, name, epoch, last.0).await
+    };
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    letters(store, name).await.pop().unwrap()
+}
+
+pub async fn a_replay_that_names_no_component_of_its_tenant_changes_nothing(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let acmes = deploy_for(&store, &tenant("acme"), "h", b"acme's").await.digest;
+    let own = deploy_for(&store, &Tenant::none(), "h", b"own").await.digest;
+    publish_some(&store, 2).await;
+    let epoch = led(&store, "g").await;
+    let buried = bury_all(&store, "g", epoch).await;
+    let last = store.safe_position().await.unwrap();
+    let up_to = buried[1].id;
+    for digest in [&acmes, &Digest::of(b"never deployed")] {
+        let is_refused = |result: Result<(), StoreError>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.to_string(), format!("component {digest} not found"));
+            assert!(matches!(error, StoreError::NotFound(Missing::Component(_))));
+        };
+        is_refused(store.replay(buried[0].id, Some(b"x"), Some(digest)).await.map(|_| ()));
+        let all = store.replay_some(&group("g"), DeadLetterId(0), up_to, 9, Some(digest)).await;
+        is_refused(all.map(|_| ()));
+        // Of what is gone that is what is said.
+        let gone = DeadLetterId(up_to.0 + 1);
+        let error = store.replay(gone, None, Some(digest)).await.unwrap_err();
+        assert!(is_missing(&error, gone), "{error}");
+    }
+    assert_eq!(letters(&store, "g").await.len(), 2);
+    assert_eq!(store.safe_position().await.unwrap(), last, "nothing was appended");
+    store.replay(buried[0].id, None, Some(&own)).await.unwrap();
 }
 
 pub async fn a_replay_never_moves_a_cursor(database: &dyn TestDatabase) {
@@ -105,8 +187,8 @@ pub async fn a_replay_never_moves_a_cursor(database: &dyn TestDatabase) {
     let epoch = led(&store, "g").await;
     let letters = bury_all(&store, "g", epoch).await;
     let before = store.cursor(&group("g")).await.unwrap();
-    store.replay(letters[0].id, None).await.unwrap();
-    store.replay_some(&group("g"), DeadLetterId(0), letters[2].id, 9).await.unwrap();
+    store.replay(letters[0].id, None, None).await.unwrap();
+    store.replay_some(&group("g"), DeadLetterId(0), letters[2].id, 9, None).await.unwrap();
     assert_eq!(store.cursor(&group("g")).await.unwrap(), before);
     let open = settlement(&store, "g", epoch, before.position.0).await;
     assert_eq!(store.settle(&open).await.unwrap(), Settled::Committed, "nor the epoch");
@@ -118,6 +200,7 @@ pub async fn of_two_replays_of_one_dead_letter_one_runs(database: &dyn TestDatab
     publish_some(&store, ROUNDS).await;
     let epoch = led(&store, "g").await;
     let letters = Arc::new(bury_all(&store, "g", epoch).await);
+    let digest = deploy_for(&store, &Tenant::none(), "h", b"component").await.digest;
     let last = store.safe_position().await.unwrap();
 
     let barrier = Arc::new(Barrier::new(2));
@@ -125,6 +208,7 @@ pub async fn of_two_replays_of_one_dead_letter_one_runs(database: &dyn TestDatab
     for caller in 0..2 {
         let store = database.handle().await;
         let (letters, barrier) = (Arc::clone(&letters), Arc::clone(&barrier));
+        let digest = digest.clone();
         callers.push(tokio::spawn(async move {
             let mut won = BTreeSet::new();
             for (round, letter) in letters.iter().enumerate() {
@@ -133,7 +217,8 @@ pub async fn of_two_replays_of_one_dead_letter_one_runs(database: &dyn TestDatab
                 let result = if round % 3 == 0 && caller == 1 {
                     store.discard(letter.id).await
                 } else {
-                    store.replay(letter.id, None).await.map(|_| ())
+                    let digest = (round % 2 == 0).then_some(&digest);
+                    store.replay(letter.id, None, digest).await.map(|_| ())
                 };
                 match result {
                     Ok(()) => assert!(won.insert(letter.id)),
@@ -173,7 +258,7 @@ pub async fn two_replays_of_all_split_the_work(database: &dyn TestDatabase) {
             let mut own: Vec<Replayed> = Vec::new();
             loop {
                 let after = own.last().map_or(DeadLetterId(0), |replayed| replayed.id);
-                let some = store.replay_some(&group("g"), after, up_to, 7).await.unwrap();
+                let some = store.replay_some(&group("g"), after, up_to, 7, None).await.unwrap();
                 if some.is_empty() {
                     return own;
                 }
@@ -206,7 +291,7 @@ pub async fn some_are_replayed_within_their_bounds(database: &dyn TestDatabase) 
     let replay = |after: DeadLetterId, up_to: DeadLetterId, limit: usize| {
         let store: Arc<dyn Store> = Arc::clone(&store);
         async move {
-            let some = store.replay_some(&group("g"), after, up_to, limit).await.unwrap();
+            let some = store.replay_some(&group("g"), after, up_to, limit, None).await.unwrap();
             assert!(some.iter().all(|replayed| replayed.group == group("g")));
             assert!(some.is_sorted_by(|a, b| a.id < b.id && a.position < b.position));
             some.into_iter().map(|replayed| replayed.id).collect::<Vec<_>>()
@@ -264,7 +349,7 @@ pub async fn a_dead_letter_is_discarded_once(database: &dyn TestDatabase) {
     let gone = letters[0].id;
     store.discard(gone).await.unwrap();
     assert!(is_missing(&store.discard(gone).await.unwrap_err(), gone));
-    assert!(is_missing(&store.replay(gone, None).await.unwrap_err(), gone));
+    assert!(is_missing(&store.replay(gone, None, None).await.unwrap_err(), gone));
     assert!(is_missing(&store.dead_letter(gone).await.unwrap_err(), gone));
     store.dead_letter(letters[1].id).await.unwrap();
     assert_eq!(store.safe_position().await.unwrap(), last, "nothing was appended");
@@ -279,6 +364,7 @@ pub async fn the_number_of_a_dead_letter_is_never_used_again(database: &dyn Test
         let given_up = dead(LogEvent {
             position: Position(1),
             deliver_to: None,
+            digest: None,
             event: Event { time: time("2026-01-01T00:00:00Z"), ..event("a", "1") },
         });
         let settlement =

@@ -23,7 +23,7 @@ async fn deploy(store: &Arc<dyn Store>, name: &str, component: &[u8]) -> Version
     deploy_for(store, &Tenant::none(), name, component).await
 }
 
-async fn deploy_for(
+pub(super) async fn deploy_for(
     store: &Arc<dyn Store>,
     tenant: &Tenant,
     name: &str,
@@ -304,5 +304,35 @@ pub async fn deployments_and_rollbacks_at_once_leave_one_version_active(
             std::cmp::Ordering::Greater => &[VersionState::RolledBack],
         };
         assert!(expected.contains(&state), "version {number} is {state:?} below {current}");
+    }
+}
+
+pub async fn components_are_found_by_how_their_digests_begin(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let acme = tenant("acme");
+    let mut theirs = Vec::new();
+    for n in 0..40_u8 {
+        theirs.push(deploy_for(&store, &acme, &format!("h{}", n % 3), &[n]).await.digest);
+    }
+    let others = deploy_for(&store, &Tenant::none(), "h", b"others").await.digest;
+    // Deployed twice, and found once.
+    deploy_for(&store, &acme, "again", &[7]).await;
+    theirs.sort();
+    assert_eq!(store.digests(&acme, "", usize::MAX).await.unwrap(), theirs);
+    assert_eq!(store.digests(&acme, "", 3).await.unwrap(), theirs[..3]);
+    assert_eq!(
+        store.digests(&Tenant::none(), "sha256:", 9).await.unwrap(),
+        std::slice::from_ref(&others)
+    );
+    for digest in &theirs {
+        for length in [8, 9, 70, 71] {
+            let prefix = &digest.as_str()[..length];
+            let fitting = theirs.iter().filter(|d| d.as_str().starts_with(prefix));
+            let found = store.digests(&acme, prefix, usize::MAX).await.unwrap();
+            assert_eq!(found, fitting.cloned().collect::<Vec<_>>(), "{prefix}");
+        }
+    }
+    for nothing in [others.as_str(), "sha256:%", "sha256:_", "SHA256:", "\u{10FFFF}"] {
+        assert_eq!(store.digests(&acme, nothing, 9).await.unwrap(), [], "{nothing}");
     }
 }

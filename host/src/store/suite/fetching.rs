@@ -177,7 +177,7 @@ pub async fn an_event_for_one_group_reaches_that_group_alone(database: &dyn Test
     publish(&store, &[event("a", "1")]).await;
     let epoch = led(&store, "addressed").await;
     let letter = bury_all(&store, "addressed", epoch).await.remove(0);
-    let replayed = store.replay(letter.id, None).await.unwrap();
+    let replayed = store.replay(letter.id, None, None).await.unwrap();
     let after = replayed.position.0 - 1;
 
     let own = fetch_all(&store, "addressed", after).await;

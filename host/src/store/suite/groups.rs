@@ -316,7 +316,7 @@ pub async fn a_group_that_does_not_exist_is_not_found(database: &dyn TestDatabas
         ("seek far", store.seek(&name, Start::Position(Position(9))).await.map(|_| ())),
         ("remove", store.remove_group(&name, true).await.map(|_| ())),
         ("dead letters", store.dead_letters(&filter).await.map(|_| ())),
-        ("replay", store.replay_some(&name, from, to, 9).await.map(|_| ())),
+        ("replay", store.replay_some(&name, from, to, 9, None).await.map(|_| ())),
     ] {
         let error = result.expect_err(what);
         let missing = matches!(
@@ -373,7 +373,7 @@ pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatab
     assert!(own.settled_at.unwrap() >= own.created_at);
 
     // A replay for another group is nothing that this one has before it.
-    store.replay(letter.id, None).await.unwrap();
+    store.replay(letter.id, None, None).await.unwrap();
     let status = store.status().await.unwrap();
     assert_eq!(status.groups[1].lag_events, 2);
     let everything = &status.groups[0];

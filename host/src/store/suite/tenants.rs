@@ -23,6 +23,7 @@ pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
         let gave_up = |position| LogEvent {
             position: Position(position),
             deliver_to: None,
+            digest: None,
             event: event("t", "e"),
         };
         let settled = Settlement {

@@ -219,6 +219,25 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
         let publish = format!("SELECT event_host.publish('a', \"{column}\" => {given})");
         assert_eq!(refusal(&mut session, &publish).await, why, "{publish}");
     }
+    // A digest that the host could not read would hold up the group.
+    let digits = "0123456789abcdef".repeat(4);
+    for (given, addressee) in [
+        (format!("'sha256:{digits}'"), "NULL"),
+        (format!("'sha256:{}'", &digits[1..]), "'g'"),
+        (format!("'sha256:{digits}0'"), "'g'"),
+        (format!("E'sha256:{digits}\\n'"), "'g'"),
+        (format!("E'x\\nsha256:{digits}'"), "'g'"),
+        (format!("'sha256:{}'", digits.to_uppercase()), "'g'"),
+        (format!("'sha512:{digits}'"), "'g'"),
+        ("''".to_owned(), "'g'"),
+    ] {
+        let sql = format!(
+            "INSERT INTO event_host.events (type, deliver_to, digest)
+             VALUES ('a', {addressee}, {given})"
+        );
+        let why = refusal(&mut session, &sql).await;
+        assert_eq!(why, "digest_is_that_of_a_component_or_null", "{sql}");
+    }
     for (sql, why) in [
         ("INSERT INTO event_host.events (type) VALUES ('')", "type_is_not_empty"),
         ("SELECT event_host.publish('')", "type_is_not_empty"),

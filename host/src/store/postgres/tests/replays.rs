@@ -42,12 +42,14 @@ impl Scene {
     /// Another host, which replays.
     fn replay(&self, id: DeadLetterId) -> JoinHandle<Result<Replayed, StoreError>> {
         let store = self.database.store();
-        tokio::spawn(async move { store.replay(id, None).await })
+        tokio::spawn(async move { store.replay(id, None, None).await })
     }
 
     fn replay_all(&self) -> JoinHandle<Result<Vec<Replayed>, StoreError>> {
         let (store, last) = (self.database.store(), self.ids[2]);
-        tokio::spawn(async move { store.replay_some(&group("g"), DeadLetterId(0), last, 10).await })
+        tokio::spawn(async move {
+            store.replay_some(&group("g"), DeadLetterId(0), last, 10, None).await
+        })
     }
 
     fn discard(&self, id: DeadLetterId) -> JoinHandle<Result<(), StoreError>> {

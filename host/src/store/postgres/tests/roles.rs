@@ -95,6 +95,7 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "INSERT INTO event_host.events (type) VALUES ('x') RETURNING position",
             "INSERT INTO event_host.events (type, tenant) VALUES ('x', 'other')",
             "INSERT INTO event_host.events (type, deliver_to) VALUES ('x', 'g')",
+            "INSERT INTO event_host.events (type, digest) VALUES ('x', NULL)",
             "INSERT INTO event_host.events (type, published_at) VALUES ('x', now())",
             "INSERT INTO event_host.events (position, type) OVERRIDING SYSTEM VALUE VALUES (9, 'x')",
             "UPDATE event_host.events SET type = 'x'",
@@ -231,8 +232,8 @@ async fn an_operator_can_do_all_that_the_commands_do() {
         assert_eq!(store.dead_letters(&filter).await.unwrap().len(), 3);
         assert_eq!(store.dead_letters(&DeadLetterFilter::default()).await.unwrap().len(), 3);
         store.dead_letter(ids[0]).await.unwrap();
-        store.replay(ids[0], Some(b"other")).await.unwrap();
-        let replayed = store.replay_some(&name, ids[0], ids[1], 10).await.unwrap();
+        store.replay(ids[0], Some(b"other"), None).await.unwrap();
+        let replayed = store.replay_some(&name, ids[0], ids[1], 10, None).await.unwrap();
         assert_eq!(replayed.len(), 1);
         store.discard(ids[2]).await.unwrap();
         publish(&store, "by hand").await;

@@ -103,6 +103,7 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
         event: LogEvent {
             position: Position(n),
             deliver_to: None,
+            digest: None,
             event: event("dead", &n.to_string()),
         },
         attempts: 1,
@@ -133,7 +134,7 @@ async fn replay(database: &str) {
     let store = SqliteStore::open(database, OpenOptions::existing()).await.unwrap();
     println!("{READY}");
     for letter in store.dead_letters(&DeadLetterFilter::default()).await.unwrap() {
-        store.replay(letter.id, None).await.unwrap();
+        store.replay(letter.id, None, None).await.unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{ExtensionValue, LogEvent, Position, Tenant};
@@ -130,6 +130,26 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
     ] {
         let error = sqlx::query(sql).execute(&mut raw).await.expect_err(sql).to_string();
         assert!(error.contains(why), "{sql}: {error}");
+    }
+    // A digest that the host could not read would hold up the group.
+    let digits = "0123456789abcdef".repeat(4);
+    for (given, addressee) in [
+        (format!("'sha256:{digits}'"), "NULL"),
+        (format!("CAST('sha256:{digits}' AS BLOB)"), "'g'"),
+        (format!("'sha256:{}'", &digits[1..]), "'g'"),
+        (format!("'sha256:{digits}0'"), "'g'"),
+        (format!("'sha256:{}'", digits.to_uppercase()), "'g'"),
+        (format!("'sha512:{digits}'"), "'g'"),
+        (format!("'sha256:{digits}' || char(0) || 'x'"), "'g'"),
+        (format!("'sha256:{}' || char(0) || 'x'", &digits[2..]), "'g'"),
+        ("''".to_owned(), "'g'"),
+    ] {
+        let sql = format!(
+            "INSERT INTO events (type, deliver_to, digest) VALUES ('a', {addressee}, {given})"
+        );
+        let inserted = sqlx::query(AssertSqlSafe(sql.as_str())).execute(&mut raw).await;
+        let error = inserted.expect_err(&sql).to_string();
+        assert!(error.contains("digest_is_that_of_a_component_or_null"), "{sql}: {error}");
     }
     store.publish(&Tenant::none(), &[event("a", "1")]).await.unwrap();
     let error = sqlx::query("UPDATE events SET type = 'b'").execute(&mut raw).await.unwrap_err();

@@ -1,0 +1,451 @@
+//! The component of a replay that names one, beside the group's own.
+//!
+//! [`ByDigest`] is the handler of a group, and looks at each event: one that
+//! names a digest goes to that component, with the group's settings, and every
+//! other to the group's own. Only a few other components are kept loaded.
+//!
+//! One that cannot be run makes a dead letter of its event at once, under
+//! [`FailureKind::NotLoaded`]: to wait for it would hold up the group for the
+//! sake of one replay. A database that is away is waited for, as ever.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+use tracing::info;
+
+use super::{Call, Handler, Outcome, Report, Usage, Worker};
+use crate::digest::Digest;
+use crate::failure::{Failure, FailureKind};
+
+/// How many components besides its own a handler keeps loaded, or remembers
+/// that they do not load.
+const KEPT: usize = 2;
+
+/// Loads components for one handler of one tenant, with the handler's settings.
+#[async_trait]
+pub trait Components: Send + Sync + 'static {
+    /// Loads a component; may take as long as it takes to compile one. The
+    /// future may be dropped at any await.
+    ///
+    /// # Errors
+    /// See [`NoComponent`].
+    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent>;
+}
+
+/// Why there is no component to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoComponent {
+    /// Nobody can tell at this moment, as when the database is away.
+    NotNow(String),
+    /// It is not there, or loading it broke off. The next time it may work.
+    Failed(String),
+    /// It cannot be run, and the next time neither.
+    Refused(String),
+}
+
+/// Nothing but the handler's own component.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnAlone;
+
+#[async_trait]
+impl Components for OwnAlone {
+    async fn load(&self, _: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+        Err(NoComponent::Failed("this host runs no component but the handler's own".to_owned()))
+    }
+}
+
+/// A handler that runs each event with the component that the event names, or
+/// else with its own.
+pub struct ByDigest {
+    handlers: Arc<Handlers>,
+}
+
+struct Handlers {
+    own: Arc<dyn Handler>,
+    components: Arc<dyn Components>,
+    /// What was asked for last stands last. Held while one is loaded: workers
+    /// that want the same wait for it.
+    others: Mutex<Vec<Other>>,
+}
+
+/// A component that was asked for, or why it does not load.
+struct Other {
+    digest: Digest,
+    handler: Result<Arc<dyn Handler>, String>,
+}
+
+impl ByDigest {
+    /// Puts other components beside a handler's own.
+    #[must_use]
+    pub fn new(own: Arc<dyn Handler>, components: Arc<dyn Components>) -> Self {
+        Self { handlers: Arc::new(Handlers { own, components, others: Mutex::default() }) }
+    }
+}
+
+impl Handler for ByDigest {
+    fn digest(&self) -> &str {
+        self.handlers.own.digest()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.handlers.own.memory_bytes()
+    }
+
+    fn state_keys(&self) -> Option<u64> {
+        self.handlers.own.state_keys()
+    }
+
+    fn worker(&self) -> Box<dyn Worker> {
+        let worker = self.handlers.own.worker();
+        Box::new(ByDigestWorker { handlers: Arc::clone(&self.handlers), digest: None, worker })
+    }
+}
+
+impl Handlers {
+    async fn of(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+        if digest.as_str() == self.own.digest() {
+            return Ok(Arc::clone(&self.own));
+        }
+        let mut others = self.others.lock().await;
+        if let Some(at) = others.iter().position(|other| other.digest == *digest) {
+            let other = others.remove(at);
+            let handler = other.handler.clone();
+            others.push(other);
+            return handler.map_err(NoComponent::Refused);
+        }
+        let handler = match self.components.load(digest).await {
+            Ok(handler) => {
+                info!(%digest, "a component is loaded for a replay that names it");
+                Ok(handler)
+            }
+            // It may take long to find out, and a replay of all may ask for it
+            // thousands of times.
+            Err(NoComponent::Refused(why)) => Err(why),
+            Err(passing) => return Err(passing),
+        };
+        if others.len() >= KEPT {
+            others.remove(0);
+        }
+        others.push(Other { digest: digest.clone(), handler: handler.clone() });
+        handler.map_err(NoComponent::Refused)
+    }
+}
+
+struct ByDigestWorker {
+    handlers: Arc<Handlers>,
+    /// The component that `worker` runs; `None` for the handler's own.
+    digest: Option<Digest>,
+    /// The only one there is, so that no two instances take the memory of one.
+    worker: Box<dyn Worker>,
+}
+
+impl ByDigestWorker {
+    async fn attempt_with_another(&mut self, call: Call<'_>) -> Report {
+        let not_loaded = |digest: &Digest, why: &str| {
+            let text = format!("the replay named component {digest}, which cannot be run: {why}");
+            Outcome::Failure(Failure::new(FailureKind::NotLoaded, &text))
+        };
+        let wanted = call.event.digest.as_ref();
+        let outcome = match wanted {
+            None => {
+                self.turn_to(None, self.handlers.own.worker());
+                return self.worker.attempt(call).await;
+            }
+            Some(digest) => match self.handlers.of(digest).await {
+                Ok(handler) => {
+                    self.turn_to(Some(digest.clone()), handler.worker());
+                    return self.worker.attempt(call).await;
+                }
+                Err(NoComponent::NotNow(why)) => Outcome::NotRun(why),
+                Err(NoComponent::Failed(why) | NoComponent::Refused(why)) => {
+                    not_loaded(digest, &why)
+                }
+            },
+        };
+        Report { outcome, emits: Vec::new(), usage: Usage::default() }
+    }
+
+    fn turn_to(&mut self, digest: Option<Digest>, worker: Box<dyn Worker>) {
+        self.digest = digest;
+        self.worker = worker;
+    }
+}
+
+impl Worker for ByDigestWorker {
+    // Written out, because nearly every attempt is the worker's own, and would
+    // else be allocated twice.
+    fn attempt<'worker, 'call, 'attempt>(
+        &'worker mut self,
+        call: Call<'call>,
+    ) -> Pin<Box<dyn Future<Output = Report> + Send + 'attempt>>
+    where
+        'worker: 'attempt,
+        'call: 'attempt,
+        Self: 'attempt,
+    {
+        if call.event.digest == self.digest {
+            self.worker.attempt(call)
+        } else {
+            Box::pin(self.attempt_with_another(call))
+        }
+    }
+
+    fn end_batch(&mut self) {
+        if self.digest.is_some() {
+            // One that waits for events must not keep another's code.
+            self.turn_to(None, self.handlers.own.worker());
+        } else {
+            self.worker.end_batch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+    use std::future::poll_fn;
+    use std::sync::Mutex as SyncMutex;
+    use std::task::Poll;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::delivery::state::{BatchState, EmptyState};
+    use crate::event::{Attempt, Event, LogEvent, Position, Tenant};
+
+    /// A component that succeeds and names itself in an emit; counts the
+    /// instances that live.
+    struct Named {
+        digest: Digest,
+        alive: Arc<()>,
+    }
+
+    impl Handler for Named {
+        fn digest(&self) -> &str {
+            self.digest.as_str()
+        }
+
+        fn memory_bytes(&self) -> usize {
+            7
+        }
+
+        fn worker(&self) -> Box<dyn Worker> {
+            Box::new(NamedWorker { digest: self.digest.clone(), _alive: Arc::clone(&self.alive) })
+        }
+    }
+
+    struct NamedWorker {
+        digest: Digest,
+        _alive: Arc<()>,
+    }
+
+    #[async_trait]
+    impl Worker for NamedWorker {
+        async fn attempt(&mut self, _: Call<'_>) -> Report {
+            let emits = vec![event(self.digest.as_str())];
+            Report { outcome: Outcome::Success, emits, usage: Usage::default() }
+        }
+
+        fn end_batch(&mut self) {}
+    }
+
+    /// Answers as it was told, and counts how often it was asked for each.
+    #[derive(Default)]
+    struct Shelf {
+        answers: SyncMutex<HashMap<Digest, NoComponent>>,
+        asked: SyncMutex<Vec<Digest>>,
+        alive: Arc<()>,
+    }
+
+    #[async_trait]
+    impl Components for Shelf {
+        async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+            self.asked.lock().unwrap().push(digest.clone());
+            tokio::task::yield_now().await;
+            match self.answers.lock().unwrap().get(digest) {
+                Some(no) => Err(no.clone()),
+                None => Ok(named(digest, &self.alive)),
+            }
+        }
+    }
+
+    impl Shelf {
+        fn asked(&self) -> usize {
+            std::mem::take(&mut *self.asked.lock().unwrap()).len()
+        }
+
+        fn answer(&self, digest: &Digest, no: NoComponent) {
+            self.answers.lock().unwrap().insert(digest.clone(), no);
+        }
+    }
+
+    fn named(digest: &Digest, alive: &Arc<()>) -> Arc<dyn Handler> {
+        Arc::new(Named { digest: digest.clone(), alive: Arc::clone(alive) })
+    }
+
+    fn event(id: &str) -> Event {
+        Event {
+            id: id.to_owned(),
+            source: "/test".into(),
+            event_type: "t".into(),
+            subject: None,
+            time: Timestamp::UNIX_EPOCH,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: None,
+            extensions: BTreeMap::new(),
+            data: None,
+        }
+    }
+
+    fn digest(n: u8) -> Digest {
+        Digest::of(&[n])
+    }
+
+    /// A handler whose own component is number 0.
+    fn handler() -> (Arc<Shelf>, ByDigest) {
+        let shelf = Arc::new(Shelf::default());
+        let own = named(&digest(0), &shelf.alive);
+        let handler = ByDigest::new(own, Arc::clone(&shelf) as Arc<dyn Components>);
+        (shelf, handler)
+    }
+
+    async fn attempt(worker: &mut Box<dyn Worker>, digest: Option<&Digest>) -> Report {
+        let event = LogEvent {
+            position: Position(1),
+            deliver_to: digest.map(|_| "g".parse().unwrap()),
+            digest: digest.cloned(),
+            event: event("e"),
+        };
+        let state = BatchState::new("").attempt(Arc::new(EmptyState));
+        let (group, tenant) = ("g".parse().unwrap(), Tenant::none());
+        let call =
+            Call { group: &group, tenant: &tenant, event: &event, attempt: Attempt(1), state };
+        worker.attempt(call).await
+    }
+
+    /// The component that handled an event.
+    async fn ran(worker: &mut Box<dyn Worker>, digest: Option<&Digest>) -> String {
+        let report = attempt(worker, digest).await;
+        assert_eq!(report.outcome, Outcome::Success);
+        report.emits[0].id.clone()
+    }
+
+    #[tokio::test]
+    async fn each_event_goes_to_the_component_that_it_names_or_to_the_groups_own() {
+        let (shelf, handler) = handler();
+        assert_eq!((handler.digest(), handler.memory_bytes()), (digest(0).as_str(), 7));
+        let mut worker = handler.worker();
+        for (wanted, runs) in [(None, 0), (Some(1), 1), (Some(1), 1), (None, 0), (Some(0), 0)] {
+            let wanted = wanted.map(digest);
+            assert_eq!(ran(&mut worker, wanted.as_ref()).await, digest(runs).as_str());
+        }
+        assert_eq!(shelf.asked(), 1, "once, and not for its own");
+    }
+
+    #[tokio::test]
+    async fn a_worker_has_one_instance_and_none_of_another_component_between_batches() {
+        let (shelf, handler) = handler();
+        let mut worker = handler.worker();
+        let idle = Arc::strong_count(&shelf.alive);
+        ran(&mut worker, Some(&digest(1))).await;
+        assert_eq!(Arc::strong_count(&shelf.alive), idle + 1, "its code and no second instance");
+        worker.end_batch();
+        drop(handler);
+        assert_eq!(ran(&mut worker, None).await, digest(0).as_str());
+        assert_eq!(Arc::strong_count(&shelf.alive), idle + 1);
+    }
+
+    #[tokio::test]
+    async fn few_components_are_kept_and_the_one_not_asked_for_longest_goes() {
+        let (shelf, handler) = handler();
+        let mut worker = handler.worker();
+        let idle = Arc::strong_count(&shelf.alive);
+        for n in 1..=20 {
+            ran(&mut worker, Some(&digest(n))).await;
+            worker.end_batch();
+            assert!(Arc::strong_count(&shelf.alive) <= idle + KEPT);
+        }
+        shelf.asked();
+        for (n, asked) in [(19, 0), (20, 0), (19, 0), (1, 1), (19, 0), (20, 1)] {
+            ran(&mut worker, Some(&digest(n))).await;
+            assert_eq!(shelf.asked(), asked, "{n}");
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_that_want_the_same_component_load_it_once() {
+        let (shelf, handler) = handler();
+        let wanted = digest(1);
+        let mut workers: Vec<_> = (0..8).map(|_| handler.worker()).collect();
+        let attempts = workers.iter_mut().map(|worker| ran(worker, Some(&wanted)));
+        let runs = futures_util::future::join_all(attempts).await;
+        assert!(runs.iter().all(|run| run == wanted.as_str()));
+        assert_eq!(shelf.asked(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_run_fails_for_good_and_is_asked_for_again_where_that_may_help() {
+        let (shelf, handler) = handler();
+        let mut worker = handler.worker();
+        let (refused, missing) = (digest(1), digest(2));
+        shelf.answer(&refused, NoComponent::Refused("it is no wasm".into()));
+        shelf.answer(&missing, NoComponent::Failed("it is not there".into()));
+        for (digest, why, asked) in
+            [(&refused, "it is no wasm", 1), (&missing, "it is not there", 3)]
+        {
+            for _ in 0..3 {
+                let Outcome::Failure(failure) = attempt(&mut worker, Some(digest)).await.outcome
+                else {
+                    panic!("it ran");
+                };
+                assert_eq!(failure.kind, FailureKind::NotLoaded);
+                assert!(failure.kind.is_final());
+                for part in [why, digest.as_str()] {
+                    assert!(failure.text.contains(part), "{failure:?}");
+                }
+                assert_eq!(ran(&mut worker, None).await, self::digest(0).as_str());
+            }
+            assert_eq!(shelf.asked(), asked);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_away_counts_for_nothing_and_is_asked_again() {
+        let (shelf, handler) = handler();
+        let mut worker = handler.worker();
+        let wanted = digest(1);
+        shelf.answer(&wanted, NoComponent::NotNow("the database is away".into()));
+        let outcome = attempt(&mut worker, Some(&wanted)).await.outcome;
+        assert_eq!(outcome, Outcome::NotRun("the database is away".into()));
+        shelf.answers.lock().unwrap().clear();
+        assert_eq!(ran(&mut worker, Some(&wanted)).await, wanted.as_str());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_is_dropped_while_it_loads_leaves_nothing_behind() {
+        let (shelf, handler) = handler();
+        let mut worker = handler.worker();
+        let wanted = digest(1);
+        let mut dropped = Box::pin(attempt(&mut worker, Some(&wanted)));
+        let loads = poll_fn(|cx| Poll::Ready(dropped.as_mut().poll(cx).is_pending())).await;
+        drop(dropped);
+        assert!(loads);
+        assert_eq!(ran(&mut worker, None).await, digest(0).as_str());
+        assert_eq!(ran(&mut worker, Some(&wanted)).await, wanted.as_str());
+        assert_eq!(shelf.asked(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_handler_alone_runs_nothing_but_its_own() {
+        let alive = Arc::new(());
+        let handler = ByDigest::new(named(&digest(0), &alive), Arc::new(OwnAlone));
+        let mut worker = handler.worker();
+        let outcome = attempt(&mut worker, Some(&digest(1))).await.outcome;
+        assert!(matches!(outcome, Outcome::Failure(_)), "{outcome:?}");
+        assert_eq!(ran(&mut worker, None).await, digest(0).as_str());
+    }
+}
