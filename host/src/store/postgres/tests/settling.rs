@@ -9,7 +9,9 @@ use super::{
     let_inserts_go, publish, redelivery, run, seen, store_at, until, until_waiting, value,
 };
 use crate::event::{Epoch, Event, Position, Tenant};
-use crate::store::{DeadLetterFilter, Settled, Settlement, StateWrite, Store, StoreError};
+use crate::store::{
+    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, Store, StoreError,
+};
 
 /// The group's settlement of a number, which moves its cursor to ten times that.
 fn numbered(number: i64) -> Settlement {
@@ -104,7 +106,10 @@ async fn redeliveries_that_are_settled_again_stay_on_their_pages() {
         let over = (number - 1) * 50;
         let settlement = Settlement {
             redeliveries: (over + 1..=over + COUNT)
-                .map(|position| redelivery(position, u32::try_from(number).unwrap() + 1))
+                .map(|position| Redelivery {
+                    due_at: jiff::Timestamp::from_second(number).unwrap(),
+                    ..redelivery(position, u32::try_from(number).unwrap() + 1)
+                })
                 .collect(),
             redelivered: (over - 49..=over).map(Position).collect(),
             position: Position(over + COUNT),
