@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::output::{self, seconds, short};
 use super::{Global, database, status};
 use crate::event::GroupName;
-use crate::store::{GroupStatus, Start};
+use crate::store::{GroupStatus, Removed, Start};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Groups {
@@ -109,19 +109,23 @@ impl Groups {
             }
             Self::Remove(remove) => {
                 let removed = store.remove_group(&remove.name, remove.with_dead_letters).await?;
-                let waited = match removed.parked {
-                    0 => String::new(),
-                    1 => ", and with it 1 event that was to come again: the log still has it"
-                        .to_owned(),
-                    many => format!(
-                        ", and with it {many} events that were to come again: the log still has them"
-                    ),
-                };
-                output::line(format!("group {} is removed{waited}", remove.name))?;
+                output::line(removal(&remove.name, removed))?;
             }
         }
         Ok(())
     }
+}
+
+/// What a removal did, in a sentence.
+fn removal(name: &GroupName, Removed { parked }: Removed) -> String {
+    let along = match parked {
+        0 => String::new(),
+        1 => ", and with it 1 event that was to come again: the log still has it".to_owned(),
+        many => {
+            format!(", and with it {many} events that were to come again: the log still has them")
+        }
+    };
+    format!("group {name} is removed{along}")
 }
 
 fn print(group: &GroupStatus) -> std::io::Result<()> {
@@ -158,4 +162,24 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
         output::line(format!("\n{line}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_says_what_waited() {
+        let name = "g".parse().unwrap();
+        let said = |parked| removal(&name, Removed { parked });
+        assert_eq!(said(0), "group g is removed");
+        assert_eq!(
+            said(1),
+            "group g is removed, and with it 1 event that was to come again: the log still has it"
+        );
+        assert_eq!(
+            said(12),
+            "group g is removed, and with it 12 events that were to come again: the log still has them"
+        );
+    }
 }

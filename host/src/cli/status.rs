@@ -131,7 +131,11 @@ pub(super) fn parked(group: &GroupStatus) -> Option<String> {
     };
     let when = group.next_due_at.map(|at| {
         let wait = at.duration_since(Timestamp::now()).as_secs_f64();
-        if wait > 0.0 { format!(", next in {}", seconds(wait)) } else { ", next now".to_owned() }
+        if wait > 0.0 {
+            format!(", the next in {}", seconds(wait))
+        } else {
+            ", the next now".to_owned()
+        }
     });
     Some(format!("{}: {events} to come again{}", group.name, when.unwrap_or_default()))
 }
@@ -170,4 +174,59 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
         return Some(format!("{}: no host runs it; `host run` does", group.name));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
+
+    use super::*;
+    use crate::event::{Attempt, Epoch, Position, Tenant};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{
+        GroupSettings, Redelivery, Settled, Settlement, Start, Store, Subscription,
+    };
+
+    /// What is said of a group whose redeliveries are due so many seconds from
+    /// now.
+    async fn said(due: &[i64]) -> Option<String> {
+        let store = MemoryStore::new();
+        let settings = GroupSettings {
+            name: "g".parse().unwrap(),
+            tenant: Tenant::none(),
+            subscription: Subscription::all(),
+            start: Start::Earliest,
+        };
+        store.ensure_group(&settings).await.unwrap();
+        let redelivery = |(position, seconds): (i64, &i64)| Redelivery {
+            position: Position(position),
+            attempt: Attempt(2),
+            due_at: Timestamp::now() + SignedDuration::from_secs(*seconds),
+            key: None,
+            failure: None,
+        };
+        let settlement = Settlement {
+            group: settings.name.clone(),
+            epoch: Epoch(0),
+            number: 1,
+            position: Position(9),
+            head: None,
+            dead_letters: Vec::new(),
+            emits: Vec::new(),
+            state: Vec::new(),
+            redeliveries: (1..).zip(due).map(redelivery).collect(),
+            redelivered: Vec::new(),
+            failures: None,
+        };
+        assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+        parked(&store.group(&settings.name).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_parked_is_said_with_when_the_next_of_it_comes() {
+        assert_eq!(said(&[]).await, None);
+        assert_eq!(said(&[-1]).await.unwrap(), "g: 1 event waits to come again, the next now");
+        let later = said(&[90_000, 7_300, 90_000]).await.unwrap();
+        assert_eq!(later, "g: 3 events wait to come again, the next in 2h");
+    }
 }

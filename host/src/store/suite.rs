@@ -16,6 +16,7 @@ pub mod fetching;
 pub mod groups;
 pub mod leadership;
 pub mod log;
+pub mod redeliveries;
 mod samples;
 pub mod settling;
 pub mod state;
@@ -89,6 +90,19 @@ macro_rules! store_suite {
                 emits_stand_in_their_order_and_reach_other_groups
                 of_two_settlements_at_once_under_two_epochs_only_the_current_commits
             }
+            redeliveries {
+                a_redelivery_comes_back_as_it_was_settled
+                a_redelivery_is_set_anew_until_it_is_over
+                thousands_of_redeliveries_are_settled_at_once
+                a_settlement_that_is_not_committed_leaves_redeliveries_as_they_were
+                a_redelivery_above_the_cursor_is_refused
+                redeliveries_are_there_for_whoever_leads_next
+                a_seek_forgets_the_redeliveries_above_it
+                of_a_seek_and_settlements_at_once_no_redelivery_stays_above_the_cursor
+                a_removed_group_takes_its_redeliveries_along
+                status_counts_what_is_parked_and_says_what_is_due_next
+                events_are_found_at_their_positions
+            }
             state {
                 the_last_write_of_a_key_wins
                 state_belongs_to_one_group_and_scope
@@ -161,6 +175,7 @@ mod tests {
             include_str!("suite/groups.rs"),
             include_str!("suite/leadership.rs"),
             include_str!("suite/log.rs"),
+            include_str!("suite/redeliveries.rs"),
             include_str!("suite/settling.rs"),
             include_str!("suite/state.rs"),
             include_str!("suite/tenants.rs"),

@@ -29,8 +29,8 @@ use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
 use crate::store::{
-    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Settlement, Start, Store,
-    StoreError, Subscription,
+    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Redelivery, Settlement,
+    Start, Store, StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.
@@ -254,6 +254,16 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
         failures: None,
+    }
+}
+
+fn redelivery(position: i64, attempt: u32) -> Redelivery {
+    Redelivery {
+        position: Position(position),
+        attempt: crate::event::Attempt(attempt),
+        due_at: jiff::Timestamp::UNIX_EPOCH,
+        key: Some("customer-7".to_owned()),
+        failure: Some(FailureRecord::new(FailureKind::Retry, "no answer")),
     }
 }
 

@@ -10,7 +10,8 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    LockSession, NewDeadLetter, Settled, Settlement, Start, StateWrite, Store, Subscription,
+    LockSession, NewDeadLetter, Redelivery, Settled, Settlement, Start, StateWrite, Store,
+    Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -84,6 +85,16 @@ pub(super) fn head(position: i64, attempt: u32) -> Head {
         due_at: time("2026-02-01T00:00:00.000001Z"),
         failure: Some(FailureRecord::new(FailureKind::Trap, "it trapped")),
         in_flight: false,
+    }
+}
+
+pub(super) fn redelivery(position: i64, attempt: u32) -> Redelivery {
+    Redelivery {
+        position: Position(position),
+        attempt: Attempt(attempt),
+        due_at: time("2026-02-01T00:00:00.000001Z"),
+        key: Some("customer-7".to_owned()),
+        failure: Some(FailureRecord::new(FailureKind::Trap, "it trapped")),
     }
 }
 

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use super::{PostgresDatabase, group, publish, run, value};
 use crate::event::{Position, Tenant};
 use crate::store::postgres::log::FETCH;
+use crate::store::postgres::redeliveries::EVENTS;
 use crate::store::{Fetch, Store, Subscription};
 
 /// As many rows as are read before it is plain that a statement reads them all.
@@ -118,5 +119,30 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
                 "{mode}: {plan}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn events_at_their_positions_are_looked_up_and_not_searched_for() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    fill(&mut owner).await;
+    for analyzed in [false, true] {
+        if analyzed {
+            run(&mut owner, "ANALYZE event_host.events").await;
+        }
+        let prepare = format!(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off;
+             SET plan_cache_mode = force_generic_plan;
+             PREPARE at_{analyzed} (text, bigint[]) AS {EVENTS}"
+        );
+        run(&mut owner, prepare).await;
+        let explain =
+            format!("EXPLAIN (COSTS OFF) EXECUTE at_{analyzed} ('g', '{{7, 100000, 199999}}')");
+        let plan: Vec<String> =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(&mut owner).await.unwrap();
+        let plan = plan.join("\n");
+        assert!(plan.contains("Index Scan using events_pkey"), "{plan}");
+        assert!(plan.contains("Index Cond: (\"position\" = ANY ($2))"), "{plan}");
     }
 }

@@ -6,8 +6,8 @@ use futures_util::FutureExt;
 use sqlx::PgConnection;
 
 use super::{
-    PostgresDatabase, PostgresStore, dead, first_settlement, group, host, led, publish, run, seen,
-    session_at, settings, store_at, try_to_run, types, until,
+    PostgresDatabase, PostgresStore, dead, first_settlement, group, host, led, publish, redelivery,
+    run, seen, session_at, settings, store_at, try_to_run, types, until,
 };
 use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
@@ -108,6 +108,7 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "SELECT * FROM event_host.look_at_the_end(0)",
             "SELECT * FROM event_host.consumer_groups",
             "UPDATE event_host.consumer_groups SET position = 0",
+            "SELECT * FROM event_host.redeliveries",
             "SELECT * FROM event_host.dead_letters",
             "DELETE FROM event_host.dead_letters",
             "SELECT * FROM event_host.state",
@@ -190,6 +191,7 @@ async fn given_up_on(store: &PostgresStore) -> Box<dyn LockSession> {
     let settlement = Settlement {
         dead_letters: events.into_iter().map(dead).collect(),
         state: vec![StateWrite { scope: String::new(), key: "k".into(), value: Some(vec![1]) }],
+        redeliveries: vec![redelivery(1, 2), redelivery(3, 2)],
         ..first_settlement("g", 3)
     };
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
@@ -209,7 +211,7 @@ async fn an_operator_can_do_all_that_the_commands_do() {
         assert_eq!((status.events, status.last_position), (3, Position(3)));
         let g = &status.groups[0];
         assert_eq!(g.leader.as_ref().map(|leader| &*leader.host.hostname), Some("one"));
-        assert_eq!(g.dead_letters, 3);
+        assert_eq!((g.dead_letters, g.parked), (3, 2));
         let hosts: Vec<_> = status.hosts.iter().map(|host| &*host.host.hostname).collect();
         assert_eq!(hosts, ["one"], "though its session is another role's");
 
@@ -266,6 +268,8 @@ async fn an_operator_can_do_all_that_the_commands_do() {
             "SELECT setval('event_host.events_position_seq', 1)",
             "INSERT INTO event_host.dead_letters (group_name) VALUES ('g')",
             "UPDATE event_host.dead_letters SET attempts = 0",
+            "UPDATE event_host.redeliveries SET attempt = 0",
+            "INSERT INTO event_host.redeliveries (group_name) VALUES ('g')",
             "UPDATE event_host.state SET value = ''",
             "DELETE FROM event_host.hosts",
             "DELETE FROM event_host.home",
@@ -358,20 +362,25 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         store.begin_attempt(&name, Epoch(1), 0, &head).await.unwrap();
         assert!(!store.has_shown_itself("nobody", &name).await.unwrap());
         let write = |value| StateWrite { scope: String::new(), key: "k".into(), value };
-        for (number, state) in [
-            (1, vec![write(Some(vec![1]))]),
-            (2, vec![write(Some(vec![2]))]),
-            (3, vec![write(None)]),
+        let parked = || vec![redelivery(1, 2)];
+        for (number, state, redeliveries, redelivered) in [
+            (1, vec![write(Some(vec![1]))], parked(), vec![]),
+            (2, vec![write(Some(vec![2]))], parked(), vec![]),
+            (3, vec![write(None)], vec![], vec![Position(1)]),
         ] {
             let settlement = Settlement {
                 number,
                 dead_letters: vec![dead(event.clone())],
                 emits: vec![super::event("emitted")],
                 state,
+                redeliveries,
+                redelivered,
                 ..first_settlement("g", 1)
             };
             assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
             store.state_get(&name, "", "k").await.unwrap();
+            store.redeliveries(&name).await.unwrap();
+            store.events_at(&name, &[Position(1)]).await.unwrap();
         }
         store.state_keys(&name, "", "", 10).await.unwrap();
         store.state_key_count(&name).await.unwrap();

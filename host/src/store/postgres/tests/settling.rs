@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use super::wire::{Said, Wire};
 use super::{
     PostgresDatabase, PostgresStore, dead, event, first_settlement, group, hold_inserts_into, led,
-    let_inserts_go, publish, run, seen, store_at, until, until_waiting, value,
+    let_inserts_go, publish, redelivery, run, seen, store_at, until, until_waiting, value,
 };
 use crate::event::{Epoch, Event, Position, Tenant};
-use crate::store::{DeadLetterFilter, Settled, Settlement, StateWrite, Store, StoreError};
+use crate::store::{
+    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, Store, StoreError,
+};
 
 /// The group's settlement of a number, which moves its cursor to ten times that.
 fn numbered(number: i64) -> Settlement {
@@ -57,6 +59,9 @@ async fn with_everything(store: &PostgresStore, number: i64, count: usize) -> Se
         dead_letters: log.into_iter().rev().take(count).map(dead).collect(),
         emits: events,
         state: (0..count).map(write).collect(),
+        redeliveries: (2..).take(count).map(|position| redelivery(position, 2)).collect(),
+        redelivered: vec![Position(1)],
+        position: Position(i64::MAX),
         ..numbered(number)
     }
 }
@@ -74,14 +79,61 @@ async fn a_settlement_of_thousands_takes_as_many_statements_as_one_of_two() {
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         costs.push(wire.said());
     }
-    // BEGIN, the cursor, dead letters, emits, values, deletions, COMMIT; the
-    // first time the server is also told of five of them.
-    assert_eq!(costs[1], Said { round_trips: 7, statements: 7 });
+    // BEGIN, the cursor, redeliveries, dead letters, emits, values, deletions,
+    // COMMIT; the first time the server is also told of six of them.
+    assert_eq!(costs[1], Said { round_trips: 8, statements: 8 });
     assert_eq!(costs[2], costs[1]);
     let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
     assert_eq!(letters.len(), 1_004);
     assert_eq!(store.state_keys(&group("g"), "", "", 2_000).await.unwrap().len(), 500);
+    assert_eq!(store.redeliveries(&group("g")).await.unwrap().len(), 1_000);
     assert_eq!(seen(&store).await.len(), 2 * 1_004, "what was published, and emitted");
+}
+
+#[tokio::test]
+async fn redeliveries_that_are_settled_again_stay_on_their_pages() {
+    const COUNT: i64 = 1_000;
+    const ROUNDS: i64 = 10;
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut owner = database.raw().await;
+    // The server tidies up when the test says so.
+    run(&mut owner, "ALTER TABLE event_host.redeliveries SET (autovacuum_enabled = off)").await;
+    let mut sizes = Vec::new();
+    for number in 1..=ROUNDS {
+        // All have failed again, but the first ones, which are over.
+        let over = (number - 1) * 50;
+        let settlement = Settlement {
+            redeliveries: (over + 1..=over + COUNT)
+                .map(|position| Redelivery {
+                    due_at: jiff::Timestamp::from_second(number).unwrap(),
+                    ..redelivery(position, u32::try_from(number).unwrap() + 1)
+                })
+                .collect(),
+            redelivered: (over - 49..=over).map(Position).collect(),
+            position: Position(over + COUNT),
+            ..numbered(number)
+        };
+        assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+        run(&mut owner, "VACUUM event_host.redeliveries").await;
+        let size = "SELECT pg_total_relation_size('event_host.redeliveries')";
+        sizes.push(value::<i64>(&mut owner, size).await);
+    }
+    assert_eq!(store.redeliveries(&group("g")).await.unwrap().len(), 1_000);
+    assert!(sizes.last() < sizes.first().map(|size| size * 2).as_ref(), "{sizes:?}");
+    // What the session has done is counted when it has ended.
+    drop(store);
+    let updates = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'redeliveries'";
+    until("it is counted", async || {
+        run(&mut owner, "SELECT pg_stat_clear_snapshot()").await;
+        value::<i64>(&mut owner, updates).await == (COUNT - 50) * (ROUNDS - 1)
+    })
+    .await;
+    let moved = "SELECT n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables
+         WHERE relname = 'redeliveries'";
+    let moved: i64 = value(&mut owner, moved).await;
+    assert!(moved < COUNT * ROUNDS / 20, "{moved} went to another page, and to the index");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
