@@ -235,7 +235,9 @@ fn no_component(why: &NotLoaded) -> NoComponent {
         NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })
         | NotLoaded::Store(_)
         | NotLoaded::NotDeployed(_) => NoComponent::Failed(said),
-        NotLoaded::Component(_) | NotLoaded::Pinned { .. } => NoComponent::Refused(said),
+        NotLoaded::Component(_) | NotLoaded::Pinned { .. } | NotLoaded::StateWithoutOrder => {
+            NoComponent::Refused(said)
+        }
     }
 }
 

@@ -313,7 +313,7 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     store.ensure_group(&acme).await.unwrap();
     let epoch = led(&store, "h").await;
     let letters = bury_all(&store, "h", epoch).await;
-    let for_h = store.replay(letters[2].id, None).await.unwrap().position;
+    let for_h = store.replay(letters[2].id, None, None).await.unwrap().position;
     assert_eq!(for_h, Position(5));
 
     let at = async |name: &str, positions: &[i64]| {
