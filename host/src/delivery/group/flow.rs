@@ -116,6 +116,7 @@ impl<'a> Flow<'a> {
 
     /// Looks at everything once, begins what can begin, and waits.
     async fn turn(&mut self, signals: &mut Signals) -> Result<(), End> {
+        let looked_at = Instant::now();
         if signals.lost.is_cancelled() {
             return Err(End::Lost);
         }
@@ -173,7 +174,7 @@ impl<'a> Flow<'a> {
                 return Ok(());
             }
         }
-        self.wait(paused || leaving, signals).await
+        self.wait(self.next_look(looked_at, idles), signals).await
     }
 
     /// Whether events are handled and settled one by one.
@@ -198,8 +199,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Waits until there may be something to do, and takes it.
-    async fn wait(&mut self, idles: bool, signals: &mut Signals) -> Result<(), End> {
-        let until = self.next_look(idles);
+    async fn wait(&mut self, until: Option<Instant>, signals: &mut Signals) -> Result<(), End> {
         let Self { work, slots, fetching, loading, settling, .. } = self;
         let happened = tokio::select! {
             () = signals.news(until) => Happened::Something,
@@ -225,30 +225,28 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// When there may be something to do though nobody says so.
-    fn next_look(&self, idles: bool) -> Option<Instant> {
-        let now = Instant::now();
+    /// When there may be something to do though nobody says so, after a look that
+    /// began then. What was due by that time was seen; whatever has become due since
+    /// was perhaps not, and is looked at at once.
+    fn next_look(&self, looked_at: Instant, idles: bool) -> Option<Instant> {
         let book = self.work.book();
         let batch = self.group().settings.batch;
-        let mut moments = vec![
+        let moments = [
             book.done_since.map(|since| since + batch.max_time),
             book.schedule.passes().then(|| self.led.last_commit + self.group().pass_interval),
+            self.led.tripped.as_ref().map(|tripped| tripped.due),
+            self.run_after,
+            self.fetch_after,
+            self.load_after,
         ];
-        if !idles {
-            moments.extend([self.fetch_after, self.run_after]);
-            moments.push(self.led.tripped.as_ref().map(|tripped| tripped.due));
-            let load_after = self.load_after;
-            moments.push(load_after);
-            if is_over(load_after) && self.loading.is_none() {
-                let due = book.schedule.next_due().map(|due| {
-                    let wait = Duration::try_from(due.duration_since(self.group().clock.now()));
-                    now + wait.unwrap_or_default().min(LONGEST_NAP)
-                });
-                moments.push(due);
-            }
-        }
-        // What is over already is seen to by whoever is under way.
-        moments.into_iter().flatten().filter(|moment| *moment > now).min()
+        let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
+        // Those that were due when the look came to them run or are loaded.
+        let waits = !idles && self.loading.is_none() && is_over(self.load_after);
+        let due = waits.then(|| book.schedule.next_due()).flatten().map(|due| {
+            let wait = Duration::try_from(due.duration_since(self.group().clock.now()));
+            Instant::now() + wait.unwrap_or_default().min(LONGEST_NAP)
+        });
+        news.chain(due).min()
     }
 
     /// Reads the log on, if that is worth while.

@@ -6,7 +6,7 @@ mod lanes;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -34,13 +34,16 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The time of day, moving with tokio's paused clock.
 struct PausedClock {
     began: Instant,
+    /// By how much it moves on with each look, as a real one does.
+    tick: Duration,
+    looks: AtomicU32,
 }
 
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
         super::super::settlement::after(
             "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
-            self.began.elapsed(),
+            self.began.elapsed() + self.tick * self.looks.fetch_add(1, SeqCst),
         )
     }
 }
@@ -186,6 +189,7 @@ struct Rig {
     /// How long the lock of a leadership is proved.
     proved: Duration,
     began: Instant,
+    tick: Duration,
 }
 
 /// One leadership that runs.
@@ -230,6 +234,7 @@ impl Rig {
             permits: Arc::default(),
             proved: 365 * DAY,
             began: Instant::now(),
+            tick: Duration::ZERO,
         };
         rig.publish(events).await;
         let registration = Registration {
@@ -283,7 +288,11 @@ impl Rig {
             },
             store: Arc::new(store.clone()),
             handler: Arc::new(self.handler.clone()),
-            clock: Arc::new(PausedClock { began: self.began }),
+            clock: Arc::new(PausedClock {
+                began: self.began,
+                tick: self.tick,
+                looks: AtomicU32::new(0),
+            }),
             suspects: Arc::new(Semaphore::new(1)),
             share: self
                 .permits

@@ -15,8 +15,9 @@ use crate::store::{
     FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement, StateWrite,
 };
 
-/// So many parked events are held in memory at most because they are due.
-const LOADED: usize = 256;
+/// So many parked events are held in memory at most because they are due, however
+/// large they are.
+const LOADED: usize = 64;
 
 /// When an event that the log does not give is asked for again.
 const MISSING: std::time::Duration = std::time::Duration::from_secs(60);

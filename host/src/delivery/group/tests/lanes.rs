@@ -315,3 +315,20 @@ async fn a_version_takes_over_once_everything_is_settled_and_parked() {
     assert_eq!(rig.calls().iter().filter(|call| call.0 == 3).count(), 1, "half of each version");
     assert_eq!(*next.0.calls.borrow(), [(1, 2), (2, 1)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_due_between_two_looks_is_seen() {
+    for ordering in [Ordering::Total, Ordering::Key] {
+        for tick in 1..30 {
+            let mut rig = rig(ordering, 1, &[Some("a")], |_, attempt| {
+                if attempt.0 < 3 { Act::Fail(FailureKind::Retry) } else { Act::Succeed }
+            })
+            .await;
+            rig.tick = Duration::from_millis(tick);
+            rig.retry.initial = Duration::from_millis(20);
+            let _running = rig.start().await;
+            rig.all_over(1).await;
+            assert!(rig.began.elapsed() < Duration::from_secs(1), "{ordering:?}, {tick} ms");
+        }
+    }
+}
