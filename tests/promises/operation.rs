@@ -58,7 +58,7 @@ fn a_bad_configuration_is_refused_with_its_place_before_anything_runs() {
             format!("{good}limits.memory = \"many\"\n"),
             &["handlers.toml:5:", "`many`", "not a size"],
         ),
-        (format!("{good}ordering = \"key\"\n"), &["handlers.toml:5:", "later version"]),
+        (format!("{good}ordering = \"fifo\"\n"), &["handlers.toml:5:", "\"key\""]),
         (format!("{good}group = \n"), &["handlers.toml:5:"]),
         (
             format!(

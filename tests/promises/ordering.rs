@@ -252,6 +252,7 @@ fn with_too_many_parked_the_group_holds_back_and_status_says_so(store: Store) {
         .collect();
     rig.publish(&events);
     let host = rig.spawn_run();
+    host.wait_until_leading("orders");
     wait_until("the group holds back", PATIENCE, || {
         rig.group("orders")["remark"].as_str().is_some_and(|remark| remark.contains("max_parked"))
     });
