@@ -7,6 +7,7 @@
 //! those that stay as they are never notice. Nothing here decides what is
 //! delivered.
 
+mod keeper;
 mod task;
 mod watcher;
 
@@ -28,6 +29,7 @@ use crate::delivery::permits::{Demand, Permits};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
+pub use keeper::Keeper;
 use task::{GroupTask, Version};
 use watcher::{Controls, QUIET_POLL, Watcher};
 

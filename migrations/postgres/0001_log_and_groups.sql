@@ -4,15 +4,34 @@
 -- The names of constraints are what a client is shown when it breaks them.
 -- Nothing here relies on a search_path: every name is written in full.
 
+-- Positions are drawn from here, and here alone. CACHE 1, because a session that
+-- drew positions ahead would use them after higher ones have been handled.
+CREATE SEQUENCE event_host.events_position_seq AS bigint CACHE 1;
+
+-- The default of a position. A partitioned table has identity columns only from
+-- PostgreSQL 17 on. SECURITY DEFINER, so that whoever may insert needs no right
+-- to the sequence, which would let it ask for more than the next number. No
+-- search_path is pinned, because each insert would pay for it and nothing here is
+-- looked up by one. In plpgsql, which keeps its plan from one call to the next.
+CREATE FUNCTION event_host.next_position() RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+AS $$
+BEGIN
+    RETURN pg_catalog.nextval('event_host.events_position_seq'::pg_catalog.regclass);
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.next_position() FROM PUBLIC;
+
 -- The log. Any client that may insert does so in its own transaction; `type` is
 -- all that it must give:
 --     INSERT INTO event_host.events (type, data) VALUES ('invoice.paid', '{"id": 7}');
 --
--- CACHE 1, because a session that drew positions ahead would use them after
--- higher ones have been handled. Values of fixed width stand first, so that
--- none needs padding.
+-- Its partitions are there to be emptied and dropped, which costs the same
+-- however many events they hold and leaves nothing to vacuum; see "Retention"
+-- below. Values of fixed width stand first, so that none needs padding.
 CREATE TABLE event_host.events (
-    position        bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    position        bigint NOT NULL DEFAULT event_host.next_position() PRIMARY KEY,
     -- CloudEvents' `time`: when it happened.
     time            timestamptz NOT NULL DEFAULT now()
                     CONSTRAINT time_is_finite_and_before_the_year_10000 CHECK (
@@ -53,12 +72,23 @@ CREATE TABLE event_host.events (
                             'specversion', 'id', 'source', 'type', 'subject', 'time',
                             'datacontenttype', 'dataschema', 'partitionkey', 'data']),
     data            bytea
-);
+) PARTITION BY RANGE (position);
 
--- A reader that filters by type reads every row that it looks at, so a frozen
--- and all-visible log is worth an early vacuum; nothing here ever dies but what
--- was rolled back.
-ALTER TABLE event_host.events SET (autovacuum_vacuum_insert_scale_factor = 0.05);
+ALTER SEQUENCE event_host.events_position_seq OWNED BY event_host.events.position;
+
+-- Nobody gives an event a position of its own, not even the owner: whoever may
+-- insert may insert every column but that one. (A superuser may do anything.)
+DO $$
+DECLARE
+    columns text;
+BEGIN
+    SELECT string_agg(quote_ident(a.attname), ', ') INTO columns
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = 'event_host.events'::regclass AND a.attnum > 0 AND a.attname <> 'position';
+    REVOKE INSERT ON event_host.events FROM CURRENT_USER;
+    EXECUTE format('GRANT INSERT (%s) ON event_host.events TO CURRENT_USER', columns);
+END
+$$;
 
 CREATE FUNCTION event_host.refuse_change() RETURNS trigger
 LANGUAGE plpgsql AS $$
@@ -71,6 +101,40 @@ $$;
 CREATE TRIGGER events_are_never_changed
 BEFORE UPDATE ON event_host.events
 FOR EACH STATEMENT EXECUTE FUNCTION event_host.refuse_change();
+
+-- Makes a partition of the log and attaches it. `bounds` is a partition bound
+-- specification.
+--
+-- Attached, and not made with PARTITION OF, which would lock the whole log: no
+-- producer is in the way of this, nor this in any producer's. It looks through
+-- the default partition, and waits for whoever reads that.
+CREATE FUNCTION event_host.add_partition(name text, bounds text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A reader that filters by type reads every row that it looks at, so a frozen
+    -- and all-visible log is worth an early vacuum; nothing here ever dies but
+    -- what was rolled back. Without defaults, and without the right to insert,
+    -- because events are inserted into the log and not into a partition.
+    EXECUTE format(
+        'CREATE TABLE event_host.%I (LIKE event_host.events
+             INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION)
+         WITH (autovacuum_vacuum_insert_scale_factor = 0.05)', name);
+    EXECUTE format('REVOKE INSERT ON event_host.%I FROM CURRENT_USER', name);
+    EXECUTE format(
+        'CREATE TRIGGER events_are_never_changed
+         BEFORE UPDATE ON event_host.%I
+         FOR EACH STATEMENT EXECUTE FUNCTION event_host.refuse_change()', name);
+    EXECUTE format('ALTER TABLE event_host.events ATTACH PARTITION event_host.%I %s', name, bounds);
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.add_partition(text, text) FROM PUBLIC;
+
+-- Whatever stands in no other partition, so that an insert never fails for want
+-- of one. Nothing does, unless somebody moves the sequence.
+SELECT event_host.add_partition('events_elsewhere', 'DEFAULT');
 
 -- Publishes an event in the caller's transaction and gives its position.
 --
@@ -299,8 +363,9 @@ CREATE TABLE event_host.home (
 --    at or below which all is decided, there is nothing more to see, and the
 --    locks of the whole server are not read in vain;
 -- 2. then `writers`: every transaction that holds the lock of an insert on the
---    log. An insert takes that lock before it draws its position and keeps it
---    until its event is visible, or gone. So once none of them is left, no event
+--    log, or on one of its partitions, where its owner may insert. An insert takes
+--    that lock before it draws its position and keeps it until its event is
+--    visible, or gone. So once none of them is left, no event
 --    can still appear at or below `last_position`. Prepared transactions have no
 --    process, so transactions are named by their virtual ids;
 -- 3. then, where nobody writes and `last_position` is news, `last_event`: the
@@ -332,7 +397,9 @@ BEGIN
     INTO writers
     FROM pg_lock_status() l
     WHERE l.locktype = 'relation'
-      AND l.relation = 'event_host.events'::regclass
+      AND l.relation = ANY (ARRAY(
+              SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'event_host.events'::regclass)
+          || 'event_host.events'::regclass::oid)
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
       AND l.mode = 'RowExclusiveLock'
       AND l.granted;
@@ -346,3 +413,196 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint) FROM PUBLIC;
+
+-- Retention.
+--
+-- Partition number n of the log holds the positions from n * 10^10 on, so it is
+-- never full: a host that runs with a retention ends it when it is old or large
+-- enough, by moving the sequence on to the next partition, which is there
+-- already. So partitions are as large as the retention wants them and not as a
+-- count of positions would have it, there are few of them, and producers need
+-- nobody to make them. 10^10, because a position still shows which partition it
+-- is in, and is exact in JSON's numbers until there have been 900,000.
+--
+-- To let events go has two steps. A partition is emptied under a lock on itself
+-- alone, which no producer wants any more. What is left is dropped when the log
+-- can be locked for a moment; the longest transaction of a producer delays no
+-- more than that. No step waits for a lock for longer than 50 ms, because others
+-- wait behind it meanwhile; whoever could not be had is asked again later. A host
+-- needs these functions as it does not own the tables; they hold, whoever calls
+-- them, that nothing goes that a group needs. One host is at it at a time.
+
+CREATE VIEW event_host.partitions AS
+SELECT c.oid AS relation, c.relname::text AS name, n.number,
+       n.number * 10000000000 AS first_position,
+       n.number * 10000000000 + 9999999999 AS last_position
+FROM pg_catalog.pg_inherits i
+JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+-- The default partition has none.
+CROSS JOIN LATERAL (SELECT substring(c.relname FROM '^events_([0-9]+)$')::bigint AS number) n
+WHERE i.inhparent = 'event_host.events'::regclass;
+
+-- What keeps events in the log: of each group, the positions at or below which
+-- nothing is needed, for its cursor and for the first event that comes again.
+CREATE VIEW event_host.log_pins AS
+SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
+UNION ALL
+SELECT r.group_name, min(r.position) - 1 FROM event_host.redeliveries r GROUP BY r.group_name;
+
+-- How long events are kept, as the hosts were last told: for `status`. No row
+-- where they are kept for ever.
+CREATE TABLE event_host.retention (
+    only_one                boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one),
+    max_age_in_microseconds bigint,
+    max_bytes               bigint
+);
+
+-- The position that is drawn next, or is about to be.
+CREATE FUNCTION event_host.coming_position() RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN s.is_called THEN s.last_value + 1 ELSE s.last_value END
+    FROM event_host.events_position_seq s
+$$;
+
+REVOKE ALL ON FUNCTION event_host.coming_position() FROM PUBLIC;
+
+-- Whether the caller is the one who keeps the log, until its transaction ends:
+-- `evhostrt` in ASCII.
+CREATE FUNCTION event_host.keeps_the_log() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- What is looked at after a lock was taken must be what is there by then.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the log is kept in transactions that read what is committed, and not in % ones',
+            current_setting('transaction_isolation');
+    END IF;
+    RETURN pg_try_advisory_xact_lock(x'6576686f73747274'::bigint);
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.keeps_the_log() FROM PUBLIC;
+
+-- Makes a partition, if it is not there. Whether it did.
+CREATE FUNCTION event_host.make_partition(number bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
+AS $$
+BEGIN
+    IF NOT event_host.keeps_the_log()
+       OR to_regclass(format('event_host.events_%s', number)) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM event_host.add_partition(
+        format('events_%s', number),
+        format('FOR VALUES FROM (%s) TO (%s)',
+            CASE number WHEN 0 THEN 'MINVALUE' ELSE (number * 10000000000)::text END,
+            (number + 1) * 10000000000));
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.make_partition(bigint) FROM PUBLIC;
+
+SELECT event_host.make_partition(0), event_host.make_partition(1);
+
+-- Has events stand in a later partition from now on, if it is there. Whether it
+-- did. Nothing is locked, and nobody notices.
+CREATE FUNCTION event_host.begin_partition(number bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT event_host.keeps_the_log()
+       OR NOT EXISTS (SELECT FROM event_host.partitions p WHERE p.number = begin_partition.number) THEN
+        RETURN false;
+    END IF;
+    -- Others draw between the look at the sequence and its move, which must never
+    -- be a move back. They draw no thousand million: where so few are left, the
+    -- partition begins by itself soon enough.
+    IF event_host.coming_position() > number * 10000000000 - 1000000000 THEN
+        RETURN false;
+    END IF;
+    PERFORM setval('event_host.events_position_seq', number * 10000000000, false);
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.begin_partition(bigint) FROM PUBLIC;
+
+-- Empties a partition, or without a number the default one, if nothing more will
+-- be drawn in it and no group needs any of its events. Whether it did.
+--
+-- Safe, because the cursors are read once nobody else can read or write the
+-- partition: whoever moves a cursor back, or makes a group, holds a lock on all of
+-- the log while it does. Who has drawn a position in it and not yet inserted its
+-- event does so afterwards, above every cursor.
+CREATE FUNCTION event_host.empty_partition(number bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
+AS $$
+DECLARE
+    partition regclass;
+    coming    bigint;
+    last      bigint;
+BEGIN
+    IF NOT event_host.keeps_the_log() THEN
+        RETURN false;
+    END IF;
+    SELECT p.relation INTO partition FROM event_host.partitions p
+    WHERE p.number IS NOT DISTINCT FROM empty_partition.number;
+    coming := event_host.coming_position();
+    IF partition IS NULL
+       OR number >= coming / 10000000000
+       OR number IS NULL AND NOT EXISTS (
+              SELECT FROM event_host.partitions p WHERE p.number = coming / 10000000000) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', partition);
+    EXECUTE format('SELECT max(position) FROM ONLY %s', partition) INTO last;
+    IF EXISTS (SELECT FROM event_host.log_pins p WHERE p.position < last) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('TRUNCATE TABLE ONLY %s', partition);
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.empty_partition(bigint) FROM PUBLIC;
+
+-- Drops a partition that is empty and stays so. Whether it did.
+CREATE FUNCTION event_host.drop_partition(number bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
+AS $$
+DECLARE
+    partition regclass;
+    holds_any boolean;
+BEGIN
+    IF NOT event_host.keeps_the_log() THEN
+        RETURN false;
+    END IF;
+    SELECT p.relation INTO partition FROM event_host.partitions p
+    WHERE p.number = drop_partition.number;
+    IF partition IS NULL OR number >= event_host.coming_position() / 10000000000 THEN
+        RETURN false;
+    END IF;
+    -- In the order in which everybody takes them.
+    LOCK TABLE ONLY event_host.events IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', partition);
+    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', partition) INTO holds_any;
+    IF holds_any THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE %s', partition);
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.drop_partition(bigint) FROM PUBLIC;

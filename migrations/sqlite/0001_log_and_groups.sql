@@ -6,7 +6,8 @@
 
 -- The log. Any client may insert; `type` is all that it must give:
 --     INSERT INTO events (type, data) VALUES ('invoice.paid', '{"id": 7}');
--- AUTOINCREMENT, because a position must never be handed out twice. Small
+-- AUTOINCREMENT, because a position must never be handed out twice, also when the
+-- events that had the last ones are gone. Small
 -- columns stand first: a reader that filters by them never touches `data`.
 CREATE TABLE events (
     position        INTEGER PRIMARY KEY AUTOINCREMENT
@@ -205,3 +206,18 @@ CREATE TABLE deployments (
 
 -- All that a host reads again and again, without the rest of the table.
 CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE state = 'active';
+
+-- What keeps events in the log: of each group, the positions at or below which
+-- nothing is needed, for its cursor and for the first event that comes again.
+CREATE VIEW log_pins AS
+SELECT name AS group_name, position FROM consumer_groups
+UNION ALL
+SELECT group_name, min(position) - 1 FROM redeliveries GROUP BY group_name;
+
+-- How long events are kept, as the hosts were last told: for `status`. No row
+-- where they are kept for ever.
+CREATE TABLE retention (
+    only_one                INTEGER PRIMARY KEY DEFAULT 1 CONSTRAINT there_is_only_one CHECK (only_one = 1),
+    max_age_in_microseconds INTEGER,
+    max_bytes               INTEGER
+);

@@ -24,6 +24,7 @@ mod postgres;
 mod replay;
 mod replay_digest;
 mod reproduce;
+mod retention;
 mod sandbox;
 mod swap;
 mod tenants;

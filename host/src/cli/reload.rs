@@ -23,7 +23,7 @@ use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName};
-use crate::store::{Deployed, Store};
+use crate::store::{Deployed, Retention, Store};
 use crate::supervisor::{Change, Group};
 
 /// When is tried again what the database did not take or did not give.
@@ -47,6 +47,8 @@ pub(super) struct Reloader {
     pub(super) permits: Arc<Permits>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
+    /// Where goes how long events are kept.
+    pub(super) retention: watch::Sender<Retention>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(super) remarks: BTreeMap<GroupName, String>,
 }
@@ -171,6 +173,7 @@ impl Reloader {
             }
         }
         bound(&self.permits, &config);
+        self.retention.send_replace(config.retention);
         self.config = config;
         drop_displaced(&mut wanted, &self.running);
         let unchanged = wanted.len() == self.running.len()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::delivery::clock::SystemClock;
 use crate::delivery::permits::Permits;
 use crate::store::HostIdentity;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Keeper, Supervisor};
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -98,11 +98,22 @@ impl Run {
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let remarks = BTreeMap::new();
-        let reloader =
-            Reloader { path, overrides, loader, store, config, running, permits, changes, remarks };
+        let (retention, kept) = watch::channel(config.retention);
+        let keeping = Keeper { store: Arc::clone(&store), retention: kept }.run(stop.clone());
+        let reloader = Reloader {
+            path,
+            overrides,
+            loader,
+            store,
+            config,
+            running,
+            permits,
+            changes,
+            retention,
+            remarks: BTreeMap::new(),
+        };
         let reloading = reloader.run(hangup, files, stop.clone());
-        let (result, ()) = tokio::join!(supervising, reloading);
+        let (result, (), ()) = tokio::join!(supervising, reloading, keeping);
         result?;
         info!("stopped");
         Ok(())

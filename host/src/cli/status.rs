@@ -1,11 +1,12 @@
 //! `host status`: what is stuck, and why.
 
+use bytesize::ByteSize;
 use clap::Args;
 use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
-use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, LogStatus};
+use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, LogPin, LogStatus};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
@@ -31,6 +32,12 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     output::line(format!("log: {} events, last position {}", status.events, status.last_position))?;
     for holder in &status.held_up_by {
         output::line(format!("the log is held up by {holder}"))?;
+    }
+    if let Some(LogPin { group, position, bytes }) = &status.pinned_by {
+        output::line(format!(
+            "the log is pinned by group {group}, which stands at {position}: without it {} of old events would go",
+            ByteSize::b(*bytes).display().iec()
+        ))?;
     }
     if status.groups.is_empty() {
         return output::line("no group yet: `host run` creates one for each handler");

@@ -16,7 +16,17 @@ pub(super) struct Place {
 /// The top level.
 pub(super) const TOP: Place = Place {
     name: "",
-    keys: &["database", "lock_database", "migrate", "grace", "concurrency", "tenants", "handlers"],
+    keys: &[
+        "database",
+        "lock_database",
+        "migrate",
+        "grace",
+        "concurrency",
+        "retention",
+        "retention_size",
+        "tenants",
+        "handlers",
+    ],
 };
 
 /// One tenant.

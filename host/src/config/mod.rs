@@ -30,9 +30,14 @@ use value::Environment;
 
 use crate::delivery::backoff::LONGEST;
 use crate::delivery::permits::MAX_CONCURRENCY;
+use crate::store::Retention;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// The shortest and the longest time for which events can be kept.
+const RETENTION: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(100 * 365 * 86_400);
 
 /// A checked handlers.toml.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +56,8 @@ pub struct Config {
     /// How many attempts run at once, of all handlers; `None` leaves it to the
     /// machine.
     pub concurrency: Option<usize>,
+    /// How long events are kept once no group needs them any more.
+    pub retention: Retention,
     /// The tenants that the file knows, in its order. Without any, a handler's
     /// tenant is no more than a name.
     pub tenants: Vec<TenantSettings>,
@@ -134,6 +141,10 @@ impl Config {
         let migrate = top.boolean("migrate").unwrap_or(true);
         let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
         let concurrency = top.integer("concurrency", 1..=MAX_CONCURRENCY);
+        let retention = Retention {
+            max_age: top.duration("retention", RETENTION),
+            max_bytes: top.size("retention_size", "1MiB"..="1PiB").map(|bytes| bytes as u64),
+        };
         let tenants = Tenants::read(&mut top, &document);
         let handlers = handlers_of(&mut top, &document, &tenants, directory);
         top.finish();
@@ -149,6 +160,7 @@ impl Config {
             grace,
             migrate,
             concurrency,
+            retention,
             tenants,
             handlers,
         })

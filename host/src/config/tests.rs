@@ -11,7 +11,7 @@ use crate::delivery::permits::Ceilings;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
 use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
-use crate::store::{Start, Subscription};
+use crate::store::{Retention, Start, Subscription};
 
 /// The documentation is held to what the parser does.
 const DOCS: &str = include_str!("../../../docs/handlers-toml.md");
@@ -75,6 +75,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         grace: Duration::from_secs(30),
         migrate: true,
         concurrency: None,
+        retention: Retention::FOREVER,
         tenants: Vec::new(),
         handlers: vec![handler],
     };
@@ -89,6 +90,8 @@ database = "sqlite:data/${REGION}.db"
 migrate = false
 grace = "1m 30s"
 concurrency = 12
+retention = "7d"
+retention_size = "50GiB"
 
 [tenants.acme]
 memory = "64MiB"
@@ -166,6 +169,9 @@ reuse = "event"
     assert!(!config.migrate);
     assert_eq!(config.grace, Duration::from_secs(90));
     assert_eq!(config.concurrency, Some(12));
+    let kept = Duration::from_secs(7 * 86_400);
+    let retention = Retention { max_age: Some(kept), max_bytes: Some(50 << 30) };
+    assert_eq!(config.retention, retention);
     let ceilings = Ceilings {
         memory_bytes: Some(64 << 20),
         concurrency: Some(4),

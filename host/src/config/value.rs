@@ -4,6 +4,7 @@ use std::env::VarError;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::{SpanParser, SpanPrinter};
 
 use crate::event::quoted;
@@ -54,9 +55,10 @@ fn variable(name: &str, environment: &Environment<'_>) -> Result<String, String>
     })
 }
 
-/// Reads a duration such as `5s`, `1m 30s` or `250ms`.
+/// Reads a duration such as `5s`, `1m 30s`, `250ms` or `7d`. A day has 24 hours.
 pub(super) fn duration(text: &str) -> Option<Duration> {
-    SpanParser::new().parse_unsigned_duration(text).ok()
+    let span = SpanParser::new().parse_span(text).ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?.try_into().ok()
 }
 
 /// Writes a duration as [`duration`] reads it.
@@ -123,10 +125,23 @@ mod tests {
             ("0.5s", 500),
             ("1 minute", 60_000),
             ("0s", 0),
+            ("7d", 604_800_000),
+            ("1w 12h", 648_000_000),
         ] {
             assert_eq!(duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
         }
-        for text in ["", "5", "s", "-5s", "5s ago", "5 parsecs", "1e3s", "99999999999999999999h"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "5s ago",
+            "1mo",
+            "1y",
+            "5 parsecs",
+            "1e3s",
+            "99999999999999999999h",
+        ] {
             assert_eq!(duration(text), None, "{text}");
         }
     }

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     FailureCounts, Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Leader, Leadership, LockSession, LogStatus, NewVersion, Redelivery, Removed,
-    Replayed, Settled, Settlement, Start, Store, StoreError, Subscription, Version, VersionNumber,
-    VersionState, refusals,
+    HostIdentity, Leader, Leadership, LockSession, LogPin, LogStatus, Maintained, NewVersion,
+    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Start, Store, StoreError,
+    Subscription, Version, VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -33,6 +33,7 @@ use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Ten
 pub enum Operation {
     Publish,
     SafePosition,
+    Maintain,
     Fetch,
     LockSession,
     TryLocks,
@@ -153,6 +154,8 @@ struct Handle {
 #[derive(Default)]
 struct Log {
     events: BTreeMap<i64, Stored>,
+    last_position: i64,
+    retention: Retention,
     groups: BTreeMap<GroupName, Group>,
     dead_letters: BTreeMap<i64, DeadLetter>,
     last_dead_letter: i64,
@@ -380,7 +383,7 @@ fn stored_head(head: &Head) -> Head {
 
 impl Log {
     fn last_position(&self) -> Position {
-        Position(self.events.last_key_value().map_or(0, |(position, _)| *position))
+        Position(self.last_position)
     }
 
     fn append(&mut self, tenant: &Tenant, event: Event) -> Position {
@@ -394,7 +397,8 @@ impl Log {
         digest: Option<Digest>,
         event: Event,
     ) -> Position {
-        let position = Position(self.last_position().0 + 1);
+        self.last_position += 1;
+        let position = self.last_position();
         let event = LogEvent { position, deliver_to, digest, event: whole_microseconds(event) };
         let stored = Stored { tenant: tenant.clone(), published_at: Timestamp::now(), event };
         self.events.insert(position.0, stored);
@@ -452,6 +456,53 @@ impl Log {
                     None => subscription.matches(&stored.event.event.event_type),
                 }
         })
+    }
+
+    /// How much the retention wants to go, and the group that is furthest behind.
+    fn due(&self) -> (usize, Option<(&GroupName, Position)>) {
+        let Retention { max_age, max_bytes } = self.retention;
+        let now = Timestamp::now();
+        let length = |stored: &Stored| stored.event.event.data.as_ref().map_or(0, Vec::len) as u64;
+        let mut bytes: u64 = self.events.values().map(length).sum();
+        let due = self.events.values().take_while(|stored| {
+            let age = now.duration_since(stored.published_at).unsigned_abs();
+            let is_due = max_age.is_some_and(|most| age >= most)
+                || max_bytes.is_some_and(|most| bytes > most);
+            bytes -= length(stored);
+            is_due
+        });
+        let due = due.count();
+        let behind = self.groups.iter().map(|(name, group)| {
+            let first = group.redeliveries.keys().next();
+            let again = first.map_or(group.position, |first| Position(first.0 - 1));
+            (name, group.position.min(again))
+        });
+        (due, behind.min_by_key(|(_, position)| *position))
+    }
+
+    fn pinned_by(&self) -> Option<LogPin> {
+        let (due, behind) = self.due();
+        let (group, position) = behind?;
+        let pinned = self.events.values().take(due).filter(|s| s.event.position > position);
+        let lengths: Vec<usize> =
+            pinned.map(|s| s.event.event.data.as_ref().map_or(0, Vec::len)).collect();
+        let bytes = lengths.iter().sum::<usize>() as u64;
+        (!lengths.is_empty()).then(|| LogPin { group: group.clone(), position, bytes })
+    }
+
+    fn maintain(&mut self, retention: Retention) -> Maintained {
+        self.retention = retention;
+        let (due, behind) = self.due();
+        let needed = behind.map_or(Position(i64::MAX), |(_, position)| position);
+        let due: Vec<i64> = self.events.keys().take(due).copied().collect();
+        let pinned = self.pinned_by();
+        let mut maintained =
+            Maintained { pinned_by: pinned.map(|pin| pin.group), ..Maintained::default() };
+        for position in due.into_iter().filter(|position| *position <= needed.0) {
+            self.events.remove(&position);
+            maintained.dropped_up_to = Some(Position(position));
+        }
+        maintained
     }
 
     fn dead_letters_of(&self, name: &GroupName) -> usize {
@@ -668,6 +719,10 @@ impl Store for MemoryStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         self.call(Operation::SafePosition, |log| Ok(log.last_position())).await
+    }
+
+    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
+        self.call(Operation::Maintain, |log| Ok(log.maintain(*retention))).await
     }
 
     fn at_once(&self) -> AtOnce {
@@ -919,6 +974,7 @@ impl Store for MemoryStore {
                 safe_position: log.last_position(),
                 events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
                 held_up_by: Vec::new(),
+                pinned_by: log.pinned_by(),
                 groups: groups.collect(),
                 hosts: Vec::new(),
             })

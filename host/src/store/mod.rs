@@ -11,6 +11,7 @@
 //! - nothing at or below the safe position can appear in the log any more;
 //! - a redelivery stands at or below its group's cursor: the log brings what is
 //!   above it;
+//! - no event goes that a group has not settled, and no position comes again;
 //! - a dead letter is replayed or discarded once, whoever asks at once;
 //! - of a handler's versions one is active from the first deployment on, its
 //!   component is there, whole, and no other tenant's.
@@ -23,6 +24,7 @@ pub mod postgres;
 mod prefix;
 mod redelivery;
 mod refusals;
+mod retention;
 pub mod sqlite;
 mod stored;
 #[cfg(test)]
@@ -42,6 +44,7 @@ use crate::failure::FailureKind;
 
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
 pub use redelivery::Redelivery;
+pub use retention::{LogPin, Maintained, Retention};
 
 /// What a store can answer instead of doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -499,15 +502,19 @@ pub struct Removed {
 /// Everything that `status` tells.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogStatus {
-    /// The highest position in the log.
+    /// The highest position in the log; of one that is empty now, the last that was
+    /// handed out or, on a shared store, settled.
     pub last_position: Position,
     /// The safe position.
     pub safe_position: Position,
-    /// How many events the log holds; of a log of more than a million positions
-    /// a shared store gives the database's estimate.
+    /// How many events the log holds; of a log of more than a million events a
+    /// shared store gives the database's estimate.
     pub events: i64,
     /// Who holds the log up, and has for more than a second.
     pub held_up_by: Vec<LogHolder>,
+    /// The group, if there is one, that keeps events in the log which would have
+    /// gone otherwise.
+    pub pinned_by: Option<LogPin>,
     /// The groups, by name.
     pub groups: Vec<GroupStatus>,
     /// The hosts that are connected, by machine and process. An embedded store
@@ -705,6 +712,17 @@ pub trait Store: Send + Sync + 'static {
     async fn hint(&self) {
         std::future::pending().await
     }
+
+    /// One round of upkeep: lets go of what the retention says may go and no group
+    /// needs any more, of which a shared store may leave a part for later rounds.
+    /// What is left is the end of the log, without a gap; positions are never used
+    /// again. Nobody who publishes, fetches or settles has to wait for it for long.
+    /// Safe when several hosts do it at once.
+    ///
+    /// An event that goes is at or below every cursor at that moment, those of
+    /// paused groups and of groups that no host runs included. A cursor that is
+    /// moved back, and a new group, begin with what is left.
+    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError>;
 
     /// How much it does at once. What is beyond that stands in line here, in the
     /// order in which it came.

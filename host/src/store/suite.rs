@@ -17,6 +17,7 @@ pub mod groups;
 pub mod leadership;
 pub mod log;
 pub mod redeliveries;
+pub mod retention;
 mod samples;
 pub mod settling;
 pub mod state;
@@ -76,6 +77,17 @@ macro_rules! store_suite {
                 a_thousand_cycles_leave_no_lock_behind
                 of_two_sessions_that_want_a_lock_at_once_one_gets_it
                 a_leader_is_shown_only_while_it_holds_the_lock
+            }
+            retention {
+                events_go_once_every_group_has_settled_them
+                the_group_that_pins_the_log_is_named
+                what_is_young_or_little_stays
+                no_position_is_used_again_when_all_events_are_gone
+                new_groups_and_cursors_that_go_back_begin_with_what_is_left
+                a_dead_letter_outlives_its_event
+                an_event_that_is_retried_stays
+                an_event_that_comes_again_stays_with_all_that_follow
+                never_an_event_above_a_cursor_whatever_happens_at_once
             }
             settling {
                 a_settlement_commits_everything_it_holds
@@ -176,6 +188,7 @@ mod tests {
             include_str!("suite/leadership.rs"),
             include_str!("suite/log.rs"),
             include_str!("suite/redeliveries.rs"),
+            include_str!("suite/retention.rs"),
             include_str!("suite/settling.rs"),
             include_str!("suite/state.rs"),
             include_str!("suite/tenants.rs"),

@@ -14,17 +14,23 @@ pub enum Purpose {
 const PUBLISHER: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb)",
-    // For a plain INSERT: not the position, the tenant, the addressee, its
-    // component, nor the time of publishing.
+    // For a plain INSERT: the next position, which is the log's own to choose, and
+    // not the position itself, the tenant, the addressee, its component, nor the
+    // time of publishing.
+    "EXECUTE ON FUNCTION event_host.next_position()",
     "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions) ON event_host.events",
 ];
+
+/// What the host and its commands insert into the log: all but the position.
+const APPEND: &str = "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, tenant, deliver_to, digest, published_at) ON event_host.events";
 
 const OPERATOR: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "SELECT ON ALL TABLES IN SCHEMA event_host",
     "SELECT ON SEQUENCE event_host.events_position_seq",
     "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
-    "INSERT ON event_host.events",
+    "EXECUTE ON FUNCTION event_host.next_position()",
+    APPEND,
     "UPDATE, DELETE ON event_host.consumer_groups",
     // To update any column is the right to lock a row, which a replay does; this
     // one nobody can change.
@@ -44,7 +50,8 @@ const HOST: &[&str] = &[
     "SELECT ON ALL TABLES IN SCHEMA event_host",
     "SELECT ON SEQUENCE event_host.events_position_seq",
     "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
-    "INSERT ON event_host.events",
+    "EXECUTE ON FUNCTION event_host.next_position()",
+    APPEND,
     "INSERT, UPDATE ON event_host.consumer_groups",
     "INSERT ON event_host.dead_letters",
     "INSERT, UPDATE, DELETE ON event_host.redeliveries",
@@ -53,6 +60,12 @@ const HOST: &[&str] = &[
     "INSERT ON event_host.home",
     // To go back to a version that was deployed, and not to deploy any.
     "UPDATE (state) ON event_host.deployments",
+    // For retention. The functions let nothing go that a group needs.
+    "INSERT, UPDATE, DELETE ON event_host.retention",
+    "EXECUTE ON FUNCTION event_host.make_partition(bigint)",
+    "EXECUTE ON FUNCTION event_host.begin_partition(bigint)",
+    "EXECUTE ON FUNCTION event_host.empty_partition(bigint)",
+    "EXECUTE ON FUNCTION event_host.drop_partition(bigint)",
 ];
 
 /// The statements that give `role` what it needs for a purpose, and nothing

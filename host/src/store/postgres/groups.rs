@@ -7,7 +7,7 @@
 //! deadlock.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::error::Broken;
@@ -90,7 +90,8 @@ pub(super) async fn ensure(
     let GroupSettings { name, tenant, subscription, start } = settings;
     let subscribe = subscription.patterns();
     if known(connection, name).await?.is_none() {
-        let position = log::place(connection, *start).await?;
+        let mut transaction = keep_all_events(connection).await?;
+        let position = log::place(&mut transaction, *start).await?;
         // Another host may be first with the same group; then it is as it is.
         sqlx::query(
             "INSERT INTO event_host.consumer_groups (name, tenant, subscribe, lock_key, position)
@@ -101,8 +102,9 @@ pub(super) async fn ensure(
         .bind(subscribe)
         .bind(LockKey::of(name).0)
         .bind(position.0)
-        .execute(&mut *connection)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
     }
     let (owner, recorded, position) =
         known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
@@ -122,6 +124,17 @@ pub(super) async fn ensure(
             .await?;
     }
     Ok(())
+}
+
+/// A transaction in which no event goes: retention wants a partition for itself
+/// before it looks at the cursors. So an event that is above a cursor, wherever
+/// the transaction puts it, is still there when it commits, or was gone before.
+async fn keep_all_events(
+    connection: &mut PgConnection,
+) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
+    let mut transaction = connection.begin().await?;
+    transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
+    Ok(transaction)
 }
 
 /// One statement: the row's lock orders it against every settlement.
@@ -341,8 +354,8 @@ pub(super) async fn seek(
     if known(connection, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
-    let position = log::place(connection, to).await?;
-    let mut transaction = connection.begin().await?;
+    let mut transaction = keep_all_events(connection).await?;
+    let position = log::place(&mut transaction, to).await?;
     // The crashes that a new leader would count belong to the old place.
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups

@@ -4,6 +4,8 @@
 //! transactions of their own, so positions become visible in another order than
 //! they were drawn in: `horizon` knows up to where the log is decided.
 //!
+//! The log lies in partitions, which `retention` ends and lets go of.
+//!
 //! `connection` shares the connections out and bounds everything in time,
 //! `schema` holds the migrations, `guards` refuses a database that would lose or
 //! repeat events, `locks` says who leads, `listen` brings hints; the rest is
@@ -23,8 +25,10 @@ mod horizon;
 mod listen;
 mod locks;
 mod log;
+mod partitions;
 mod pooler;
 mod redeliveries;
+mod retention;
 mod safe;
 mod schema;
 mod settle;
@@ -45,8 +49,9 @@ use tracing::debug;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogHolder, LogStatus, NewVersion, Redelivery, Removed, Replayed,
-    Settled, Settlement, Start, Store, StoreError, Version, VersionNumber, deployment,
+    Leadership, LockSession, LogHolder, LogStatus, Maintained, NewVersion, Redelivery, Removed,
+    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber,
+    deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -239,6 +244,10 @@ impl Store for PostgresStore {
     async fn hint(&self) {
         let listener = self.listener.get_or_init(|| Listener::start(Arc::clone(&self.connections)));
         listener.hint().await;
+    }
+
+    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
+        retention::maintain(&self.connections, retention).await
     }
 
     fn at_once(&self) -> AtOnce {

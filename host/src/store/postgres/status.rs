@@ -12,13 +12,13 @@ use super::error::Broken;
 use super::groups::{head_columns, read_head, read_leader};
 use super::horizon::Horizon;
 use super::log::{receives, types_and_prefixes};
-use super::{HELD_UP_AFTER, safe};
+use super::{HELD_UP_AFTER, retention, safe};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::{
     GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, refusals, stored,
 };
 
-/// A log of more positions than this is not counted but estimated.
+/// A log of more events than this is not counted but estimated.
 const COUNTED: i64 = 1_000_000;
 
 /// A leader is shown while its lock is held: a process that was killed leaves
@@ -58,26 +58,13 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
         .take(look)
         .map_err(|_| StoreError::Unusable("the log's sequence stands below zero".to_owned()))?;
     let held_up_by = holders(connection).await?;
+    let pinned_by = retention::pinned_by(connection).await?;
 
     let mut snapshot = begin_snapshot(connection).await?;
-    let row = sqlx::query(
-        "SELECT coalesce(max(position), 0), coalesce(min(position), 0) FROM event_host.events",
-    )
-    .fetch_one(&mut *snapshot)
-    .await?;
-    let (last, first): (i64, i64) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
-    let events: i64 = if last - first < COUNTED {
-        sqlx::query_scalar("SELECT count(*) FROM event_host.events")
-            .fetch_one(&mut *snapshot)
-            .await?
-    } else {
-        sqlx::query_scalar(
-            "SELECT greatest(reltuples::bigint, 0) FROM pg_class
-             WHERE oid = 'event_host.events'::regclass",
-        )
+    let last: Option<i64> = sqlx::query_scalar("SELECT max(position) FROM event_host.events")
         .fetch_one(&mut *snapshot)
-        .await?
-    };
+        .await?;
+    let events = count_events(&mut snapshot).await?;
     let rows = sqlx::query(select!("ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -88,14 +75,38 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
     // Where somebody writes, one look cannot tell what is safe; what a group has
     // settled is.
     let settled = groups.iter().map(|group| group.position).max().unwrap_or(Position::ZERO);
+    // The last event may have gone; then the log ends with what was settled.
+    let last = last.map_or(settled, Position);
     Ok(LogStatus {
-        last_position: Position(last),
-        safe_position: safe_position.max(settled).min(Position(last)),
+        last_position: last,
+        safe_position: safe_position.max(settled).min(last),
         events,
         held_up_by,
+        pinned_by,
         groups,
         hosts,
     })
+}
+
+/// How many events the log holds: positions do not tell, for they jump.
+async fn count_events(connection: &mut PgConnection) -> Result<i64, Broken> {
+    let counted: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM (SELECT FROM event_host.events LIMIT $1 + 1) first",
+    )
+    .bind(COUNTED)
+    .fetch_one(&mut *connection)
+    .await?;
+    if counted <= COUNTED {
+        return Ok(counted);
+    }
+    let estimated: i64 = sqlx::query_scalar(
+        "SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint
+         FROM event_host.partitions p JOIN pg_class c ON c.oid = p.relation",
+    )
+    .fetch_one(connection)
+    .await?;
+    // A log that grows fast has more than the server has noticed.
+    Ok(estimated.max(counted))
 }
 
 async fn begin_snapshot(
@@ -209,7 +220,9 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHold
         "WITH locks AS (SELECT * FROM pg_lock_status() WHERE granted),
          writers AS (
              SELECT DISTINCT pid, virtualtransaction FROM locks
-             WHERE locktype = 'relation' AND relation = 'event_host.events'::regclass
+             WHERE locktype = 'relation'
+               AND (relation = 'event_host.events'::regclass
+                    OR relation IN (SELECT p.relation FROM event_host.partitions p))
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
                AND mode = 'RowExclusiveLock')
          SELECT w.pid::bigint, p.gid,

@@ -10,6 +10,7 @@ mod migrations;
 mod plans;
 mod publishing;
 mod replays;
+mod retention;
 mod roles;
 mod safe_position;
 mod settling;

@@ -91,6 +91,11 @@ impl Connections {
         Ok(options.connect().await?)
     }
 
+    /// Whether somebody of this process writes at this moment.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writer.try_lock().is_err()
+    }
+
     /// Waits for the turn to write.
     pub(super) async fn writer(&self) -> Writer<'_> {
         Writer { connections: self, slot: self.writer.lock().await }

@@ -21,9 +21,13 @@ const HORIZON: i64 = 50_000;
 /// How many events one statement appends.
 const EVENTS_A_STATEMENT: usize = 32;
 
+/// The last position that was handed out, whether its event is still there or
+/// not: AUTOINCREMENT remembers it.
 pub(super) async fn last_position(connection: &mut SqliteConnection) -> Result<Position, Broken> {
     let last: Option<i64> =
-        sqlx::query_scalar("SELECT max(position) FROM events").fetch_one(connection).await?;
+        sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
+            .fetch_optional(connection)
+            .await?;
     Ok(Position(last.unwrap_or(0)))
 }
 

@@ -19,6 +19,7 @@ mod locks;
 mod log;
 mod open;
 mod redeliveries;
+mod retention;
 mod schema;
 mod settle;
 mod status;
@@ -34,8 +35,9 @@ use async_trait::async_trait;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogStatus, NewVersion, Redelivery, Removed, Replayed, Settled,
-    Settlement, Start, Store, StoreError, Version, VersionNumber, deployment, refusals,
+    Leadership, LockSession, LogStatus, Maintained, NewVersion, Redelivery, Removed, Replayed,
+    Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber, deployment,
+    refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -117,6 +119,10 @@ impl Store for SqliteStore {
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
         on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
+    }
+
+    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
+        retention::maintain(&self.connections, retention).await
     }
 
     fn at_once(&self) -> AtOnce {

@@ -10,6 +10,7 @@ use super::columns::{optional_text, optional_time, text, time};
 use super::error::Broken;
 use super::groups::{head_columns, if_alive, read_head, read_leader};
 use super::log::{self, Receives};
+use super::retention;
 use crate::event::{Epoch, GroupName, Position, Tenant};
 use crate::store::{GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
 
@@ -37,6 +38,7 @@ pub(super) async fn log_and_groups(
     let last = log::last_position(&mut snapshot).await?;
     let events: i64 =
         sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&mut *snapshot).await?;
+    let pinned_by = retention::pinned_by(&mut snapshot).await?;
     let rows = sqlx::query(select!("ORDER BY name")).fetch_all(&mut *snapshot).await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -48,6 +50,7 @@ pub(super) async fn log_and_groups(
         safe_position: last,
         events,
         held_up_by: Vec::new(),
+        pinned_by,
         groups,
         hosts: Vec::new(),
     })

@@ -6,6 +6,7 @@ mod crashes;
 mod deployments;
 mod floor;
 mod opening;
+mod retention;
 
 use std::path::PathBuf;
 use std::sync::Arc;

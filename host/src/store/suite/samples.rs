@@ -158,7 +158,16 @@ pub(super) async fn led(store: &Arc<dyn Store>, name: &str) -> Epoch {
 
 /// Everything that a group of all events has after a position.
 pub(super) async fn fetch_all(store: &Arc<dyn Store>, name: &str, after: i64) -> Vec<LogEvent> {
-    fetch(store, name, &Tenant::none(), &Subscription::all(), after).await.events
+    let safe = store.safe_position().await.unwrap();
+    let mut events = Vec::new();
+    let mut after = after;
+    while after < safe.0 {
+        let fetched = fetch(store, name, &Tenant::none(), &Subscription::all(), after).await;
+        assert!(fetched.scanned_to.0 > after, "it goes on");
+        after = fetched.scanned_to.0;
+        events.extend(fetched.events);
+    }
+    events
 }
 
 pub(super) async fn fetch(

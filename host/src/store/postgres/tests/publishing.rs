@@ -246,9 +246,11 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
         ("INSERT INTO event_host.events (type, id) VALUES ('a', NULL)", "id"),
         ("INSERT INTO event_host.events (type, source) VALUES ('a', NULL)", "source"),
         ("INSERT INTO event_host.events (type, time) VALUES ('a', NULL)", "time"),
-        // Positions are the log's own, and nothing in it changes.
-        ("INSERT INTO event_host.events (position, type) VALUES (1, 'a')", "428C9"),
+        // Nothing in the log changes, and what is inserted goes through it.
         ("UPDATE event_host.events SET type = 'b'", "P0001"),
+        ("UPDATE event_host.events_0 SET type = 'b'", "P0001"),
+        ("UPDATE event_host.events_elsewhere SET type = 'b'", "P0001"),
+        ("INSERT INTO event_host.events_0 (type) VALUES ('a')", "position"),
         ("SELECT event_host.publish('a', '{')", "22P02"),
         ("SELECT event_host.publish('a', '\"\\u0000\"')", "22P05"),
     ] {

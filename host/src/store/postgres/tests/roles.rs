@@ -13,8 +13,8 @@ use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, Deployment, GroupState, Head, LockSession, LogHolder, NewVersion, Settled,
-    Settlement, Start, StateWrite, Store, StoreError,
+    DeadLetterFilter, Deployment, GroupState, Head, LockSession, LogHolder, NewVersion, Retention,
+    Settled, Settlement, Start, StateWrite, Store, StoreError,
 };
 
 /// A role that may log in and has been granted something.
@@ -97,7 +97,18 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "INSERT INTO event_host.events (type, deliver_to) VALUES ('x', 'g')",
             "INSERT INTO event_host.events (type, digest) VALUES ('x', NULL)",
             "INSERT INTO event_host.events (type, published_at) VALUES ('x', now())",
-            "INSERT INTO event_host.events (position, type) OVERRIDING SYSTEM VALUE VALUES (9, 'x')",
+            "INSERT INTO event_host.events (position, type) VALUES (9, 'x')",
+            "INSERT INTO event_host.events_0 (position, type) VALUES (9, 'x')",
+            "INSERT INTO event_host.events_elsewhere (position, type) VALUES (-9, 'x')",
+            "SELECT * FROM event_host.events_0",
+            "SELECT * FROM event_host.partitions",
+            "SELECT * FROM event_host.log_pins",
+            "SELECT * FROM event_host.retention",
+            "SELECT event_host.make_partition(7)",
+            "SELECT event_host.begin_partition(1)",
+            "SELECT event_host.empty_partition(0)",
+            "SELECT event_host.drop_partition(0)",
+            "SELECT event_host.add_partition('mine', 'DEFAULT')",
             "UPDATE event_host.events SET type = 'x'",
             "DELETE FROM event_host.events",
             "TRUNCATE event_host.events",
@@ -264,6 +275,10 @@ async fn an_operator_can_do_all_that_the_commands_do() {
             "UPDATE event_host.events SET type = 'x'",
             "DELETE FROM event_host.events",
             "TRUNCATE event_host.events",
+            "INSERT INTO event_host.events (position, type) VALUES (9, 'x')",
+            "INSERT INTO event_host.events_0 (position, type) VALUES (9, 'x')",
+            "SELECT event_host.empty_partition(0)",
+            "UPDATE event_host.retention SET max_bytes = 0",
             "SELECT nextval('event_host.events_position_seq')",
             "SELECT setval('event_host.events_position_seq', 1)",
             "INSERT INTO event_host.dead_letters (group_name) VALUES ('g')",
@@ -390,6 +405,12 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         assert_eq!(store.group(&name).await.unwrap().state, GroupState::Running);
         store.end_leadership(&name, Epoch(1)).await.unwrap();
         session.unlock(&name).await.unwrap();
+        store.seek(&name, Start::Latest).await.unwrap();
+        super::retention::maintain_all(&store).await;
+        assert_eq!(types(&store).await, Vec::<String>::new());
+        store.maintain(&Retention::FOREVER).await.unwrap();
+        publish(&store, "after").await;
+        assert_eq!(types(&store).await, ["after"]);
 
         let owner = database.store();
         for component in [&b"one"[..], b"two"] {
@@ -407,6 +428,11 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         for sql in [
             "UPDATE event_host.events SET type = 'x'",
             "DELETE FROM event_host.events",
+            "INSERT INTO event_host.events (position, type) VALUES (9, 'x')",
+            "INSERT INTO event_host.events_elsewhere (position, type) VALUES (-9, 'x')",
+            "TRUNCATE event_host.events_elsewhere",
+            "DROP TABLE event_host.events_elsewhere",
+            "SELECT event_host.add_partition('mine', 'DEFAULT')",
             "SELECT nextval('event_host.events_position_seq')",
             "SELECT setval('event_host.events_position_seq', 1)",
             "DELETE FROM event_host.dead_letters",
@@ -422,6 +448,37 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         ] {
             assert_eq!(code(&mut raw, sql).await, FORBIDDEN, "{sql}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn not_even_the_owner_gives_an_event_a_position_of_its_own() {
+    let database = PostgresDatabase::new().await;
+    let empty = test_databases::Database::create().await;
+    with_role(&database, None, async |role| {
+        let mut owner = session_at(empty.url()).await;
+        let (name, at) = (role.name.replace('"', "\"\""), empty.name());
+        run(&mut owner, format!("GRANT CREATE ON DATABASE {at} TO \"{name}\"")).await;
+        let url = role.url.replace(database.database.name(), at);
+        let store = store_at(&url);
+        store.migrate().await.unwrap();
+        publish(&store, "a").await;
+        let mut session = session_at(&url).await;
+        for sql in [
+            "SELECT event_host.publish('b')",
+            "INSERT INTO event_host.events (type, tenant, deliver_to) VALUES ('c', '', NULL)",
+        ] {
+            run(&mut session, sql).await;
+        }
+        for table in ["events", "events_0", "events_elsewhere"] {
+            let given = format!("INSERT INTO event_host.{table} (position, type) VALUES (99, 'x')");
+            assert_eq!(code(&mut session, &given).await, FORBIDDEN);
+        }
+        assert_eq!(types(&store).await, ["a", "b", "c"]);
+        super::retention::maintain_all(&store).await;
+        assert_eq!(types(&store).await, Vec::<String>::new());
+        run(&mut owner, format!("DROP OWNED BY \"{name}\" CASCADE")).await;
     })
     .await;
 }
@@ -488,7 +545,7 @@ async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
 }
 
 #[tokio::test]
-async fn a_publisher_has_ten_columns_and_one_function_and_no_more() {
+async fn a_publisher_has_ten_columns_and_two_functions_and_no_more() {
     let database = PostgresDatabase::new().await;
     with_role(&database, Some(Purpose::Publisher), async |role| {
         // By the server's own account.
@@ -503,8 +560,16 @@ async fn a_publisher_has_ten_columns_and_one_function_and_no_more() {
         .unwrap();
         columns.sort();
         let wanted = [
-            "data", "datacontenttype", "dataschema", "extensions", "id", "partitionkey", "source",
-            "subject", "time", "type",
+            "data",
+            "datacontenttype",
+            "dataschema",
+            "extensions",
+            "id",
+            "partitionkey",
+            "source",
+            "subject",
+            "time",
+            "type",
         ];
         assert_eq!(columns, wanted.map(|column| format!("events.{column}")));
         let others = of_role(
@@ -520,12 +585,13 @@ async fn a_publisher_has_ten_columns_and_one_function_and_no_more() {
         .unwrap();
         assert_eq!(others, Vec::<String>::new());
         let functions = of_role(
-            "SELECT routine_name::text FROM information_schema.routine_privileges WHERE grantee = $1",
+            "SELECT routine_name::text FROM information_schema.routine_privileges
+             WHERE grantee = $1 ORDER BY 1",
         )
         .fetch_all(&mut owner)
         .await
         .unwrap();
-        assert_eq!(functions, ["publish"]);
+        assert_eq!(functions, ["next_position", "publish"]);
     })
     .await;
 }

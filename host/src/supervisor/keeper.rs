@@ -1,0 +1,143 @@
+//! Keeps the log as long as the settings say, and no longer.
+//!
+//! Every host does it; the store sees to it that they do not hurt each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::event::GroupName;
+use crate::store::{Maintained, Retention, Store};
+
+/// How often is looked whether events may go.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// As part of the time that events are kept, so that a short one is kept too.
+const LOOKS_WHILE_KEPT: u32 = 16;
+
+/// No more often than this.
+const SHORTEST: Duration = Duration::from_millis(250);
+
+/// The upkeep of one host.
+pub struct Keeper {
+    /// The database.
+    pub store: Arc<dyn Store>,
+    /// How long events are kept, as the settings say now.
+    pub retention: watch::Receiver<Retention>,
+}
+
+impl Keeper {
+    /// Looks again and again, until the stop. The first look comes after a while,
+    /// when the groups that are new have their places.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pinned_by = None;
+        let mut failing = false;
+        loop {
+            let retention = *self.retention.borrow_and_update();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(interval(&retention)) => {}
+                // Whoever reads the settings may be gone; then they stay.
+                Ok(()) = self.retention.changed() => continue,
+            }
+            let maintained = tokio::select! {
+                () = stop.cancelled() => return,
+                maintained = self.store.maintain(&retention) => maintained,
+            };
+            match maintained {
+                Ok(maintained) => {
+                    tell(&maintained, &mut pinned_by);
+                    failing = false;
+                }
+                Err(why) if failing => debug!("the log is not kept: {why}"),
+                Err(why) => {
+                    warn!("cannot let go of old events, and tries again: {why}");
+                    failing = true;
+                }
+            }
+        }
+    }
+}
+
+fn interval(retention: &Retention) -> Duration {
+    let part = retention.max_age.map_or(LOOK_EVERY, |age| age / LOOKS_WHILE_KEPT);
+    part.clamp(SHORTEST, LOOK_EVERY)
+}
+
+fn tell(maintained: &Maintained, pinned_by: &mut Option<GroupName>) {
+    if let Some(position) = maintained.dropped_up_to {
+        info!(up_to = position.0, "old events were dropped");
+    }
+    if maintained.postponed {
+        debug!("somebody else uses the log; the rest of its upkeep comes later");
+    }
+    if maintained.pinned_by != *pinned_by {
+        match &maintained.pinned_by {
+            Some(group) => warn!(%group, "old events stay, because the group has not handled them"),
+            None => info!("no group keeps old events any more"),
+        }
+        pinned_by.clone_from(&maintained.pinned_by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Tenant};
+    use crate::store::memory::{Fault, MemoryStore, Operation};
+
+    fn event() -> Event {
+        Event {
+            id: "1".to_owned(),
+            source: "/tests".to_owned(),
+            event_type: "a".to_owned(),
+            subject: None,
+            time: jiff::Timestamp::UNIX_EPOCH,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: None,
+            extensions: [].into(),
+            data: None,
+        }
+    }
+
+    #[test]
+    fn a_short_retention_is_looked_after_more_often() {
+        let seconds = |age| Retention { max_age: Some(Duration::from_secs(age)), max_bytes: None };
+        assert_eq!(interval(&seconds(1)), SHORTEST);
+        assert_eq!(interval(&seconds(16)), Duration::from_secs(1));
+        assert_eq!(interval(&seconds(604_800)), LOOK_EVERY);
+        assert_eq!(interval(&Retention::FOREVER), LOOK_EVERY);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_is_kept_through_failures_and_changed_settings_until_the_stop() {
+        let store = MemoryStore::new();
+        store.publish(&Tenant::none(), &[event()]).await.unwrap();
+        let (settings, retention) = watch::channel(Retention::FOREVER);
+        let stop = CancellationToken::new();
+        let keeper = Keeper { store: Arc::new(store.clone()), retention };
+        let keeping = tokio::spawn(keeper.run(stop.clone()));
+        let mut changes = store.changes();
+        while store.calls(Operation::Maintain) < 3 {
+            changes.changed().await.unwrap();
+        }
+        assert_eq!(store.status().await.unwrap().events, 1, "it is kept for ever");
+        store.fail(Operation::Maintain, Fault::Before, 2);
+        settings.send_replace(Retention { max_age: Some(Duration::ZERO), max_bytes: None });
+        while store.status().await.unwrap().events == 1 {
+            changes.changed().await.unwrap();
+        }
+        assert_eq!(store.faults_left(Operation::Maintain), 0);
+        drop(settings);
+        let calls = store.calls(Operation::Maintain);
+        while store.calls(Operation::Maintain) < calls + 3 {
+            changes.changed().await.unwrap();
+        }
+        stop.cancel();
+        keeping.await.unwrap();
+    }
+}

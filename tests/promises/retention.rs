@@ -1,0 +1,110 @@
+//! Retention: events go once every group has settled them, and never before,
+//! while hosts run, stop, and die.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::{Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+
+tests::on_both_stores! {
+    what_was_handled_goes_and_the_log_stays_short,
+    a_paused_group_pins_the_log_and_status_names_it,
+    hosts_that_are_killed_while_they_keep_the_log_lose_nothing,
+    a_retention_that_is_set_while_the_host_runs_counts_from_then_on,
+}
+
+fn settings() -> Settings {
+    Settings::of([Handler::new("tally", "tally", &["a"])])
+}
+
+fn events(range: std::ops::Range<i64>) -> Vec<Value> {
+    range.map(|n| event("a", n, json!({ "n": n }))).collect()
+}
+
+fn wait_until_the_log_is_empty(rig: &Rig) {
+    wait_until("the log is empty", PATIENCE, || rig.number("SELECT count(*) FROM events") == 0);
+}
+
+fn what_was_handled_goes_and_the_log_stays_short(store: Store) {
+    let rig = Rig::on(store, &settings().top("retention = \"1s\""));
+    rig.publish(&events(0..10));
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    for round in 1..=3 {
+        wait_until("they are handled", PATIENCE, || rig.state("tally", "count") == round * 10);
+        wait_until_the_log_is_empty(&rig);
+        rig.publish(&events(round * 10..(round + 1) * 10));
+    }
+    host.wait_for_log("what went", |line| line["message"] == "old events were dropped");
+    host.stop();
+    // And it starts again on a log of which the beginning is gone.
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), 40);
+}
+
+fn a_paused_group_pins_the_log_and_status_names_it(store: Store) {
+    let settings = Settings::of([
+        Handler::new("tally", "tally", &["a"]),
+        Handler::new("held", "tally", &["a"]),
+    ]);
+    let rig = Rig::on(store, &settings.top("retention = \"1s\""));
+    rig.drain();
+    let _ = rig.host(["groups", "pause", "held"]).ok();
+    rig.publish(&events(0..10));
+    let host = rig.spawn_run();
+    wait_until("they are handled by the other", PATIENCE, || rig.state("tally", "count") == 10);
+    wait_until("the pin is shown", PATIENCE, || {
+        rig.json(&["status"])["pinned_by"]["group"] == "held"
+    });
+    let said = rig.host(["status"]).ok();
+    assert!(
+        said.contains("the log is pinned by group held, which stands at 0: without it "),
+        "{said}"
+    );
+    host.wait_for_log("the pin", |line| {
+        line["group"] == "held"
+            && line["message"].as_str().is_some_and(|m| m.contains("old events stay"))
+    });
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 10);
+
+    let _ = rig.host(["groups", "resume", "held"]).ok();
+    wait_until("they are handled", PATIENCE, || rig.state("held", "count") == 10);
+    wait_until_the_log_is_empty(&rig);
+    wait_until("the pin is gone", PATIENCE, || rig.json(&["status"])["pinned_by"].is_null());
+    host.stop();
+}
+
+fn hosts_that_are_killed_while_they_keep_the_log_lose_nothing(store: Store) {
+    const ROUNDS: i64 = 8;
+    const EACH: i64 = 100;
+    let rig = Rig::on(store, &settings().top("retention = \"1s\""));
+    for round in 0..ROUNDS {
+        let hosts = [rig.spawn_run(), rig.spawn_run()];
+        rig.publish(&events(round * EACH..(round + 1) * EACH));
+        wait_until("some are handled", PATIENCE, || rig.state("tally", "count") > round * EACH);
+        // Several looks of the keepers fall into it; the moment of the kill is what
+        // is random here, so nothing is waited for.
+        std::thread::sleep(Duration::from_millis(fastrand::u64(300..1_500)));
+        for host in hosts {
+            host.kill9();
+        }
+    }
+    rig.drain();
+    assert_eq!(rig.state("tally", "count"), ROUNDS * EACH, "each was handled once");
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    wait_until_the_log_is_empty(&rig);
+    host.stop();
+}
+
+fn a_retention_that_is_set_while_the_host_runs_counts_from_then_on(store: Store) {
+    let rig = Rig::on(store, &settings());
+    rig.publish(&events(0..10));
+    let host = rig.spawn_run();
+    wait_until("they are handled", PATIENCE, || rig.state("tally", "count") == 10);
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 10);
+    rig.configure(&settings().top("retention = \"1s\""));
+    host.hangup();
+    wait_until_the_log_is_empty(&rig);
+    host.stop();
+}
