@@ -243,7 +243,7 @@ fn with_too_many_parked_the_group_holds_back_and_status_says_so(store: Store) {
         &Settings::of([Handler::new("orders", "chaos", &["command"])
             .set("ordering = \"key\"")
             .set("max_parked = 5")
-            .set("retry.initial = \"10m\"")
+            .set("retry.initial = \"4m\"")
             .set("breaker.events = 0")]),
     );
     let fails = json!([{ "do": "retry", "text": "never" }]);

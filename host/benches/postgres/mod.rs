@@ -175,7 +175,13 @@ pub(crate) fn group() -> GroupName {
 
 /// The no-op handler in Rust.
 pub(crate) fn guest() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/guests/noop.wasm");
+    guest_named("noop")
+}
+
+/// One of the test guests.
+pub(crate) fn guest_named(name: &str) -> PathBuf {
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/guests");
+    let path = guests.join(format!("{name}.wasm"));
     assert!(path.exists(), "{} is missing: run `cargo xtask build-guests`", path.display());
     path.canonicalize().unwrap()
 }
