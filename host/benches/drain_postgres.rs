@@ -240,6 +240,7 @@ fn decoded(row: &PgRow) -> LogEvent {
             datacontenttype: row.try_get_unchecked(7).unwrap(),
             dataschema: row.try_get_unchecked(8).unwrap(),
             partitionkey: row.try_get_unchecked(9).unwrap(),
+            deliver_after: None,
             extensions: extensions.map_or_else(BTreeMap::new, |json| unreachable!("{json}")),
             data: row.try_get_unchecked(11).unwrap(),
         },

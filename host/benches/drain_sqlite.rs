@@ -60,6 +60,7 @@ async fn fill(path: &Path) {
             datacontenttype: Some("application/json".into()),
             dataschema: None,
             partitionkey: None,
+            deliver_after: None,
             extensions: BTreeMap::new(),
             data: Some(data.clone()),
         })

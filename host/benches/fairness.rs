@@ -131,6 +131,7 @@ fn event(n: usize) -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: BTreeMap::new(),
         data: Some(vec![b'x'; 200]),
     }

@@ -60,6 +60,7 @@ fn event() -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: BTreeMap::new(),
         data: Some(vec![b'x'; 200]),
     }

@@ -77,6 +77,7 @@ fn event() -> Result<LogEvent, Failure> {
             datacontenttype: Some("application/json".to_owned()),
             dataschema: None,
             partitionkey: Some("acme/widgets".to_owned()),
+            deliver_after: None,
             extensions: std::collections::BTreeMap::new(),
             data: Some(vec![b'x'; 200]),
         },

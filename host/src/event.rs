@@ -11,6 +11,9 @@ pub mod jsonl;
 
 pub(crate) use check::quoted;
 
+/// The extension attribute that [`Event::deliver_after`] is.
+pub(crate) const DELIVER_AFTER: &str = "deliverafter";
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -228,6 +231,10 @@ pub struct Event {
     pub dataschema: Option<String>,
     /// CloudEvents' partitioning extension.
     pub partitionkey: Option<String>,
+    /// When it is delivered at the earliest; `None` for at once. Stores keep
+    /// microseconds. In CloudEvents it is the extension attribute `deliverafter`,
+    /// a time of RFC 3339 as text.
+    pub deliver_after: Option<Timestamp>,
     /// Every other extension attribute.
     pub extensions: BTreeMap<String, ExtensionValue>,
     /// The payload as bytes; `None` for an event without one.

@@ -131,7 +131,7 @@ impl Supervisor {
             locks: Locks::start(Arc::clone(&self.store), self.host.clone()),
             store: self.store,
             host: self.host,
-            clock: self.clock,
+            clock: Arc::clone(&self.clock),
             permits: self.permits,
             stop: stop.clone(),
             interrupt: interrupt.clone(),
@@ -152,15 +152,21 @@ impl Supervisor {
         let broken = loop {
             let drain = async {
                 if self.drain {
-                    drained(&*crew.store, &crew.controls).await;
+                    drained(&*crew.store, &crew.controls, &*self.clock).await
                 } else {
-                    std::future::pending::<()>().await;
+                    std::future::pending().await
                 }
             };
             let change = tokio::select! {
                 () = stop.cancelled() => break None,
-                () = drain => {
-                    info!("nothing is left to do");
+                delayed = drain => {
+                    match delayed {
+                        0 => info!("nothing is left to do"),
+                        delayed => info!(
+                            delayed,
+                            "nothing is left to do but what is to be delivered later"
+                        ),
+                    }
                     break None;
                 }
                 Err(why) = &mut watcher => break Some(format!("the watcher of the log broke: {why}")),
@@ -372,12 +378,13 @@ fn restart_delay(times: u32) -> Duration {
     policy.delay(Attempt(times), None, fastrand::f64())
 }
 
-/// Returns once every group that is to be run has done everything in the log.
-async fn drained(store: &dyn Store, groups: &Controls) {
+/// Returns once every group that is to be run has done everything in the log but
+/// what is to be delivered later. Gives how many deliveries that are.
+async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Clock) -> usize {
     loop {
-        match is_drained(store, groups).await {
-            Ok(true) => return,
-            Ok(false) => {}
+        match is_drained(store, groups, clock).await {
+            Ok(Some(delayed)) => return delayed,
+            Ok(None) => {}
             // The groups and the watcher say so.
             Err(why) => debug!("cannot see whether something is left to do: {why}"),
         }
@@ -385,22 +392,30 @@ async fn drained(store: &dyn Store, groups: &Controls) {
     }
 }
 
-async fn is_drained(store: &dyn Store, groups: &Controls) -> Result<bool, StoreError> {
-    let mut lowest = None;
+async fn is_drained(
+    store: &dyn Store,
+    groups: &Controls,
+    clock: &dyn Clock,
+) -> Result<Option<usize>, StoreError> {
+    let (mut lowest, mut delayed) = (None, 0);
     for control in store.controls().await? {
         if control.state != GroupState::Running || !groups.contains(&control.name) {
             continue;
         }
         let cursor = store.cursor(&control.name).await?;
-        if cursor.head.is_some() || !store.redeliveries(&control.name).await?.is_empty() {
-            return Ok(false);
+        let redeliveries = store.redeliveries(&control.name).await?;
+        let now = clock.now();
+        if cursor.head.is_some() || !redeliveries.iter().all(|one| one.is_delayed(now)) {
+            return Ok(None);
         }
+        delayed += redeliveries.len();
         let position = cursor.position;
         lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
     }
     // Read after the cursors, so that what a group emitted meanwhile shows.
-    Ok(match lowest {
+    let is_drained = match lowest {
         Some(lowest) => lowest >= store.safe_position().await?,
         None => true,
-    })
+    };
+    Ok(is_drained.then_some(delayed))
 }

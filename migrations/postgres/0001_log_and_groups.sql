@@ -38,6 +38,10 @@ CREATE TABLE event_host.events (
                         isfinite(time) AND time <= '9999-12-30 22:00:00+00'),
     -- When it was appended.
     published_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When it is delivered at the earliest; NULL for at once.
+    deliver_after   timestamptz
+                    CONSTRAINT deliver_after_is_finite_and_before_the_year_10000 CHECK (
+                        isfinite(deliver_after) AND deliver_after <= '9999-12-30 22:00:00+00'),
     tenant          text NOT NULL DEFAULT '',
     -- The one group that receives the event; NULL for all that subscribe.
     deliver_to      text,
@@ -70,7 +74,7 @@ CREATE TABLE event_host.events (
                     CONSTRAINT extensions_are_no_attributes_of_their_own CHECK (
                         NOT extensions ?| ARRAY[
                             'specversion', 'id', 'source', 'type', 'subject', 'time',
-                            'datacontenttype', 'dataschema', 'partitionkey', 'data']),
+                            'datacontenttype', 'dataschema', 'partitionkey', 'deliverafter', 'data']),
     data            bytea
 ) PARTITION BY RANGE (position);
 
@@ -152,7 +156,8 @@ CREATE FUNCTION event_host.publish(
     datacontenttype text        DEFAULT NULL,
     dataschema      text        DEFAULT NULL,
     partitionkey    text        DEFAULT NULL,
-    extensions      jsonb       DEFAULT NULL
+    extensions      jsonb       DEFAULT NULL,
+    deliver_after   timestamptz DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -163,7 +168,7 @@ DECLARE
 BEGIN
     INSERT INTO event_host.events (
         type, data, id, source, subject, "time",
-        datacontenttype, dataschema, partitionkey, extensions)
+        datacontenttype, dataschema, partitionkey, extensions, deliver_after)
     VALUES (
         publish.type,
         convert_to(publish.data::text, 'UTF8'),
@@ -175,14 +180,15 @@ BEGIN
              ELSE coalesce(publish.datacontenttype, 'application/json') END,
         publish.dataschema,
         publish.partitionkey,
-        publish.extensions)
+        publish.extensions,
+        publish.deliver_after)
     RETURNING position INTO drawn;
     RETURN drawn;
 END
 $$;
 
 REVOKE ALL ON FUNCTION event_host.publish(
-    text, jsonb, text, text, text, timestamptz, text, text, text, jsonb) FROM PUBLIC;
+    text, jsonb, text, text, text, timestamptz, text, text, text, jsonb, timestamptz) FROM PUBLIC;
 
 -- The hosts, as they show themselves with each heartbeat of their lock session.
 CREATE TABLE event_host.hosts (
@@ -255,9 +261,9 @@ CREATE TABLE event_host.consumer_groups (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Events that a group's cursor has passed and that come again. The leader knows
--- them all and reads them once, so there is no index of those that are due: with
--- it no update could stay on its page.
+-- Events that a group's cursor has passed and that come again, or are to be
+-- delivered later. The leader knows them all and reads them once, so there is no
+-- index of those that are due: with it no update could stay on its page.
 CREATE TABLE event_host.redeliveries (
     group_name   text COLLATE "C" NOT NULL REFERENCES event_host.consumer_groups (name),
     position     bigint NOT NULL
@@ -295,6 +301,7 @@ CREATE TABLE event_host.dead_letters (
     datacontenttype text,
     dataschema      text,
     partitionkey    text,
+    deliver_after   timestamptz,
     extensions      jsonb,
     data            bytea,
     -- Why the group gave up on it.

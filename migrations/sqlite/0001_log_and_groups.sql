@@ -58,6 +58,12 @@ CREATE TABLE events (
                     CONSTRAINT dataschema_is_text_or_null CHECK (typeof(dataschema) IN ('text', 'null')),
     partitionkey    TEXT
                     CONSTRAINT partitionkey_is_text_or_null CHECK (typeof(partitionkey) IN ('text', 'null')),
+    -- When it is delivered at the earliest; NULL for at once.
+    deliver_after   INTEGER
+                    CONSTRAINT deliver_after_is_microseconds_since_1970_or_null CHECK (
+                        deliver_after IS NULL
+                        OR typeof(deliver_after) = 'integer'
+                        AND deliver_after BETWEEN -377705023201000000 AND 253402207200999999),
     -- Every other extension attribute: a JSON object of booleans, integers and
     -- strings.
     extensions      TEXT
@@ -125,7 +131,8 @@ CREATE TABLE consumer_groups (
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL))
 );
 
--- Events that a group's cursor has passed and that come again. The leader knows
+-- Events that a group's cursor has passed and that come again, or are to be
+-- delivered later. The leader knows
 -- them all and reads them once, so there is no index of those that are due.
 CREATE TABLE redeliveries (
     group_name   TEXT NOT NULL REFERENCES consumer_groups (name),
@@ -159,6 +166,7 @@ CREATE TABLE dead_letters (
     datacontenttype TEXT,
     dataschema      TEXT,
     partitionkey    TEXT,
+    deliver_after   INTEGER,
     extensions      TEXT,
     data            BLOB,
     -- Why the group gave up on it.

@@ -9,6 +9,7 @@
 
 mod commands;
 mod crash;
+mod delayed;
 mod delivery;
 mod deploy;
 mod faults;

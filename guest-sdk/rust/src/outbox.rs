@@ -103,6 +103,18 @@ impl Message {
         self
     }
 
+    /// Sets when it is delivered at the earliest: RFC 3339 text, such as
+    /// `2026-01-31T12:00:00Z`. It is the extension attribute `deliverafter`.
+    ///
+    /// ```
+    /// # use event_host_sdk::{Message, emit};
+    /// emit(Message::new("order.reminder").deliver_after("2026-01-31T12:00:00Z"))?;
+    /// # Ok::<(), event_host_sdk::EmitError>(())
+    /// ```
+    pub fn deliver_after(self, time: impl Into<String>) -> Self {
+        self.extension("deliverafter", time.into())
+    }
+
     /// Sets an extension attribute; names are lower-case letters and digits. A
     /// later value of the same name replaces the earlier.
     pub fn extension(mut self, name: &str, value: impl Into<ExtensionValue>) -> Self {
@@ -191,6 +203,7 @@ mod tests {
             .time("2026-02-03T04:05:06Z")
             .dataschema("https://example.com/schema")
             .partitionkey("k")
+            .deliver_after("2026-03-04T05:06:07Z")
             .extension("b", 1)
             .extension("a", true)
             .extension("b", "later")
@@ -205,7 +218,8 @@ mod tests {
         assert_eq!(event.data(), b"[1,2]");
         let extensions: Vec<_> = event.extensions().collect();
         let (flag, text) = (ExtensionValue::Boolean(true), ExtensionValue::Text("later".into()));
-        assert_eq!(extensions, [("a", &flag), ("b", &text)]);
+        let later = ExtensionValue::Text("2026-03-04T05:06:07Z".into());
+        assert_eq!(extensions, [("a", &flag), ("b", &text), ("deliverafter", &later)]);
     }
 
     #[test]

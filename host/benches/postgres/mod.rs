@@ -163,6 +163,7 @@ pub(crate) fn event(number: usize) -> Event {
         datacontenttype: Some("application/json".into()),
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: BTreeMap::new(),
         data: Some(data),
     }

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{Global, UsageError, database, output};
+use crate::config::duration;
 use crate::event::jsonl::{EventLines, Line, LineError};
 use crate::event::{Event, ExtensionValue, Position, Tenant};
 use crate::store::Store;
@@ -60,6 +61,9 @@ pub(super) struct Publish {
     /// Its partition key
     #[arg(long, requires = "event_type", value_name = "KEY")]
     partitionkey: Option<String>,
+    /// Deliver it not before this time, RFC 3339, or after so long, such as 90s
+    #[arg(long, requires = "event_type", value_name = "TIME|DURATION", value_parser = not_before)]
+    deliver_after: Option<Timestamp>,
     /// An extension attribute, again and again
     #[arg(long = "extension", requires = "event_type", value_name = "NAME=VALUE")]
     extensions: Vec<String>,
@@ -120,6 +124,7 @@ impl Publish {
             datacontenttype: self.datacontenttype.clone(),
             dataschema: self.dataschema.clone(),
             partitionkey: self.partitionkey.clone(),
+            deliver_after: self.deliver_after,
             extensions,
             data,
         };
@@ -293,6 +298,18 @@ where
         }
     });
     received
+}
+
+/// Reads a time, or how long it is until then.
+fn not_before(text: &str) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    match duration(text).map(|wait| Timestamp::now().checked_add(wait)) {
+        Some(Ok(time)) => Ok(time),
+        Some(Err(_)) => Err("that is beyond the year 9999".to_owned()),
+        None => Err("write a time such as 2026-01-31T12:00:00Z, or a duration such as 90s".into()),
+    }
 }
 
 /// Parses `NAME=VALUE`; `true`, `false` and 32-bit integers keep their type.

@@ -27,6 +27,7 @@ pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 pub use tenants::TenantSettings;
 use tenants::Tenants;
 use value::Environment;
+pub(crate) use value::duration;
 
 use crate::delivery::backoff::LONGEST;
 use crate::delivery::permits::MAX_CONCURRENCY;

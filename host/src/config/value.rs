@@ -56,7 +56,7 @@ fn variable(name: &str, environment: &Environment<'_>) -> Result<String, String>
 }
 
 /// Reads a duration such as `5s`, `1m 30s`, `250ms` or `7d`. A day has 24 hours.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let span = SpanParser::new().parse_span(text).ok()?;
     span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?.try_into().ok()
 }

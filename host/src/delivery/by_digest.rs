@@ -296,6 +296,7 @@ mod tests {
             datacontenttype: None,
             dataschema: None,
             partitionkey: None,
+            deliver_after: None,
             extensions: BTreeMap::new(),
             data: None,
         }

@@ -271,6 +271,7 @@ impl GroupLoop {
             led.committed,
             led.head.clone(),
             redeliveries,
+            self.clock.now(),
         );
         let work = Arc::new(Work::new(self.clone(), schedule, led));
         let end = Flow::new(Arc::clone(&work), led).run(&mut signals).await;

@@ -5,12 +5,12 @@
 
 use jiff::Timestamp;
 
-use super::{Event, ExtensionValue};
+use super::{DELIVER_AFTER, Event, ExtensionValue};
 use crate::failure::storable;
 
 /// Names that the specification or the host gives a meaning of their own, so no
 /// extension can have them.
-pub(super) const RESERVED: [&str; 10] = [
+pub(super) const RESERVED: [&str; 11] = [
     "specversion",
     "id",
     "source",
@@ -20,6 +20,7 @@ pub(super) const RESERVED: [&str; 10] = [
     "datacontenttype",
     "dataschema",
     "partitionkey",
+    DELIVER_AFTER,
     "data",
 ];
 
@@ -62,7 +63,7 @@ impl Event {
         if let Some(subject) = &self.subject {
             text("subject", subject)?;
         }
-        time(self.time)?;
+        time("time", self.time)?;
         if let Some(content_type) = &self.datacontenttype {
             media_type(content_type)?;
         }
@@ -71,6 +72,9 @@ impl Event {
         }
         if let Some(key) = &self.partitionkey {
             text("partitionkey", key)?;
+        }
+        if let Some(deliver_after) = self.deliver_after {
+            time(DELIVER_AFTER, deliver_after)?;
         }
         for (name, value) in &self.extensions {
             extension_name(name)?;
@@ -111,10 +115,10 @@ fn characters(attribute: &str, value: &str) -> Result<(), InvalidEvent> {
     }
 }
 
-fn time(time: Timestamp) -> Result<(), InvalidEvent> {
+fn time(attribute: &str, time: Timestamp) -> Result<(), InvalidEvent> {
     if time.as_second() < FIRST_SECOND {
         return Err(InvalidEvent::new(
-            "time",
+            attribute,
             "is before the year 0 in UTC, which RFC 3339 cannot write",
         ));
     }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 pub use super::check::InvalidEvent;
 use super::check::{extension_name, quoted};
-use super::{Event, ExtensionValue};
+use super::{DELIVER_AFTER, Event, ExtensionValue};
 
 /// The sentence for text that ends in mid-value.
 pub(super) const INCOMPLETE: &str = "not JSON: it ends before it is complete";
@@ -141,6 +141,9 @@ impl Serialize for Event {
         }
         if let Some(key) = &self.partitionkey {
             map.serialize_entry("partitionkey", key)?;
+        }
+        if let Some(deliver_after) = &self.deliver_after {
+            map.serialize_entry(DELIVER_AFTER, deliver_after)?;
         }
         for (name, value) in &self.extensions {
             map.serialize_entry(name, value)?;
@@ -307,12 +310,15 @@ impl<'a> Attributes<'a> {
         let event_type = self.required("type", "order.paid")?;
         let subject = self.optional("subject")?;
         let time = match self.optional("time")? {
-            Some(text) => parse_time(&text)?,
+            Some(text) => parse_time("time", &text)?,
             None => to_microseconds(Timestamp::now()),
         };
         let datacontenttype = self.optional("datacontenttype")?;
         let dataschema = self.optional("dataschema")?;
         let partitionkey = self.optional("partitionkey")?;
+        let deliver_after = self.optional(DELIVER_AFTER)?;
+        let deliver_after =
+            deliver_after.map(|text| parse_time(DELIVER_AFTER, &text)).transpose()?;
         let data = self.data(datacontenttype.as_deref())?;
         let extensions = self.extensions()?;
         Ok(Event {
@@ -324,6 +330,7 @@ impl<'a> Attributes<'a> {
             datacontenttype,
             dataschema,
             partitionkey,
+            deliver_after,
             extensions,
             data,
         })
@@ -386,12 +393,13 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Reads a time of RFC 3339 with any offset, cut to microseconds.
-pub(crate) fn parse_time(text: &str) -> Result<Timestamp, InvalidEvent> {
+/// Reads an attribute that is a time of RFC 3339 with any offset, cut to
+/// microseconds.
+pub(crate) fn parse_time(attribute: &str, text: &str) -> Result<Timestamp, InvalidEvent> {
     let parsed = rfc3339_in_microseconds(text).and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| {
         InvalidEvent::new(
-            "time",
+            attribute,
             format!(
                 "is {}, which is no time of RFC 3339: write one such as `2026-01-31T12:00:00Z`",
                 quoted(text)

@@ -25,7 +25,7 @@ use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
 use crate::delivery::backoff::LONGEST;
 use crate::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
-use crate::event::{Event, ExtensionValue};
+use crate::event::{DELIVER_AFTER, Event, ExtensionValue};
 use crate::failure::{Failure, FailureKind};
 
 /// A handler that is loaded: its component, compiled and linked, and its
@@ -264,8 +264,13 @@ impl Instance {
                 self.handler.insert(handler)
             }
         };
-        let extensions: Vec<(&str, ExtensionValueParam<'_>)> =
+        let deliver_after = call.event.event.deliver_after.map(|time| time.to_string());
+        let mut extensions: Vec<(&str, ExtensionValueParam<'_>)> =
             call.event.event.extensions.iter().map(extension).collect();
+        if let Some(time) = &deliver_after {
+            let place = extensions.partition_point(|(name, _)| *name < DELIVER_AFTER);
+            extensions.insert(place, (DELIVER_AFTER, ExtensionValueParam::Text(time)));
+        }
         let event = guest_event(call, time, &extensions);
         let (answer,) = bindings::handle(handler)
             .call_async(&mut self.store, (&event,))

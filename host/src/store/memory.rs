@@ -374,6 +374,7 @@ fn well_formed(events: &[Event]) -> Result<(), StoreError> {
 
 fn whole_microseconds(mut event: Event) -> Event {
     event.time = microseconds(event.time);
+    event.deliver_after = event.deliver_after.map(microseconds);
     event
 }
 
@@ -518,6 +519,8 @@ impl Log {
         let parked = i64::try_from(group.redeliveries.len()).unwrap_or(i64::MAX);
         let head = group.head.iter().map(|head| head.due_at);
         let redeliveries = group.redeliveries.values().map(|redelivery| redelivery.due_at);
+        let redeliveries = redeliveries.filter(|due_at| *due_at > Timestamp::UNIX_EPOCH);
+        let failed = group.redeliveries.values().filter(|r| r.failure.is_some()).count();
         let age = oldest.map(|oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
         GroupStatus {
             name: name.clone(),
@@ -532,7 +535,7 @@ impl Log {
             position: group.position,
             lag_events: i64::try_from(lag().count()).unwrap_or(i64::MAX),
             lag_seconds: age.unwrap_or(0.0).max(0.0),
-            retries_pending: parked
+            retries_pending: i64::try_from(failed).unwrap_or(i64::MAX)
                 + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
             parked,
             next_due_at: head.chain(redeliveries).min(),
@@ -607,7 +610,7 @@ impl Log {
     ) -> Result<Replayed, StoreError> {
         self.may_run(id, digest)?;
         let letter = self.dead_letters.remove(&id.0).ok_or_else(|| refusals::no_dead_letter(id))?;
-        let mut event = letter.event.event;
+        let mut event = Event { deliver_after: None, ..letter.event.event };
         if let Some(data) = data {
             event.data = Some(data.to_vec());
         }

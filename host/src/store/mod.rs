@@ -473,9 +473,10 @@ pub struct GroupStatus {
     pub lag_events: i64,
     /// Age in seconds of the oldest of them, by the time it was published.
     pub lag_seconds: f64,
-    /// Retries that wait: the one at the head, and all that are parked.
+    /// Retries that wait: the one at the head, and those that are parked.
     pub retries_pending: i64,
-    /// Redeliveries: events that the cursor has passed and that come again.
+    /// Redeliveries: events that the cursor has passed and that come again, or are
+    /// to be delivered later.
     pub parked: i64,
     /// When the earliest of the head and of what is parked may begin.
     pub next_due_at: Option<Timestamp>,

@@ -15,12 +15,22 @@ pub struct Redelivery {
     pub position: Position,
     /// The attempt that comes next.
     pub attempt: Attempt,
-    /// When it may begin: whole microseconds, as stores keep them.
+    /// When it may begin: whole microseconds, as stores keep them. 1970-01-01
+    /// 00:00 UTC of an event that waits for no time, only for others.
     pub due_at: Timestamp,
     /// Its `partitionkey`.
     pub key: Option<String>,
     /// Why the attempt before failed; `None` while there was none.
     pub failure: Option<FailureRecord>,
+}
+
+impl Redelivery {
+    /// Whether it is of an event that is to be delivered later and was never
+    /// attempted: nothing waits for it.
+    #[must_use]
+    pub fn is_delayed(&self, now: Timestamp) -> bool {
+        self.attempt == Attempt::FIRST && self.failure.is_none() && self.due_at > now
+    }
 }
 
 /// What a settlement changes of its group's redeliveries: each position is in one

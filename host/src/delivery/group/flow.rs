@@ -299,7 +299,8 @@ impl<'a> Flow<'a> {
                 if let Some((_, events, _)) = &mut self.last_fetch {
                     *events = fetched.events.len();
                 }
-                self.work.book().schedule.admit(fetched);
+                let now = self.group().clock.now();
+                self.work.book().schedule.admit(fetched, now);
             }
             Err(error) => {
                 let delay = self.led.trouble.met(&self.group().settings.name, Doing::Read, &error);
@@ -313,7 +314,15 @@ impl<'a> Flow<'a> {
         if self.loading.is_some() || !is_over(self.load_after) {
             return;
         }
-        let asked = self.work.book().schedule.wake(self.group().clock.now());
+        let now = self.group().clock.now();
+        let asked = {
+            let mut book = self.work.book();
+            if book.schedule.next_due().is_some_and(|due| due <= now) {
+                // It may have to be settled first what others did.
+                self.work.progress.notify_one();
+            }
+            book.schedule.wake(now)
+        };
         if asked.is_empty() {
             return;
         }
@@ -593,7 +602,7 @@ impl<'a> Flow<'a> {
     fn cut(&self, over_gaps: bool) -> Cut {
         let mut book = self.work.book();
         let most = self.group().settings.batch.max_events;
-        let cut = book.schedule.cut(most, over_gaps, self.group().clock.now());
+        let cut = book.schedule.cut(most, over_gaps);
         book.done_since = (book.schedule.done_so_far() > 0).then(Instant::now);
         book.is_waited_for = false;
         let written =
@@ -671,7 +680,7 @@ impl<'a> Flow<'a> {
         let GroupLoop { settings, store, .. } = &self.work.group;
         let remark = is_held_back.then(|| {
             format!(
-                "{} events wait for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
+                "{} events wait for their time, for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
                 settings.max_parked
             )
         });

@@ -173,6 +173,7 @@ fn event(event_type: &str) -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: BTreeMap::new(),
         data: None,
     }
@@ -258,6 +259,10 @@ impl Rig {
         self.store.publish(&Tenant::none(), &events).await.unwrap();
     }
 
+    fn clock(&self) -> PausedClock {
+        PausedClock { began: self.began, tick: self.tick, looks: AtomicU32::new(0) }
+    }
+
     async fn leadership(&self, store: &MemoryStore) -> Leadership {
         let host = HostIdentity { id: "h".into(), hostname: "h".into(), pid: 1 };
         loop {
@@ -288,11 +293,7 @@ impl Rig {
             },
             store: Arc::new(store.clone()),
             handler: Arc::new(self.handler.clone()),
-            clock: Arc::new(PausedClock {
-                began: self.began,
-                tick: self.tick,
-                looks: AtomicU32::new(0),
-            }),
+            clock: Arc::new(self.clock()),
             suspects: Arc::new(Semaphore::new(1)),
             share: self
                 .permits
@@ -1220,6 +1221,8 @@ struct Fate {
     failures: u32,
     kind: FailureKind,
     takes: u64,
+    /// It is delivered after so many milliseconds.
+    delay: Option<u64>,
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -1230,8 +1233,9 @@ fn fate() -> impl Strategy<Value = Fate> {
         Just(FailureKind::Reject)
     ];
     let failures = prop_oneof![6 => Just(0_u32), 2 => 1..4_u32, 1 => Just(u32::MAX)];
-    (proptest::option::weighted(0.8, 0..3_usize), failures, kinds, 0..300_u64)
-        .prop_map(|(key, failures, kind, takes)| Fate { key, failures, kind, takes })
+    let delay = proptest::option::weighted(0.2, 0..6_000_u64);
+    (proptest::option::weighted(0.8, 0..3_usize), failures, kinds, 0..300_u64, delay)
+        .prop_map(|(key, failures, kind, takes, delay)| Fate { key, failures, kind, takes, delay })
 }
 
 /// In which order, at how many at once, and with how many parked.
@@ -1252,8 +1256,17 @@ fn mode() -> impl Strategy<Value = Mode> {
 
 async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let script = fates.clone();
+    let early = Arc::new(Mutex::new(Vec::new()));
+    let (noted, published) = (Arc::clone(&early), Instant::now());
     let mut rig = Rig::new(0, move |position, attempt| {
         let fate = &script[usize::try_from(position.0 - 1).unwrap()];
+        // The store keeps whole microseconds.
+        if fate
+            .delay
+            .is_some_and(|delay| published.elapsed().as_micros() + 1 < u128::from(delay) * 1_000)
+        {
+            noted.lock().unwrap().push(position.0);
+        }
         let act = if attempt.0 <= fate.failures { Act::Fail(fate.kind) } else { Act::Succeed };
         Act::Take(Duration::from_millis(fate.takes), Box::new(act))
     })
@@ -1262,8 +1275,19 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     (rig.ordering, rig.concurrency, rig.max_parked) = (ordering, concurrency, max_parked);
     let key = |position: i64| fates[usize::try_from(position - 1).unwrap()].key;
     let names = ["a", "b", "c"];
-    let keys: Vec<Option<&str>> = fates.iter().map(|fate| Some(names[fate.key?])).collect();
-    rig.publish_keys(&keys).await;
+    let began = rig.clock().now();
+    let deliver_after = |fate: &Fate| {
+        Some(super::super::settlement::after(began, Duration::from_millis(fate.delay?)))
+    };
+    let events: Vec<Event> = fates
+        .iter()
+        .map(|fate| Event {
+            partitionkey: fate.key.map(|key| names[key].to_owned()),
+            deliver_after: deliver_after(fate),
+            ..event("t")
+        })
+        .collect();
+    rig.store.publish(&Tenant::none(), &events).await.unwrap();
     let mut running = rig.start().await;
     for incident in incidents {
         match incident {
@@ -1306,15 +1330,20 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let mut accounted: Vec<i64> = seen.iter().copied().chain(dead.iter().map(|d| d.0)).collect();
     accounted.sort_unstable();
     assert_eq!(accounted, (1..=last).collect::<Vec<_>>(), "each event once: {dead:?}");
+    let early = early.lock().unwrap().clone();
+    assert!(early.is_empty(), "attempted before their time: {early:?}");
+    let delayed = |position: i64| fates[usize::try_from(position - 1).unwrap()].delay.is_some();
     match ordering {
         Ordering::Total => {
-            assert!(seen.is_sorted(), "out of order: {seen:?}");
+            let in_order: Vec<_> = seen.iter().filter(|position| !delayed(**position)).collect();
+            assert!(in_order.is_sorted(), "out of order: {seen:?}");
             assert_eq!(rig.count().await, seen.len());
         }
         Ordering::Key => {
             for (number, name) in names.iter().enumerate() {
                 let of_key = || seen.iter().filter(|position| key(**position) == Some(number));
-                assert!(of_key().is_sorted(), "out of order: {seen:?}");
+                let in_order: Vec<_> = of_key().filter(|position| !delayed(**position)).collect();
+                assert!(in_order.is_sorted(), "out of order: {seen:?}");
                 assert_eq!(rig.count_in(&format!("key:{name}")).await, of_key().count());
             }
         }

@@ -23,12 +23,60 @@ pub(super) struct Lane {
     pub(super) queue: VecDeque<u64>,
     /// What its events wrote and is not committed.
     pub(super) state: BatchState,
+    /// The last of its events, by position, that is done and that no settlement has
+    /// taken.
+    done_to: Option<Position>,
 }
 
 impl Lane {
     /// The key of its events.
     pub(super) fn key(&self) -> &str {
         &self.key
+    }
+
+    /// An event of the window waits, by its number. One that was delayed may come
+    /// before others that wait already.
+    pub(super) fn enqueue(&mut self, number: u64) {
+        let place = self.queue.partition_point(|other| *other < number);
+        self.queue.insert(place, number);
+    }
+
+    /// An event of the window waits no longer.
+    pub(super) fn dequeue(&mut self, number: u64) {
+        if let Ok(place) = self.queue.binary_search(&number) {
+            self.queue.remove(place);
+        }
+    }
+
+    /// Whether the event with this number in the queue comes next.
+    pub(super) fn may_run_queued(&self, number: u64) -> bool {
+        !self.busy && self.parked.is_empty() && self.queue.front() == Some(&number)
+    }
+
+    /// An event is done. Whether it is the first that no settlement has taken.
+    pub(super) fn is_done(&mut self, position: Position) -> bool {
+        let was = self.done_to;
+        self.done_to = was.max(Some(position));
+        was.is_none()
+    }
+
+    /// A settlement has taken what is done up to there. Whether that is all.
+    pub(super) fn take_up_to(&mut self, position: Position) -> bool {
+        self.done_to.take_if(|done_to| *done_to <= position);
+        self.done_to.is_none()
+    }
+
+    /// Whether an event after this one is done and not taken, so that this one was
+    /// delayed. It builds on what the other wrote, so it must not be settled before.
+    pub(super) fn is_overtaken(&self, position: Position) -> bool {
+        self.done_to.is_some_and(|done_to| done_to > position)
+    }
+
+    /// The parked event that comes first. That is the one of which the process may
+    /// have died, as it was then: what stands before it was delayed.
+    pub(super) fn first_parked(&self, suspect: Option<Position>) -> Option<Position> {
+        let suspect = suspect.filter(|position| self.parked.contains(position));
+        suspect.or_else(|| self.parked.first().copied())
     }
 }
 
@@ -63,6 +111,7 @@ impl Lanes {
             parked: BTreeSet::new(),
             queue: VecDeque::new(),
             state: BatchState::new(self.scope_of(key)),
+            done_to: None,
         };
         let id = match self.free.pop() {
             Some(id) => {
@@ -107,7 +156,11 @@ impl Lanes {
     /// keys under way, not as many as it ever saw.
     pub(super) fn tidy(&mut self, id: LaneId) {
         let is_idle = self.get(id).is_some_and(|lane| {
-            !lane.busy && lane.parked.is_empty() && lane.queue.is_empty() && lane.state.is_empty()
+            !lane.busy
+                && lane.parked.is_empty()
+                && lane.queue.is_empty()
+                && lane.state.is_empty()
+                && lane.done_to.is_none()
         });
         if is_idle && let Some(lane) = self.all[id.0].take() {
             self.by_key.remove(&lane.key);

@@ -19,6 +19,10 @@ use crate::store::{
 /// large they are.
 const LOADED: usize = 64;
 
+/// When an event may begin that is parked and waits for no time, but for others. Long
+/// ago by every host's clock: the next leader must not take it for a delayed one.
+const AT_ONCE: Timestamp = Timestamp::UNIX_EPOCH;
+
 /// When an event that the log does not give is asked for again.
 const MISSING: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -76,6 +80,8 @@ impl Effects {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlotState {
+    /// It is to be delivered later, and nothing waits for it.
+    Delayed,
     /// Others of its lane come first.
     Waiting,
     /// It may run.
@@ -91,6 +97,7 @@ enum SlotState {
 struct Slot {
     position: Position,
     state: SlotState,
+    /// Where it waits and runs; `None` while it is delayed.
     lane: Option<LaneId>,
     /// Gone while it runs, and once it is done.
     event: Option<LogEvent>,
@@ -100,6 +107,8 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
+    /// To be delivered later. It is in no lane yet.
+    Delayed,
     /// For its time.
     Due,
     /// For those before it in its lane.
@@ -181,6 +190,8 @@ pub struct Schedule {
     /// What is done and not taken, where it is more than nothing.
     finished: BTreeMap<Position, Finished>,
     failed: Vec<FailureKind>,
+    /// Lanes of which something is done and not taken.
+    to_take: Vec<LaneId>,
     /// The event that the process may have died of, and whether it did.
     suspect: Option<Position>,
     /// A head that the log has not come to yet.
@@ -201,7 +212,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a group whose cursor, head and redeliveries are committed so.
+    /// The schedule of a group whose cursor, head and redeliveries are committed so,
+    /// at this time.
     #[must_use]
     pub fn new(
         ordering: Ordering,
@@ -209,6 +221,7 @@ impl Schedule {
         cursor: Position,
         head: Option<Head>,
         redeliveries: Vec<Redelivery>,
+        now: Timestamp,
     ) -> Self {
         let mut schedule = Self {
             ordering,
@@ -227,6 +240,7 @@ impl Schedule {
             over: Vec::new(),
             finished: BTreeMap::new(),
             failed: Vec::new(),
+            to_take: Vec::new(),
             suspect: head.as_ref().filter(|head| head.in_flight).map(|head| head.position),
             head_taken: head.clone(),
             head_ahead: head,
@@ -239,7 +253,7 @@ impl Schedule {
             done_bytes: 0,
         };
         for redelivery in redeliveries {
-            schedule.take_up(redelivery);
+            schedule.take_up(redelivery, now);
         }
         if let Some(head) = schedule.head_ahead.take_if(|head| head.position <= cursor)
             && let Some(parked) = schedule.parked.get_mut(&head.position)
@@ -256,23 +270,52 @@ impl Schedule {
         schedule
     }
 
-    fn take_up(&mut self, redelivery: Redelivery) {
+    fn take_up(&mut self, redelivery: Redelivery, now: Timestamp) {
+        // One that was attempted is not, whatever this host's clock says.
+        let is_delayed = redelivery.is_delayed(now) && self.suspect != Some(redelivery.position);
         let Redelivery { position, attempt, due_at, key, failure } = redelivery;
-        let lane = self.lanes.of(key.as_deref());
         let again = Again { attempt, due_at, failure };
-        let wait = if lane.is_some() { Wait::Behind } else { Wait::Due };
-        self.parked.insert(position, Parked { wait, lane, key, event: None, again });
-        match lane {
+        let wait = Wait::Delayed;
+        self.parked.insert(position, Parked { wait, lane: None, key, event: None, again });
+        if is_delayed {
+            self.due.insert((due_at, position));
+        } else {
+            self.join(position);
+        }
+    }
+
+    /// A parked event comes into its lane, before everything newer there.
+    fn join(&mut self, position: Position) {
+        let Some(parked) = self.parked.get_mut(&position) else { return };
+        parked.lane = self.lanes.of(parked.key.as_deref());
+        match parked.lane {
             None => {
-                self.due.insert((due_at, position));
+                parked.wait = Wait::Due;
+                self.due.insert((parked.again.due_at, position));
             }
-            Some(lane) => {
-                if let Some(lane) = self.lanes.get_mut(lane) {
+            Some(id) => {
+                parked.wait = Wait::Behind;
+                if let Some(lane) = self.lanes.get_mut(id) {
                     lane.parked.insert(position);
                 }
-                self.offer(lane);
+                self.offer(id);
             }
         }
+    }
+
+    /// A delayed event of the window comes into its lane.
+    fn join_in_window(&mut self, index: usize) {
+        let number = self.first + index as u64;
+        let slot = &mut self.window[index];
+        let key = slot.event.as_ref().and_then(|event| event.event.partitionkey.as_deref());
+        slot.lane = self.lanes.of(key);
+        slot.state = SlotState::Waiting;
+        self.waiting += 1;
+        let Some(id) = slot.lane else { return self.offer_slot(number) };
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.enqueue(number);
+        }
+        self.offer(id);
     }
 
     /// What the store knows of the parked events, for another schedule of the
@@ -283,10 +326,10 @@ impl Schedule {
     }
 
     /// Takes events that were read from the log: those after all that were read
-    /// before.
-    pub fn admit(&mut self, fetched: Fetched) {
+    /// before. One that is to be delivered after `now` is delayed.
+    pub fn admit(&mut self, fetched: Fetched, now: Timestamp) {
         for event in fetched.events {
-            self.push(event);
+            self.push(event, now);
         }
         self.scanned_to = self.scanned_to.max(fetched.scanned_to);
         let scanned_to = self.scanned_to;
@@ -301,10 +344,9 @@ impl Schedule {
         }
     }
 
-    fn push(&mut self, event: LogEvent) {
+    fn push(&mut self, event: LogEvent, now: Timestamp) {
         let position = event.position;
         let number = self.first + self.window.len() as u64;
-        let lane = self.lanes.of(event.event.partitionkey.as_deref());
         let head = self.head_ahead.take_if(|head| head.position == position);
         let again = head.map(|head| {
             let Head { attempt, due_at, failure, .. } = head;
@@ -320,12 +362,23 @@ impl Schedule {
         }
         let bytes = event.event.data.as_ref().map_or(0, Vec::len);
         self.window_bytes += bytes;
+        // One that was attempted was due then, whatever this host's clock says.
+        if again.is_none()
+            && let Some(deliver_after) = event.event.deliver_after.filter(|time| *time > now)
+        {
+            self.due.insert((deliver_after, position));
+            let (state, event) = (SlotState::Delayed, Some(event));
+            let slot = Slot { position, state, lane: None, event, bytes, again };
+            self.window.push_back(slot);
+            return;
+        }
+        let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
         self.window.push_back(Slot { position, state, lane, event: Some(event), bytes, again });
         match lane {
             Some(id) => {
                 if let Some(lane) = self.lanes.get_mut(id) {
-                    lane.queue.push_back(number);
+                    lane.enqueue(number);
                 }
                 self.offer(id);
             }
@@ -360,8 +413,9 @@ impl Schedule {
         if lane.busy {
             return;
         }
-        if let Some(position) = lane.parked.first().copied() {
-            if let Some(parked) = self.parked.get_mut(&position)
+        if let Some(position) = lane.first_parked(self.suspect) {
+            if !lane.is_overtaken(position)
+                && let Some(parked) = self.parked.get_mut(&position)
                 && parked.wait == Wait::Behind
             {
                 parked.wait = Wait::Due;
@@ -370,6 +424,7 @@ impl Schedule {
         } else if let Some(number) = lane.queue.front().copied() {
             if let Some(index) = self.at(number)
                 && self.window[index].state == SlotState::Waiting
+                && !lane.is_overtaken(self.window[index].position)
             {
                 self.offer_slot(number);
             }
@@ -396,24 +451,63 @@ impl Schedule {
             && self.loaded < LOADED
         {
             self.due.pop_first();
-            if let Some(parked) = self.parked.get_mut(&position) {
-                self.loaded += 1;
-                if parked.event.is_some() {
-                    parked.wait = Wait::Offered;
-                    self.due_now.push(Reverse(position));
-                } else {
-                    parked.wait = Wait::Loading;
-                    to_load.push(position);
-                }
+            if self.parked.contains_key(&position) {
+                to_load.extend(self.wake_parked(position));
             } else if let Some(index) = self.slot(position) {
-                self.window[index].state = SlotState::Waiting;
-                match self.window[index].lane {
-                    Some(lane) => self.offer(lane),
-                    None => self.offer_slot(self.first + index as u64),
-                }
+                self.wake_slot(index);
             }
         }
         to_load
+    }
+
+    /// The time of a parked event has come. Gives it where it is to be read first.
+    fn wake_parked(&mut self, position: Position) -> Option<Position> {
+        let is_first = self.is_first_parked(position);
+        let parked = self.parked.get_mut(&position)?;
+        match parked.wait {
+            Wait::Delayed => {
+                self.join(position);
+                None
+            }
+            // One that was delayed has come before it.
+            Wait::Due if !is_first => {
+                parked.wait = Wait::Behind;
+                parked.event = None;
+                None
+            }
+            Wait::Due if parked.event.is_some() => {
+                self.loaded += 1;
+                parked.wait = Wait::Offered;
+                self.due_now.push(Reverse(position));
+                None
+            }
+            Wait::Due => {
+                self.loaded += 1;
+                parked.wait = Wait::Loading;
+                Some(position)
+            }
+            Wait::Behind | Wait::Loading | Wait::Offered | Wait::Running => None,
+        }
+    }
+
+    /// The time of an event of the window has come.
+    fn wake_slot(&mut self, index: usize) {
+        let slot = &mut self.window[index];
+        match (slot.state, slot.lane) {
+            (SlotState::Delayed, _) => self.join_in_window(index),
+            (SlotState::Failed, Some(lane)) => {
+                slot.state = SlotState::Waiting;
+                self.offer(lane);
+            }
+            (SlotState::Failed, None) => self.offer_slot(self.first + index as u64),
+            _ => {}
+        }
+    }
+
+    /// Whether nothing that is parked comes before this parked event.
+    fn is_first_parked(&self, position: Position) -> bool {
+        let lane = self.parked.get(&position).and_then(|parked| self.lanes.get(parked.lane?));
+        lane.is_none_or(|lane| lane.first_parked(self.suspect) == Some(position))
     }
 
     /// Takes parked events that were asked for. Gives those that the log does not
@@ -484,7 +578,9 @@ impl Schedule {
             self.run_parked(position)
         } else {
             let index = self.slot(position)?;
-            (self.window[index].state == SlotState::Offered).then(|| self.run_slot(index))?
+            // It ran before all others then. What stands before it now was delayed.
+            matches!(self.window[index].state, SlotState::Waiting | SlotState::Offered)
+                .then(|| self.run_slot(index))?
         };
         Some(Job { died: true, ..job? })
     }
@@ -496,7 +592,7 @@ impl Schedule {
                 continue;
             }
             let lane = self.window[index].lane.and_then(|lane| self.lanes.get(lane));
-            if lane.is_some_and(|lane| lane.busy || !lane.parked.is_empty()) {
+            if lane.is_some_and(|lane| !lane.may_run_queued(number)) {
                 self.window[index].state = SlotState::Waiting;
                 continue;
             }
@@ -509,6 +605,7 @@ impl Schedule {
     }
 
     fn run_slot(&mut self, index: usize) -> Option<Job> {
+        let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let event = slot.event.take()?;
         slot.state = SlotState::Running;
@@ -519,13 +616,23 @@ impl Schedule {
         };
         self.waiting -= 1;
         self.running_fresh += 1;
-        let state = self.enter(lane, event.position, true);
+        let state = self.enter(lane, event.position, Some(number));
         Some(Job { event, attempt, state, failure, died: false, lane })
     }
 
     fn next_parked(&mut self) -> Option<Job> {
         while let Some(Reverse(position)) = self.due_now.pop() {
-            if self.parked.get(&position).is_none_or(|parked| parked.wait != Wait::Offered) {
+            let is_first = self.is_first_parked(position);
+            let Some(parked) = self.parked.get_mut(&position) else { continue };
+            if parked.wait != Wait::Offered {
+                continue;
+            }
+            let lane = parked.lane.and_then(|lane| self.lanes.get(lane));
+            if !is_first || lane.is_some_and(|lane| lane.busy) {
+                // One that was delayed has come before it.
+                parked.wait = Wait::Behind;
+                parked.event = None;
+                self.loaded = self.loaded.saturating_sub(1);
                 continue;
             }
             if let Some(job) = self.run_parked(position) {
@@ -543,18 +650,19 @@ impl Schedule {
         let lane = parked.lane;
         let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
         self.running_parked += 1;
-        let state = self.enter(lane, position, false);
+        let state = self.enter(lane, position, None);
         Some(Job { event, attempt, state, failure, died: false, lane })
     }
 
-    /// An event of a lane begins to run. Gives the lane's state.
-    fn enter(&mut self, id: Option<LaneId>, position: Position, queued: bool) -> BatchState {
+    /// An event of a lane begins to run, which has this number in its queue. Gives
+    /// the lane's state.
+    fn enter(&mut self, id: Option<LaneId>, position: Position, queued: Option<u64>) -> BatchState {
         let Some(lane) = id.and_then(|id| self.lanes.get_mut(id)) else {
             return self.lanes.state_alone(position);
         };
         lane.busy = true;
-        if queued {
-            lane.queue.pop_front();
+        if let Some(number) = queued {
+            lane.dequeue(number);
         }
         lane.state.clone()
     }
@@ -594,8 +702,13 @@ impl Schedule {
                 lane.parked.remove(&position);
             }
         }
-        if let Some(lane) = job.lane {
-            self.offer(lane);
+        if let Some(id) = job.lane {
+            if let Some(lane) = self.lanes.get_mut(id)
+                && lane.is_done(position)
+            {
+                self.to_take.push(id);
+            }
+            self.offer(id);
         }
     }
 
@@ -629,7 +742,7 @@ impl Schedule {
             match lane {
                 Some(id) => {
                     if let Some(lane) = self.lanes.get_mut(id) {
-                        lane.queue.push_front(number);
+                        lane.enqueue(number);
                     }
                     self.offer(id);
                 }
@@ -654,14 +767,19 @@ impl Schedule {
                 self.due_now.push(Reverse(position));
             }
         }
+        // One that was delayed may have come before it meanwhile.
+        if let Some(lane) = lane {
+            self.offer(lane);
+        }
     }
 
-    /// Takes what a settlement may take: at most so many events of the window. With
-    /// `over_gaps`, what runs or waits is parked where something behind it is done.
+    /// Takes what a settlement may take: at most so many events of the window. What
+    /// is delayed is parked; with `over_gaps`, also what runs or waits where something
+    /// behind it is done.
     ///
     /// The schedule goes on as if it were committed; if it cannot be, the schedule
     /// is worth nothing any more.
-    pub fn cut(&mut self, most: usize, over_gaps: bool, now: Timestamp) -> Cut {
+    pub fn cut(&mut self, most: usize, over_gaps: bool) -> Cut {
         let mut over_window = self.done - self.over.len();
         let mut end = 0;
         let mut touched = Vec::new();
@@ -674,11 +792,12 @@ impl Schedule {
             }
             let parks =
                 self.is_to_park(slot) || self.ordering.parks() && over_gaps && over_window > 0;
-            if !parks || self.parked.len() >= self.max_parked {
+            let has_room = self.parked.len() < self.max_parked || self.is_overtaken(slot);
+            if !parks || !has_room {
                 break;
             }
             touched.extend(slot.lane);
-            self.park(end, now);
+            self.park(end);
             end += 1;
         }
         let mut position = self.cursor;
@@ -691,6 +810,14 @@ impl Schedule {
         self.first += end as u64;
         if self.window.is_empty() {
             position = position.max(self.scanned_to);
+        }
+        for id in std::mem::take(&mut self.to_take) {
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            if lane.take_up_to(position) {
+                touched.push(id);
+            } else {
+                self.to_take.push(id);
+            }
         }
         for lane in touched {
             self.offer(lane);
@@ -723,35 +850,52 @@ impl Schedule {
     }
 
     /// Whether an event of the window waits for something that lets others pass: its
-    /// next attempt, or a parked event of its lane.
+    /// time, its next attempt, or a parked event of its lane.
     fn is_to_park(&self, slot: &Slot) -> bool {
-        self.ordering.parks()
-            && match slot.state {
-                SlotState::Failed => true,
-                SlotState::Waiting | SlotState::Offered => {
-                    let lane = slot.lane.and_then(|id| self.lanes.get(id));
-                    lane.is_some_and(|lane| !lane.parked.is_empty())
-                }
-                SlotState::Running | SlotState::Done => false,
+        match slot.state {
+            SlotState::Delayed => true,
+            SlotState::Failed => self.ordering.parks(),
+            SlotState::Waiting | SlotState::Offered => {
+                let lane = slot.lane.and_then(|id| self.lanes.get(id));
+                let is_behind = lane.is_some_and(|lane| !lane.parked.is_empty());
+                self.ordering.parks() && is_behind || self.is_overtaken(slot)
             }
+            SlotState::Running | SlotState::Done => false,
+        }
+    }
+
+    /// Whether an event that was delayed waits for later ones of its lane to be
+    /// taken, which the cursor only reaches past it. So it is parked even beyond
+    /// `max_parked`, as few as the window has of that kind.
+    fn is_overtaken(&self, slot: &Slot) -> bool {
+        matches!(slot.state, SlotState::Waiting | SlotState::Offered)
+            && slot
+                .lane
+                .and_then(|id| self.lanes.get(id))
+                .is_some_and(|lane| lane.is_overtaken(slot.position))
     }
 
     /// Parks an event of the window.
-    fn park(&mut self, index: usize, now: Timestamp) {
+    fn park(&mut self, index: usize) {
+        let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let position = slot.position;
         let event = slot.event.take();
-        let again = slot
-            .again
-            .take()
-            .map_or(Again { attempt: Attempt::FIRST, due_at: now, failure: None }, |again| *again);
+        let deliver_after = event.as_ref().and_then(|event| event.event.deliver_after);
+        let again = slot.again.take().map_or_else(
+            || Again {
+                attempt: Attempt::FIRST,
+                due_at: deliver_after.unwrap_or(AT_ONCE),
+                failure: None,
+            },
+            |again| *again,
+        );
         // What runs has its key no longer at hand, but its lane has.
         let lane = slot.lane.and_then(|id| self.lanes.get_mut(id));
-        let key = match self.ordering {
-            Ordering::Key => lane.as_ref().map(|lane| lane.key().to_owned()),
-            Ordering::Total | Ordering::None => {
-                event.as_ref().and_then(|event| event.event.partitionkey.clone())
-            }
+        let key = match (&event, &lane, self.ordering) {
+            (Some(event), _, _) => event.event.partitionkey.clone(),
+            (None, Some(lane), Ordering::Key) => Some(lane.key().to_owned()),
+            (None, _, _) => None,
         };
         let mut parked = Parked { wait: Wait::Due, lane: slot.lane, key, event: None, again };
         match slot.state {
@@ -761,7 +905,8 @@ impl Schedule {
                 self.running_parked += 1;
                 self.loaded += 1;
             }
-            // It stands among those that wait for their time.
+            // Both stand among those that wait for their time.
+            SlotState::Delayed => parked.wait = Wait::Delayed,
             SlotState::Failed => self.waiting -= 1,
             SlotState::Waiting | SlotState::Offered | SlotState::Done => {
                 self.waiting -= 1;
@@ -774,9 +919,7 @@ impl Schedule {
             }
         }
         if let Some(lane) = lane {
-            if slot.state != SlotState::Running {
-                lane.queue.pop_front();
-            }
+            lane.dequeue(number);
             lane.parked.insert(position);
         }
         slot.state = SlotState::Waiting;
@@ -790,7 +933,12 @@ impl Schedule {
         if self.ordering.parks() {
             return self.head_ahead.clone();
         }
-        let first = self.window.front();
+        // What is delayed waits there only while it cannot be parked.
+        let first = self.window.front().filter(|slot| slot.state != SlotState::Delayed);
+        let first = first.or_else(|| {
+            let mut slots = self.window.iter();
+            slots.find(|slot| !matches!(slot.state, SlotState::Delayed | SlotState::Done))
+        });
         let Some((position, again)) =
             first.and_then(|slot| Some((slot.position, slot.again.as_ref()?)))
         else {
@@ -862,6 +1010,7 @@ impl Schedule {
         let passes_first = self.window.front().is_some_and(|slot| {
             slot.state == SlotState::Done
                 || self.parked.len() < self.max_parked && self.is_to_park(slot)
+                || self.is_overtaken(slot)
         });
         passes_first
             || !self.over.is_empty()
@@ -880,7 +1029,10 @@ impl Schedule {
     #[must_use]
     pub fn is_held_back(&self) -> bool {
         self.parked.len() >= self.max_parked
-            && self.window.front().is_some_and(|slot| self.is_to_park(slot))
+            && self
+                .window
+                .front()
+                .is_some_and(|slot| self.is_to_park(slot) && !self.is_overtaken(slot))
     }
 
     /// Parked events.

@@ -28,6 +28,7 @@ pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
             datacontenttype: None,
             dataschema: None,
             partitionkey: key.map(str::to_owned),
+            deliver_after: None,
             extensions: BTreeMap::new(),
             data: None,
         },
@@ -36,18 +37,26 @@ pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
 
 const MAX_ATTEMPTS: u32 = 3;
 
+/// When a case begins.
+fn beginning() -> Timestamp {
+    after(Timestamp::UNIX_EPOCH, Duration::from_hours(1))
+}
+
 /// An event of the log, and what comes of it.
 #[derive(Debug, Clone)]
 struct Fate {
     key: Option<u8>,
     /// So many attempts fail.
     failures: u32,
+    /// It is delivered so many seconds after the beginning.
+    delay: Option<u32>,
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
     let failures = prop_oneof![6 => Just(0_u32), 2 => 1..3_u32, 1 => Just(9_u32)];
-    (proptest::option::weighted(0.8, 0..4_u8), failures)
-        .prop_map(|(key, failures)| Fate { key, failures })
+    let delay = proptest::option::weighted(0.25, 0..8_u32);
+    (proptest::option::weighted(0.8, 0..4_u8), failures, delay)
+        .prop_map(|(key, failures, delay)| Fate { key, failures, delay })
 }
 
 /// What the driver does next.
@@ -67,8 +76,9 @@ enum Step {
     Pass(u32),
     /// What is due cannot be loaded.
     FailToLoad,
-    /// Another leader goes on with what is committed.
-    Crash,
+    /// Another leader goes on with what is committed, and its clock is so many
+    /// seconds behind.
+    Crash(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -80,7 +90,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<bool>(), 1..12_usize).prop_map(|(gaps, most)| Step::Settle(gaps, most)),
         2 => (0..4_u32).prop_map(Step::Pass),
         1 => Just(Step::FailToLoad),
-        1 => Just(Step::Crash),
+        1 => prop_oneof![3 => Just(0), 1 => 1..4_u32].prop_map(Step::Crash),
     ]
 }
 
@@ -114,7 +124,7 @@ struct Driver {
 
 impl Driver {
     fn new(ordering: Ordering, concurrency: usize, max_parked: usize, fates: Vec<Fate>) -> Self {
-        let now = Timestamp::UNIX_EPOCH;
+        let now = beginning();
         Self {
             ordering,
             concurrency: if ordering == Ordering::Total { 1 } else { concurrency },
@@ -122,7 +132,7 @@ impl Driver {
             fates,
             now,
             committed: Committed::default(),
-            schedule: Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new()),
+            schedule: Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new(), now),
             running: Vec::new(),
             done: BTreeSet::new(),
             next: BTreeMap::new(),
@@ -142,19 +152,58 @@ impl Driver {
         self.fates[usize::try_from(position - 1).unwrap()].failures
     }
 
-    /// The model: the events before this one that must be done before it may run.
-    fn before(&self, position: i64) -> Vec<i64> {
-        let shares = |other: &i64| match self.ordering {
+    /// When an event is delivered at the earliest, if it is to be later.
+    fn deliver_after(&self, position: i64) -> Option<Timestamp> {
+        let delay = self.fates[usize::try_from(position - 1).unwrap()].delay?;
+        Some(after(beginning(), Duration::from_secs(delay.into())))
+    }
+
+    fn event(&self, position: i64) -> LogEvent {
+        let mut event = event(position, self.key(position).map(|key| key.to_string()).as_deref());
+        event.event.deliver_after = self.deliver_after(position);
+        event
+    }
+
+    /// The model: whether an event is to be delivered later, and was not attempted.
+    fn is_delayed(&self, position: i64) -> bool {
+        let redelivery = self.committed.redeliveries.get(&Position(position));
+        let due_at = redelivery.map(|redelivery| redelivery.due_at);
+        due_at.or(self.deliver_after(position)).is_some_and(|time| time > self.now)
+            && self.next.get(&position).is_none_or(|(attempt, _)| *attempt == Attempt::FIRST)
+            && !self.done.contains(&position)
+    }
+
+    /// The model: whether two events run one at a time.
+    fn share_a_lane(&self, one: i64, other: i64) -> bool {
+        match self.ordering {
             Ordering::Total => true,
-            Ordering::Key => self.key(position).is_some() && self.key(*other) == self.key(position),
+            Ordering::Key => self.key(one).is_some() && self.key(one) == self.key(other),
             Ordering::None => false,
-        };
-        (1..position).filter(shares).collect()
+        }
+    }
+
+    /// The model: the events before this one that must be done before it may run.
+    /// One that is delayed is before nobody.
+    fn before(&self, position: i64) -> Vec<i64> {
+        let is_before =
+            |other: &i64| self.share_a_lane(position, *other) && !self.is_delayed(*other);
+        (1..position).filter(is_before).collect()
     }
 
     /// The model: whether an event may run now, as far as its order is concerned.
+    /// One that was delayed comes after what is done of those behind it, and is
+    /// settled after them.
     fn may_run(&self, position: i64) -> bool {
+        let is_settled = |other: &i64| {
+            self.committed.handled.contains(other) || self.committed.dead.contains(other)
+        };
+        let mut behind = (position + 1..=self.last())
+            .filter(|other| self.share_a_lane(position, *other) && self.done.contains(other));
+        let mut running = self.running.iter().map(|job| job.event.position.0);
         self.before(position).iter().all(|other| self.done.contains(other))
+            && behind.all(|other| is_settled(&other))
+            && !running.any(|other| self.share_a_lane(position, other))
+            && !self.is_delayed(position)
     }
 
     fn take(&mut self, step: &Step) {
@@ -181,20 +230,17 @@ impl Driver {
                     next.and_modify(|next| next.1 = until).or_insert((Attempt::FIRST, until));
                 }
             }
-            Step::Crash => self.crash(),
+            Step::Crash(behind) => self.crash(*behind),
         }
     }
 
     fn fetch(&mut self, count: usize) {
         let after = self.schedule.scanned_to().0;
         let up_to = (after + i64::try_from(count).unwrap()).min(self.last());
-        let events: Vec<LogEvent> = (after + 1..=up_to)
-            .map(|position| {
-                event(position, self.key(position).map(|key| key.to_string()).as_deref())
-            })
-            .collect();
+        let events: Vec<LogEvent> =
+            (after + 1..=up_to).map(|position| self.event(position)).collect();
         self.at_hand.extend(after + 1..=up_to);
-        self.schedule.admit(Fetched { events, scanned_to: Position(up_to) });
+        self.schedule.admit(Fetched { events, scanned_to: Position(up_to) }, self.now);
         self.load();
     }
 
@@ -204,10 +250,7 @@ impl Driver {
             if asked.is_empty() {
                 return;
             }
-            let events = asked.iter().map(|position| {
-                event(position.0, self.key(position.0).map(|key| key.to_string()).as_deref())
-            });
-            let events: Vec<LogEvent> = events.collect();
+            let events = asked.iter().map(|position| self.event(position.0)).collect();
             self.at_hand.extend(asked.iter().map(|position| position.0));
             let missing = self.schedule.loaded(&asked, events, self.now);
             assert!(missing.is_empty(), "nobody took {missing:?}");
@@ -284,7 +327,7 @@ impl Driver {
     }
 
     fn settle(&mut self, over_gaps: bool, most: usize) {
-        let cut = self.schedule.cut(most, over_gaps, self.now);
+        let cut = self.schedule.cut(most, over_gaps);
         let mut settlement = Settlement {
             group: "g".parse().unwrap(),
             epoch: Epoch(1),
@@ -330,10 +373,6 @@ impl Driver {
             assert!(again.position <= settlement.position, "parked above the cursor");
             committed.redeliveries.insert(again.position, again.clone());
         }
-        assert!(committed.redeliveries.len() <= self.max_parked, "too many are parked");
-        if self.ordering == Ordering::Total {
-            assert!(committed.redeliveries.is_empty(), "parked in a group with total order");
-        }
         committed.cursor = settlement.position;
         committed.head.clone_from(&settlement.head);
         for position in 1..=settlement.position.0 {
@@ -342,9 +381,21 @@ impl Driver {
             let is_parked = committed.redeliveries.contains_key(&Position(position));
             assert!(is_done != is_parked, "{position}: done {is_done}, parked {is_parked}");
         }
+        let parked: Vec<i64> =
+            self.committed.redeliveries.keys().map(|position| position.0).collect();
+        // What was delayed and is overtaken may have to be parked beyond the bound.
+        let was_delayed =
+            |position: i64| self.deliver_after(position).is_some() && !self.is_delayed(position);
+        let counted = parked.iter().filter(|position| !was_delayed(**position)).count();
+        assert!(counted <= self.max_parked, "too many are parked: {parked:?}");
+        if self.ordering == Ordering::Total {
+            let all = parked.iter().all(|position| self.deliver_after(*position).is_some());
+            assert!(all, "parked in a group with total order: {parked:?}");
+        }
     }
 
-    fn crash(&mut self) {
+    fn crash(&mut self, behind: u32) {
+        self.now = self.now - jiff::SignedDuration::from_secs(behind.into());
         self.running.clear();
         self.done = self.committed.handled.union(&self.committed.dead).copied().collect();
         self.at_hand.clear();
@@ -361,6 +412,7 @@ impl Driver {
             self.committed.cursor,
             self.committed.head.clone(),
             self.committed.redeliveries.values().cloned().collect(),
+            self.now,
         );
         self.load();
     }

@@ -33,6 +33,7 @@ fn the_least_event_gets_the_present_time_and_nothing_else() {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: BTreeMap::new(),
         data: None,
     };
@@ -42,10 +43,18 @@ fn the_least_event_gets_the_present_time_and_nothing_else() {
 #[test]
 fn null_means_absent_for_every_optional_attribute() {
     let nulls = with(
-        r#","subject":null,"time":null,"datacontenttype":null,"dataschema":null,"partitionkey":null,"myext":null,"data_base64":null"#,
+        r#","subject":null,"time":null,"datacontenttype":null,"dataschema":null,"partitionkey":null,"deliverafter":null,"myext":null,"data_base64":null"#,
     );
     let event = read(&nulls);
     assert_eq!(Event { time: event.time, ..read(&with("")) }, event);
+}
+
+#[test]
+fn a_time_of_delivery_is_read_in_utc_and_in_microseconds() {
+    let event = read(&with(r#","deliverafter":"2026-01-31T13:00:00.1234567+01:00""#));
+    assert_eq!(event.deliver_after, Some("2026-01-31T12:00:00.123456Z".parse().unwrap()));
+    assert_eq!(event.extensions, BTreeMap::new());
+    assert_eq!(event.to_json()["deliverafter"], "2026-01-31T12:00:00.123456Z");
 }
 
 #[test]
@@ -257,6 +266,15 @@ fn what_breaks_the_specification_is_refused_with_a_sentence() {
         ),
         (r#","partitionkey":true"#, "`partitionkey` is a boolean: give it as a string in quotes"),
         (
+            r#","deliverafter":"tomorrow""#,
+            "`deliverafter` is `tomorrow`, which is no time of RFC 3339: write one such as `2026-01-31T12:00:00Z`",
+        ),
+        (r#","deliverafter":7"#, "`deliverafter` is a number: give it as a string in quotes"),
+        (
+            r#","deliverafter":"0000-01-01T00:00:00+01:00""#,
+            "`deliverafter` is before the year 0 in UTC, which RFC 3339 cannot write",
+        ),
+        (
             r#","datacontenttype":"""#,
             "`datacontenttype` is ``, which is no media type: write one such as `application/json`",
         ),
@@ -385,6 +403,9 @@ prop_compose! {
         ])),
         dataschema in proptest::option::of("[a-z]{1,5}:[a-zA-Z0-9/]{0,20}"),
         partitionkey in proptest::option::of(attribute_text()),
+        deliver_after in proptest::option::of(
+            -62_000_000_000_000_000_i64..253_000_000_000_000_000,
+        ),
         extensions in proptest::collection::btree_map("x[a-z0-9]{0,8}", extension().prop_map(|(_, v)| v), 0..4),
         data in payload(),
     ) -> Event {
@@ -392,7 +413,9 @@ prop_compose! {
             id, source, event_type, subject,
             time: Timestamp::from_microsecond(microseconds).unwrap(),
             datacontenttype: datacontenttype.map(str::to_owned),
-            dataschema, partitionkey, extensions, data,
+            dataschema, partitionkey,
+            deliver_after: deliver_after.map(|us| Timestamp::from_microsecond(us).unwrap()),
+            extensions, data,
         }
     }
 }

@@ -90,6 +90,7 @@ impl Caller {
             datacontenttype: None,
             dataschema: None,
             partitionkey: None,
+            deliver_after: None,
             extensions: std::collections::BTreeMap::new(),
             data: None,
         };

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{Side, UnderWay, toml_string};
 use crate::event::json::{parse_time, to_microseconds};
-use crate::event::{Event, ExtensionValue, quoted};
+use crate::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use crate::failure::{FailureKind, storable};
 use crate::sandbox::bindings::event_host::handler::outbox::{EmitError, Host, Message};
 use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
@@ -88,6 +88,8 @@ impl UnderWay {
     /// The event that a message stands for, but for the partition key that it
     /// inherits, or what is wrong with it.
     fn event(&self, message: Message) -> Result<Event, String> {
+        let mut extensions = extensions(message.extensions)?;
+        let deliver_after = deliver_after(&mut extensions)?;
         let event = Event {
             id: match message.id {
                 Some(id) => id,
@@ -100,13 +102,14 @@ impl UnderWay {
             event_type: message.type_,
             subject: message.subject,
             time: match message.time {
-                Some(time) => parse_time(&time).map_err(|error| error.to_string())?,
+                Some(time) => parse_time("time", &time).map_err(|error| error.to_string())?,
                 None => to_microseconds(Timestamp::now()),
             },
             datacontenttype: message.datacontenttype,
             dataschema: message.dataschema,
             partitionkey: message.partitionkey,
-            extensions: extensions(message.extensions)?,
+            deliver_after,
+            extensions,
             data: if message.data.is_empty() { None } else { Some(message.data) },
         };
         event.check().map_err(|error| error.to_string())?;
@@ -132,6 +135,22 @@ fn extensions(
         };
     }
     Ok(extensions)
+}
+
+/// Takes the extension that says when an event is delivered at the earliest.
+fn deliver_after(
+    extensions: &mut BTreeMap<String, ExtensionValue>,
+) -> Result<Option<Timestamp>, String> {
+    match extensions.remove(DELIVER_AFTER) {
+        None => Ok(None),
+        Some(ExtensionValue::Text(text)) => {
+            parse_time(DELIVER_AFTER, &text).map(Some).map_err(|error| error.to_string())
+        }
+        Some(ExtensionValue::Boolean(_) | ExtensionValue::Integer(_)) => Err(format!(
+            "{} is no text: give it as a time of RFC 3339, such as `2026-01-31T12:00:00Z`",
+            quoted(DELIVER_AFTER)
+        )),
+    }
 }
 
 /// What a message makes the host hold.
@@ -235,6 +254,17 @@ mod tests {
                 "`partitionkey` is no extension",
             ),
             (
+                Message { extensions: ext("deliverafter", text("in an hour")), ..message() },
+                "`deliverafter` is `in an hour`, which is no time of RFC 3339",
+            ),
+            (
+                Message {
+                    extensions: ext("deliverafter", ExtensionValueResult::Integer(60)),
+                    ..message()
+                },
+                "`deliverafter` is no text",
+            ),
+            (
                 Message { extensions: ext("trace", text("a\nb")), ..message() },
                 "`trace` holds the character U+000A",
             ),
@@ -266,12 +296,18 @@ mod tests {
                 ("a".into(), ExtensionValueResult::Boolean(true)),
                 ("b".into(), ExtensionValueResult::Integer(-7)),
                 ("c".into(), ExtensionValueResult::Text(String::new())),
+                (
+                    "deliverafter".into(),
+                    ExtensionValueResult::Text("2026-02-01T01:00:00+01:00".into()),
+                ),
             ],
             ..message()
         };
         let event = under_way().event(full).unwrap();
         assert_eq!(event.time.to_string(), "2026-01-01T00:00:00Z");
         assert_eq!(event.partitionkey.as_deref(), Some("k"));
+        assert_eq!(event.deliver_after, Some("2026-02-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(event.extensions.len(), 3);
         assert_eq!(event.extensions["a"], ExtensionValue::Boolean(true));
         assert_eq!(event.extensions["b"], ExtensionValue::Integer(-7));
         assert_eq!(event.extensions["c"], ExtensionValue::Text(String::new()));

@@ -91,6 +91,28 @@ async fn extensions_of_every_type_reach_the_guest() {
 }
 
 #[tokio::test]
+async fn a_time_of_delivery_reaches_the_guest_as_an_extension_in_its_place() {
+    let mut event = event();
+    event.event.deliver_after = Some("2026-02-01T00:00:00.5Z".parse().unwrap());
+    event.event.extensions = BTreeMap::from([
+        ("a".to_owned(), ExtensionValue::Boolean(true)),
+        ("z".to_owned(), ExtensionValue::Boolean(false)),
+    ]);
+    let caller = Caller { event, ..Caller::default() };
+    // The second of three.
+    for (field, expected) in [(20, "deliverafter"), (32, "2026-02-01T00:00:00.5Z")] {
+        let calls = format!(
+            r"(local $at i32)
+            (local.set $at (i32.load (i32.add (local.get $event) (i32.const 68))))
+            (if (i32.ne (i32.load (i32.add (local.get $event) (i32.const 72))) (i32.const 3)) (then unreachable))
+            (call $reject (i32.load offset={field} (local.get $at)) (i32.load offset={} (local.get $at)))",
+            field + 4
+        );
+        assert_eq!(told(guests::handling(&calls), &caller).await, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_guest_knows_its_group_its_tenant_its_time_and_whether_it_is_a_replay() {
     let group = import("context", "group", "(param i32)");
     let tenant = import("context", "tenant", "(param i32)");

@@ -72,6 +72,7 @@ fn event() -> LogEvent {
             datacontenttype: Some("application/json".to_owned()),
             dataschema: None,
             partitionkey: None,
+            deliver_after: None,
             extensions: std::collections::BTreeMap::new(),
             data: Some(br#"{"a":1}"#.to_vec()),
         },

@@ -77,7 +77,8 @@ pub(super) fn kept(text: &str) -> Cow<'_, str> {
 /// The columns of an event that [`Events`] gives values to, in its order.
 macro_rules! event_columns {
     () => {
-        "type, time, id, source, subject, datacontenttype, dataschema, partitionkey, extensions, data"
+        "type, time, id, source, subject, datacontenttype, dataschema, partitionkey, deliver_after, \
+         extensions, data"
     };
 }
 pub(super) use event_columns;
@@ -92,6 +93,7 @@ pub(super) struct Events<'a> {
     datacontenttypes: Vec<Option<Cow<'a, str>>>,
     dataschemas: Vec<Option<Cow<'a, str>>>,
     partitionkeys: Vec<Option<Cow<'a, str>>>,
+    deliver_afters: Vec<Option<Time>>,
     extensions: Vec<Option<String>>,
     data: Vec<Option<&'a [u8]>>,
 }
@@ -101,9 +103,10 @@ pub(super) struct Events<'a> {
 macro_rules! unnest_events {
     () => {
         "unnest($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[],
-                $6::text[], $7::text[], $8::text[], $9::text[], $10::bytea[])
-         WITH ORDINALITY AS e (type, time, id, source, subject,
-                datacontenttype, dataschema, partitionkey, extensions, data, ordinality)"
+                $6::text[], $7::text[], $8::text[], $9::timestamptz[], $10::text[],
+                $11::bytea[])
+         WITH ORDINALITY AS e (type, time, id, source, subject, datacontenttype,
+                dataschema, partitionkey, deliver_after, extensions, data, ordinality)"
     };
 }
 pub(super) use unnest_events;
@@ -120,6 +123,7 @@ impl<'a> Events<'a> {
             datacontenttypes: Vec::with_capacity(count),
             dataschemas: Vec::with_capacity(count),
             partitionkeys: Vec::with_capacity(count),
+            deliver_afters: Vec::with_capacity(count),
             extensions: Vec::with_capacity(count),
             data: Vec::with_capacity(count),
         };
@@ -132,6 +136,7 @@ impl<'a> Events<'a> {
             columns.datacontenttypes.push(event.datacontenttype.as_deref().map(kept));
             columns.dataschemas.push(event.dataschema.as_deref().map(kept));
             columns.partitionkeys.push(event.partitionkey.as_deref().map(kept));
+            columns.deliver_afters.push(event.deliver_after.map(Time));
             columns
                 .extensions
                 .push(extensions_to_json(&event.extensions, |text| kept(text).into_owned()));
@@ -140,7 +145,7 @@ impl<'a> Events<'a> {
         columns
     }
 
-    /// Binds the ten parameters of [`unnest_events`], which come first in the
+    /// Binds the eleven parameters of [`unnest_events`], which come first in the
     /// statement.
     pub(super) fn bind<'q>(self, statement: Statement<'q>) -> Statement<'q>
     where
@@ -155,6 +160,7 @@ impl<'a> Events<'a> {
             .bind(self.datacontenttypes)
             .bind(self.dataschemas)
             .bind(self.partitionkeys)
+            .bind(self.deliver_afters)
             .bind(self.extensions)
             .bind(self.data)
     }
@@ -172,11 +178,12 @@ pub(super) fn read_event(row: &PgRow, first: usize) -> Result<Event, Broken> {
         datacontenttype: row.try_get_unchecked(first + 5)?,
         dataschema: row.try_get_unchecked(first + 6)?,
         partitionkey: row.try_get_unchecked(first + 7)?,
-        extensions: match row.try_get_unchecked::<Option<&str>, _>(first + 8)? {
+        deliver_after: optional_time(row, first + 8)?,
+        extensions: match row.try_get_unchecked::<Option<&str>, _>(first + 9)? {
             Some(json) => extensions_from_json(json),
             None => BTreeMap::new(),
         },
-        data: row.try_get_unchecked(first + 9)?,
+        data: row.try_get_unchecked(first + 10)?,
     })
 }
 

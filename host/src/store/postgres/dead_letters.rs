@@ -22,7 +22,8 @@ macro_rules! select {
             "SELECT id, group_name, tenant, attempts, failure_kind, failure_text,
                     digest, dead_at, position, deliver_to,
                     type, time, event_id, source, subject,
-                    datacontenttype, dataschema, partitionkey, extensions::text, data
+                    datacontenttype, dataschema, partitionkey, deliver_after, extensions::text,
+                    data
              FROM event_host.dead_letters ",
             $rest
         )
@@ -106,7 +107,7 @@ pub(super) async fn one(
 }
 
 /// Takes the dead letters whose ids are in `$1` away and appends a copy of each
-/// in the order of the ids. Who else deletes one of them is waited for, and then
+/// in the order of the ids, to be delivered at once. Who else deletes one of them is waited for, and then
 /// it is gone. `$2` is the component that is to handle the copies, or null; a
 /// dead letter of a tenant that it was not deployed for stays where it is.
 macro_rules! give_back {
@@ -121,7 +122,7 @@ macro_rules! give_back {
              INSERT INTO event_host.events (tenant, deliver_to, digest, ",
             event_columns!(),
             ") SELECT tenant, group_name, $2, type, time, event_id, source, subject,
-                      datacontenttype, dataschema, partitionkey, extensions, ",
+                      datacontenttype, dataschema, partitionkey, NULL, extensions, ",
             $data,
             " FROM dead ORDER BY id RETURNING ",
             $returning

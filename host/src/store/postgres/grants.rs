@@ -13,16 +13,16 @@ pub enum Purpose {
 
 const PUBLISHER: &[&str] = &[
     "USAGE ON SCHEMA event_host",
-    "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb)",
+    "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb, timestamptz)",
     // For a plain INSERT: the next position, which is the log's own to choose, and
     // not the position itself, the tenant, the addressee, its component, nor the
     // time of publishing.
     "EXECUTE ON FUNCTION event_host.next_position()",
-    "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions) ON event_host.events",
+    "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, deliver_after) ON event_host.events",
 ];
 
 /// What the host and its commands insert into the log: all but the position.
-const APPEND: &str = "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, tenant, deliver_to, digest, published_at) ON event_host.events";
+const APPEND: &str = "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, deliver_after, tenant, deliver_to, digest, published_at) ON event_host.events";
 
 const OPERATOR: &[&str] = &[
     "USAGE ON SCHEMA event_host",

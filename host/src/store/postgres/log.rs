@@ -44,8 +44,8 @@ pub(super) async fn append(
         let statement = sqlx::query(concat!(
             "INSERT INTO event_host.events (tenant, ",
             event_columns!(),
-            ") SELECT $11, type, time, id, source, subject, datacontenttype, dataschema,
-                      partitionkey, extensions::jsonb, data
+            ") SELECT $12, type, time, id, source, subject, datacontenttype, dataschema,
+                      partitionkey, deliver_after, extensions::jsonb, data
                FROM ",
             unnest_events!(),
             " ORDER BY ordinality RETURNING position"
@@ -110,7 +110,7 @@ pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) 
 /// without reading it.
 pub(super) const FETCH: &str = concat!(
     "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
-            dataschema, partitionkey, extensions::text,
+            dataschema, partitionkey, deliver_after, extensions::text,
             CASE WHEN octet_length(data) <= $9 THEN data END,
             CASE WHEN octet_length(data) > $9 THEN octet_length(data) END
      FROM event_host.events
@@ -120,7 +120,7 @@ pub(super) const FETCH: &str = concat!(
 );
 
 /// Where [`FETCH`] has the length of what it does not send.
-const WITHHELD: usize = 13;
+const WITHHELD: usize = 14;
 
 pub(super) async fn fetch(
     connection: &mut PgConnection,

@@ -96,7 +96,7 @@ pub(super) async fn list(
 /// The events at the positions of `$2`, for the group `$1`.
 pub(super) const EVENTS: &str =
     "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
-            dataschema, partitionkey, extensions::text, data
+            dataschema, partitionkey, deliver_after, extensions::text, data
      FROM event_host.events
      WHERE position = ANY ($2)
        AND tenant = (SELECT tenant FROM event_host.consumer_groups WHERE name = $1)

@@ -87,15 +87,16 @@ async fn bury(
              group_name, tenant, position, deliver_to, attempts,
              failure_kind, failure_text, digest, dead_at,
              type, time, event_id, source, subject,
-             datacontenttype, dataschema, partitionkey, extensions, data)
-         SELECT $11, $12, d.position, d.deliver_to, d.attempts,
+             datacontenttype, dataschema, partitionkey, deliver_after, extensions, data)
+         SELECT $12, $13, d.position, d.deliver_to, d.attempts,
                 d.failure_kind, d.failure_text, d.digest, d.dead_at,
                 e.type, e.time, e.id, e.source, e.subject,
-                e.datacontenttype, e.dataschema, e.partitionkey, e.extensions::jsonb, e.data
+                e.datacontenttype, e.dataschema, e.partitionkey, e.deliver_after,
+                e.extensions::jsonb, e.data
          FROM ",
         unnest_events!(),
-        " JOIN unnest($13::bigint[], $14::text[], $15::bigint[], $16::text[], $17::text[],
-                      $18::text[], $19::timestamptz[])
+        " JOIN unnest($14::bigint[], $15::text[], $16::bigint[], $17::text[], $18::text[],
+                      $19::text[], $20::timestamptz[])
                WITH ORDINALITY AS d (position, deliver_to, attempts, failure_kind, failure_text,
                                      digest, dead_at, ordinality)
                USING (ordinality)

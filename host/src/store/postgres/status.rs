@@ -31,7 +31,7 @@ macro_rules! select {
                     g.created_at, g.settled_at,
                     (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
                     CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
-                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, ",
+                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.failed, ",
             head_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
@@ -42,7 +42,8 @@ macro_rules! select {
                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
               ) led ON led.key = g.lock_key
               CROSS JOIN LATERAL (
-                  SELECT count(*) AS parked, min(due_at) AS due_at
+                  SELECT count(*) AS parked, count(failure_kind) AS failed,
+                         min(due_at) FILTER (WHERE due_at > 'epoch') AS due_at
                   FROM event_host.redeliveries WHERE group_name = g.name
               ) r ",
             $rest
@@ -153,7 +154,7 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     .await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    let head = read_head(row, 18)?;
+    let head = read_head(row, 19)?;
     let parked: i64 = row.try_get_unchecked(16)?;
     Ok(GroupStatus {
         subscribe: subscription.patterns().to_vec(),
@@ -166,7 +167,7 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         position,
         lag_events: lag.try_get_unchecked(0)?,
         lag_seconds: age.max(0.0),
-        retries_pending: parked
+        retries_pending: row.try_get_unchecked::<i64, _>(18)?
             + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked,
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),

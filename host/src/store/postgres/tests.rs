@@ -205,6 +205,7 @@ fn event(event_type: &str) -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: [].into(),
         data: Some(b"data".to_vec()),
     }

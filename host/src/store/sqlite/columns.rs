@@ -23,13 +23,14 @@ pub(super) type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
 /// The columns of an event that [`bind_event`] gives values to, in its order.
 macro_rules! event_columns {
     () => {
-        "type, time, id, source, subject, datacontenttype, dataschema, partitionkey, extensions, data"
+        "type, time, id, source, subject, datacontenttype, dataschema, partitionkey, deliver_after, \
+         extensions, data"
     };
 }
 pub(super) use event_columns;
 
 /// How many columns [`event_columns`] names.
-pub(super) const EVENT_COLUMNS: usize = 10;
+pub(super) const EVENT_COLUMNS: usize = 11;
 
 /// Binds an event's columns, in the order of [`event_columns`].
 pub(super) fn bind_event<'q>(statement: Statement<'q>, event: &'q Event) -> Statement<'q> {
@@ -42,6 +43,7 @@ pub(super) fn bind_event<'q>(statement: Statement<'q>, event: &'q Event) -> Stat
         .bind(event.datacontenttype.as_deref())
         .bind(event.dataschema.as_deref())
         .bind(event.partitionkey.as_deref())
+        .bind(event.deliver_after.map(Timestamp::as_microsecond))
         .bind(extensions_to_json(&event.extensions, str::to_owned))
         .bind(event.data.as_deref())
 }
@@ -57,11 +59,12 @@ pub(super) fn read_event(row: &SqliteRow, first: usize) -> Result<Event, Broken>
         datacontenttype: optional_text(row, first + 5)?,
         dataschema: optional_text(row, first + 6)?,
         partitionkey: optional_text(row, first + 7)?,
-        extensions: match row.try_get_unchecked::<Option<&[u8]>, _>(first + 8)? {
+        deliver_after: optional_time(row, first + 8)?,
+        extensions: match row.try_get_unchecked::<Option<&[u8]>, _>(first + 9)? {
             Some(json) => extensions_from_json(&String::from_utf8_lossy(json)),
             None => BTreeMap::new(),
         },
-        data: row.try_get_unchecked::<Option<Vec<u8>>, _>(first + 9)?,
+        data: row.try_get_unchecked::<Option<Vec<u8>>, _>(first + 10)?,
     })
 }
 

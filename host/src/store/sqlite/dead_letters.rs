@@ -22,7 +22,7 @@ macro_rules! select {
             "SELECT dead_letters.id, group_name, tenant, attempts, failure_kind, failure_text,
                     digest, dead_at, position, deliver_to,
                     type, time, event_id, source, subject,
-                    datacontenttype, dataschema, partitionkey, extensions, data
+                    datacontenttype, dataschema, partitionkey, deliver_after, extensions, data
              FROM dead_letters ",
             $rest
         )
@@ -143,7 +143,7 @@ pub(super) async fn replay_some(
     Ok(replayed)
 }
 
-/// Within a transaction that has the write lock.
+/// Within a transaction that has the write lock. The copy is delivered at once.
 async fn give_back(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
@@ -154,7 +154,7 @@ async fn give_back(
         "INSERT INTO events (tenant, deliver_to, digest, published_at, ",
         event_columns!(),
         ") SELECT tenant, group_name, ?1, ?2, type, time, event_id, source, subject,
-                  datacontenttype, dataschema, partitionkey, extensions,
+                  datacontenttype, dataschema, partitionkey, NULL, extensions,
                   CASE WHEN ?3 THEN ?4 ELSE data END
            FROM dead_letters l
            WHERE id = ?5 AND (?1 IS NULL OR EXISTS (

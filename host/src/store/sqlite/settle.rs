@@ -90,8 +90,8 @@ async fn bury(
              group_name, tenant, position, deliver_to, attempts,
              failure_kind, failure_text, digest, dead_at,
              type, time, event_id, source, subject,
-             datacontenttype, dataschema, partitionkey, extensions, data)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             datacontenttype, dataschema, partitionkey, deliver_after, extensions, data)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(group.as_str())
     .bind(tenant.as_str())

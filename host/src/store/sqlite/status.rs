@@ -22,7 +22,8 @@ macro_rules! select {
                     (SELECT count(*) FROM dead_letters WHERE group_name = name),
                     hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures,
                     (SELECT count(*) FROM redeliveries WHERE group_name = name),
-                    (SELECT min(due_at) FROM redeliveries WHERE group_name = name), ",
+                    (SELECT min(due_at) FROM redeliveries WHERE group_name = name AND due_at > 0),
+                    (SELECT count(failure_kind) FROM redeliveries WHERE group_name = name), ",
             head_columns!(),
             " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
@@ -82,7 +83,7 @@ async fn read(
     let subscribe = patterns(&name, &text(row, 2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
-    let head = read_head(row, 18)?;
+    let head = read_head(row, 19)?;
     let parked: i64 = row.try_get_unchecked(16)?;
     Ok(GroupStatus {
         subscribe: subscribe.patterns().to_vec(),
@@ -95,7 +96,7 @@ async fn read(
         position,
         lag_events,
         lag_seconds,
-        retries_pending: parked
+        retries_pending: row.try_get_unchecked::<i64, _>(18)?
             + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked,
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),

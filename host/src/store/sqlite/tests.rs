@@ -85,6 +85,7 @@ fn event(event_type: &str, id: &str) -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: [].into(),
         data: Some(id.as_bytes().to_vec()),
     }

@@ -301,6 +301,36 @@ pub async fn status_counts_what_is_parked_and_says_what_is_due_next(database: &d
     }
 }
 
+pub async fn status_counts_what_was_never_attempted_as_parked_and_not_as_a_retry(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let epoch = led(&store, "g").await;
+    let later = time("2999-01-01T00:00:00Z");
+    let waits = |position, due_at| Redelivery { due_at, failure: None, ..redelivery(position, 1) };
+    // One waits behind others, one for its time.
+    let settling = Settlement {
+        redeliveries: vec![
+            waits(1, jiff::Timestamp::UNIX_EPOCH),
+            waits(2, later),
+            Redelivery { due_at: later, ..redelivery(3, 2) },
+        ],
+        ..settlement(&store, "g", epoch, 5).await
+    };
+    store.settle(&settling).await.unwrap();
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!((status.parked, status.retries_pending), (3, 1));
+    assert_eq!(status.next_due_at, Some(later), "what waits for others has no time");
+    let delayed: Vec<bool> = store
+        .redeliveries(&group("g"))
+        .await
+        .unwrap()
+        .iter()
+        .map(|redelivery| redelivery.is_delayed(time("2026-01-01T00:00:00Z")))
+        .collect();
+    assert_eq!(delayed, [false, true, false]);
+}
+
 pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let original = rich_event(database, "1");

@@ -40,6 +40,7 @@ pub(super) fn event(event_type: &str, id: &str) -> Event {
         datacontenttype: None,
         dataschema: None,
         partitionkey: None,
+        deliver_after: None,
         extensions: [].into(),
         data: Some(id.as_bytes().to_vec()),
     }
@@ -53,6 +54,7 @@ pub(super) fn rich_event(database: &dyn TestDatabase, id: &str) -> Event {
         datacontenttype: Some("application/octet-stream".to_owned()),
         dataschema: Some("https://example.com/schema?v=1".to_owned()),
         partitionkey: Some(database.kept("key \0 with a NUL")),
+        deliver_after: Some(time("2026-01-31T12:00:00.654321Z")),
         extensions: [
             ("yes".to_owned(), ExtensionValue::Boolean(true)),
             ("no".to_owned(), ExtensionValue::Boolean(false)),

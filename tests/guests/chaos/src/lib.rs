@@ -83,6 +83,7 @@ enum Command {
         r#type: String,
         count: Option<u32>,
         data: Option<Value>,
+        deliver_after: Option<String>,
     },
     Log {
         level: Option<Level>,
@@ -181,9 +182,13 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
             state::set(&key, &(count + 1))?;
         }
         Command::Forget { key } => state::delete(&key)?,
-        Command::Emit { r#type, count, data } => {
+        Command::Emit { r#type, count, data, deliver_after } => {
             for _ in 0..count.unwrap_or(1) {
-                emit(Message::new(&r#type).json(&data)?)?;
+                let message = Message::new(&r#type).json(&data)?;
+                emit(match &deliver_after {
+                    Some(time) => message.deliver_after(time),
+                    None => message,
+                })?;
             }
         }
         Command::Log { level, line } => {

@@ -77,7 +77,8 @@ async fn publish_takes_every_other_attribute_by_its_name() {
             'paid', '[1, null]', id => 'i', source => '/s', subject => 'sub',
             "time" => '2026-01-31 13:00:00.123456+01', datacontenttype => 'application/vnd.paid+json',
             dataschema => 'https://example.com/s', partitionkey => 'k',
-            extensions => '{"yes": true, "n": -7, "whole": 1.0, "big": 2e3, "t": "x", "none": null}')"#,
+            extensions => '{"yes": true, "n": -7, "whole": 1.0, "big": 2e3, "t": "x", "none": null}',
+            deliver_after => '2026-02-01 00:00:00.654321+00')"#,
     )
     .await;
     let event = the_only_event(&database).await;
@@ -90,6 +91,7 @@ async fn publish_takes_every_other_attribute_by_its_name() {
         datacontenttype: Some("application/vnd.paid+json".to_owned()),
         dataschema: Some("https://example.com/s".to_owned()),
         partitionkey: Some("k".to_owned()),
+        deliver_after: Some("2026-02-01T00:00:00.654321Z".parse().unwrap()),
         extensions: [
             ("yes".to_owned(), ExtensionValue::Boolean(true)),
             ("n".to_owned(), ExtensionValue::Integer(-7)),
@@ -189,12 +191,16 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
     let values = "extensions_are_booleans_integers_and_strings";
     let own = "extensions_are_no_attributes_of_their_own";
     let time = "time_is_finite_and_before_the_year_10000";
+    let deliver_after = "deliver_after_is_finite_and_before_the_year_10000";
     for (column, given, why) in [
         ("id", "''", "id_is_not_empty"),
         ("source", "''", "source_is_not_empty"),
         ("time", "'infinity'", time),
         ("time", "'-infinity'", time),
         ("time", "'9999-12-30 22:00:00.000001+00'", time),
+        ("deliver_after", "'infinity'", deliver_after),
+        ("deliver_after", "'-infinity'", deliver_after),
+        ("deliver_after", "'9999-12-30 22:00:00.000001+00'", deliver_after),
         ("extensions", "'[]'", "extensions_are_an_object"),
         ("extensions", "'null'", "extensions_are_an_object"),
         ("extensions", "'7'", "extensions_are_an_object"),
@@ -210,6 +216,7 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
         ("extensions", r#"'{"good": 1, "a": []}'"#, values),
         ("extensions", r#"'{"id": "x"}'"#, own),
         ("extensions", r#"'{"partitionkey": "x"}'"#, own),
+        ("extensions", r#"'{"deliverafter": "2026-01-31T12:00:00Z"}'"#, own),
         ("extensions", r#"'{"specversion": "1.0"}'"#, own),
         ("extensions", r#"'{"data": "x"}'"#, own),
     ] {

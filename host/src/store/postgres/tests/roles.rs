@@ -81,8 +81,8 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "SELECT event_host.publish('a', '{\"n\": 1}', subject => 's')",
             "INSERT INTO event_host.events (type, data) VALUES ('b', '1')",
             "INSERT INTO event_host.events (type, id, source, subject, time, datacontenttype,
-                                            dataschema, partitionkey, extensions)
-             VALUES ('c', 'i', '/s', 's', now(), 't/t', 'x:y', 'k', '{\"a\": 1}')",
+                                            dataschema, partitionkey, extensions, deliver_after)
+             VALUES ('c', 'i', '/s', 's', now(), 't/t', 'x:y', 'k', '{\"a\": 1}', now())",
             "BEGIN; SELECT event_host.publish('d'); COMMIT",
         ] {
             run(&mut session, sql).await;
@@ -545,7 +545,7 @@ async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
 }
 
 #[tokio::test]
-async fn a_publisher_has_ten_columns_and_two_functions_and_no_more() {
+async fn a_publisher_has_eleven_columns_and_two_functions_and_no_more() {
     let database = PostgresDatabase::new().await;
     with_role(&database, Some(Purpose::Publisher), async |role| {
         // By the server's own account.
@@ -563,6 +563,7 @@ async fn a_publisher_has_ten_columns_and_two_functions_and_no_more() {
             "data",
             "datacontenttype",
             "dataschema",
+            "deliver_after",
             "extensions",
             "id",
             "partitionkey",
