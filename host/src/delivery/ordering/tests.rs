@@ -395,7 +395,7 @@ impl Driver {
     }
 
     fn crash(&mut self, behind: u32) {
-        self.now = self.now - jiff::SignedDuration::from_secs(behind.into());
+        self.now -= jiff::SignedDuration::from_secs(behind.into());
         self.running.clear();
         self.done = self.committed.handled.union(&self.committed.dead).copied().collect();
         self.at_hand.clear();
