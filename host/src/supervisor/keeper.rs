@@ -99,6 +99,7 @@ mod tests {
             datacontenttype: None,
             dataschema: None,
             partitionkey: None,
+            deliver_after: None,
             extensions: [].into(),
             data: None,
         }
