@@ -520,7 +520,8 @@ impl Log {
         let head = group.head.iter().map(|head| head.due_at);
         let redeliveries = group.redeliveries.values().map(|redelivery| redelivery.due_at);
         let redeliveries = redeliveries.filter(|due_at| *due_at > Timestamp::UNIX_EPOCH);
-        let failed = group.redeliveries.values().filter(|r| r.failure.is_some()).count();
+        let waits = |one: &&Redelivery| one.is_delayed(Timestamp::UNIX_EPOCH);
+        let delayed = group.redeliveries.values().filter(waits).count();
         let age = oldest.map(|oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
         GroupStatus {
             name: name.clone(),
@@ -535,7 +536,7 @@ impl Log {
             position: group.position,
             lag_events: i64::try_from(lag().count()).unwrap_or(i64::MAX),
             lag_seconds: age.unwrap_or(0.0).max(0.0),
-            retries_pending: i64::try_from(failed).unwrap_or(i64::MAX)
+            retries_pending: parked - i64::try_from(delayed).unwrap_or(i64::MAX)
                 + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
             parked,
             next_due_at: head.chain(redeliveries).min(),

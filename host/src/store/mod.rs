@@ -473,7 +473,8 @@ pub struct GroupStatus {
     pub lag_events: i64,
     /// Age in seconds of the oldest of them, by the time it was published.
     pub lag_seconds: f64,
-    /// Retries that wait: the one at the head, and those that are parked.
+    /// Retries that wait: the one at the head, and all that are parked but those
+    /// that are to be delivered later and were never attempted.
     pub retries_pending: i64,
     /// Redeliveries: events that the cursor has passed and that come again, or are
     /// to be delivered later.

@@ -113,7 +113,7 @@ macro_rules! store_suite {
                 of_a_seek_and_settlements_at_once_no_redelivery_stays_above_the_cursor
                 a_removed_group_takes_its_redeliveries_along
                 status_counts_what_is_parked_and_says_what_is_due_next
-                status_counts_what_was_never_attempted_as_parked_and_not_as_a_retry
+                status_counts_what_is_delivered_later_as_parked_and_not_as_a_retry
                 events_are_found_at_their_positions
             }
             state {

@@ -31,7 +31,7 @@ macro_rules! select {
                     g.created_at, g.settled_at,
                     (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
                     CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
-                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.failed, ",
+                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.delayed, ",
             head_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
@@ -42,7 +42,10 @@ macro_rules! select {
                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
               ) led ON led.key = g.lock_key
               CROSS JOIN LATERAL (
-                  SELECT count(*) AS parked, count(failure_kind) AS failed,
+                  SELECT count(*) AS parked,
+                         count(*) FILTER (
+                             WHERE attempt = 1 AND failure_kind IS NULL AND due_at > 'epoch'
+                         ) AS delayed,
                          min(due_at) FILTER (WHERE due_at > 'epoch') AS due_at
                   FROM event_host.redeliveries WHERE group_name = g.name
               ) r ",
@@ -167,7 +170,7 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         position,
         lag_events: lag.try_get_unchecked(0)?,
         lag_seconds: age.max(0.0),
-        retries_pending: row.try_get_unchecked::<i64, _>(18)?
+        retries_pending: parked - row.try_get_unchecked::<i64, _>(18)?
             + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked,
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),

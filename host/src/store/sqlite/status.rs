@@ -23,7 +23,8 @@ macro_rules! select {
                     hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures,
                     (SELECT count(*) FROM redeliveries WHERE group_name = name),
                     (SELECT min(due_at) FROM redeliveries WHERE group_name = name AND due_at > 0),
-                    (SELECT count(failure_kind) FROM redeliveries WHERE group_name = name), ",
+                    (SELECT count(*) FROM redeliveries
+                     WHERE group_name = name AND attempt = 1 AND failure_kind IS NULL AND due_at > 0), ",
             head_columns!(),
             " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
@@ -96,7 +97,7 @@ async fn read(
         position,
         lag_events,
         lag_seconds,
-        retries_pending: row.try_get_unchecked::<i64, _>(18)?
+        retries_pending: parked - row.try_get_unchecked::<i64, _>(18)?
             + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked,
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
