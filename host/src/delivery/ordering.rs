@@ -11,6 +11,11 @@
 //! | key | the events of one `partitionkey`; an event without one is alone | is parked, and the later events of its key behind it |
 //! | none | every event by itself | is parked alone |
 //!
+//! An event that is to be delivered later is *delayed* until its time, whatever the
+//! ordering: it is parked outside its lane and before nobody. Then it joins its lane
+//! in position order. Where later events of the lane were done meanwhile, it waits
+//! until a settlement has taken them, because it builds on what they wrote.
+//!
 //! The cursor may pass an event that is done or parked. So the window is cut at the
 //! first event that is neither; where that one takes long and others after it are
 //! done, it is parked while it runs, and what it does is settled when it ends.
