@@ -528,7 +528,9 @@ impl Schedule {
                 self.due_now.push(Reverse(position));
             }
         }
-        self.not_loaded(asked, after(now, MISSING))
+        let missing = self.not_loaded(asked, after(now, MISSING));
+        self.suspect.take_if(|suspect| missing.contains(suspect));
+        missing
     }
 
     /// Parked events that could not be read from the log wait until then. Gives
@@ -551,8 +553,11 @@ impl Schedule {
     /// The event that runs next, of a group that makes so many attempts at once.
     pub fn next(&mut self, concurrency: usize) -> Option<Job> {
         if let Some(position) = self.suspect {
-            // Before anything else is settled, which would erase its mark.
-            return self.next_suspect(position);
+            let job = self.next_suspect(position);
+            if job.is_some() || self.is_to_come(position) {
+                return job;
+            }
+            // Others of its lane come first, or it waits for its time.
         }
         // Each kind gets half of the room while there are events of both.
         let parked_first = if concurrency == 1 {
@@ -574,15 +579,21 @@ impl Schedule {
     }
 
     fn next_suspect(&mut self, position: Position) -> Option<Job> {
-        let job = if self.parked.get(&position).is_some_and(|p| p.wait == Wait::Offered) {
-            self.run_parked(position)
-        } else {
-            let index = self.slot(position)?;
-            // It ran before all others then. What stands before it now was delayed.
-            matches!(self.window[index].state, SlotState::Waiting | SlotState::Offered)
-                .then(|| self.run_slot(index))?
-        };
-        Some(Job { died: true, ..job? })
+        if self.parked.get(&position).is_some_and(|p| p.wait == Wait::Offered) {
+            return self.run_parked(position);
+        }
+        let index = self.slot(position)?;
+        let Slot { state, lane, .. } = self.window[index];
+        let is_busy = lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
+        // It ran before all others then. What stands before it now was delayed.
+        (matches!(state, SlotState::Waiting | SlotState::Offered) && !is_busy)
+            .then(|| self.run_slot(index))?
+    }
+
+    /// Whether an event is about to be read.
+    fn is_to_come(&self, position: Position) -> bool {
+        position > self.scanned_to
+            || self.parked.get(&position).is_some_and(|p| p.wait == Wait::Loading)
     }
 
     fn next_fresh(&mut self) -> Option<Job> {
@@ -617,7 +628,8 @@ impl Schedule {
         self.waiting -= 1;
         self.running_fresh += 1;
         let state = self.enter(lane, event.position, Some(number));
-        Some(Job { event, attempt, state, failure, died: false, lane })
+        let died = self.suspect == Some(event.position);
+        Some(Job { event, attempt, state, failure, died, lane })
     }
 
     fn next_parked(&mut self) -> Option<Job> {
@@ -651,7 +663,8 @@ impl Schedule {
         let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
         self.running_parked += 1;
         let state = self.enter(lane, position, None);
-        Some(Job { event, attempt, state, failure, died: false, lane })
+        let died = self.suspect == Some(position);
+        Some(Job { event, attempt, state, failure, died, lane })
     }
 
     /// An event of a lane begins to run, which has this number in its queue. Gives
@@ -667,12 +680,13 @@ impl Schedule {
         lane.state.clone()
     }
 
+    /// The death in an attempt is counted.
+    fn counted(&mut self, job: &Job) {
+        self.suspect.take_if(|suspect| *suspect == job.event.position);
+    }
+
     /// An event of a lane runs no longer.
     fn leave(&mut self, job: &Job) {
-        let position = job.event.position;
-        if self.suspect == Some(position) {
-            self.suspect = None;
-        }
         if let Some(lane) = job.lane.and_then(|id| self.lanes.get_mut(id)) {
             lane.busy = false;
         }
@@ -681,6 +695,7 @@ impl Schedule {
     /// An event is handled, or given up.
     pub fn done(&mut self, job: Job, failed: Option<FailureKind>, effects: Effects) {
         self.leave(&job);
+        self.counted(&job);
         self.failed.extend(failed);
         let position = job.event.position;
         self.done += 1;
@@ -715,6 +730,7 @@ impl Schedule {
     /// An event failed and waits for its next attempt.
     pub fn again(&mut self, job: Job, failed: FailureKind, again: Again) {
         self.failed.push(failed);
+        self.counted(&job);
         self.put_back(job, Some(again));
     }
 
@@ -930,6 +946,10 @@ impl Schedule {
     /// The event at the head that was attempted before, of a group whose events
     /// wait for it.
     fn head(&self) -> Option<Head> {
+        if self.suspect.is_some() {
+            // The mark stays until the death is counted.
+            return self.head_taken.clone();
+        }
         if self.ordering.parks() {
             return self.head_ahead.clone();
         }
@@ -970,7 +990,11 @@ impl Schedule {
     /// Whether the log is to be read on: fewer than so many events wait.
     #[must_use]
     pub fn wants_more(&self, appetite: usize, most: usize, most_bytes: usize) -> bool {
-        self.at_hand() < appetite && self.window.len() < most && self.window_bytes < most_bytes
+        // Before the one that the process died of is read, nothing runs.
+        self.suspect.is_some_and(|position| position > self.scanned_to)
+            || self.at_hand() < appetite
+                && self.window.len() < most
+                && self.window_bytes < most_bytes
     }
 
     /// Up to where the log was read.

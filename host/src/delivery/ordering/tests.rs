@@ -79,6 +79,8 @@ enum Step {
     /// Another leader goes on with what is committed, and its clock is so many
     /// seconds behind.
     Crash(u32),
+    /// The same, and the process died of the attempt with this number.
+    Die(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -91,6 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4_u32).prop_map(Step::Pass),
         1 => Just(Step::FailToLoad),
         1 => prop_oneof![3 => Just(0), 1 => 1..4_u32].prop_map(Step::Crash),
+        1 => (0..3_usize).prop_map(Step::Die),
     ]
 }
 
@@ -120,6 +123,10 @@ struct Driver {
     next: BTreeMap<i64, (Attempt, Timestamp)>,
     /// Read from the log by this leader, or redeliveries that were loaded.
     at_hand: BTreeSet<i64>,
+    /// The process died of its last attempt, which has not been counted.
+    suspect: Option<i64>,
+    /// How many of an event's attempts ended so.
+    deaths: BTreeMap<i64, u32>,
 }
 
 impl Driver {
@@ -137,6 +144,8 @@ impl Driver {
             done: BTreeSet::new(),
             next: BTreeMap::new(),
             at_hand: BTreeSet::new(),
+            suspect: None,
+            deaths: BTreeMap::new(),
         }
     }
 
@@ -231,6 +240,7 @@ impl Driver {
                 }
             }
             Step::Crash(behind) => self.crash(*behind),
+            Step::Die(nth) => self.die(*nth),
         }
     }
 
@@ -264,7 +274,11 @@ impl Driver {
                 return;
             };
             let position = job.event.position.0;
-            assert!(self.may_run(position), "{position} runs before {:?}", self.before(position));
+            assert!(
+                job.died || self.may_run(position),
+                "{position} runs before {:?}",
+                self.before(position)
+            );
             assert!(!self.done.contains(&position), "{position} runs again");
             assert!(
                 self.running.iter().all(|other| other.event.position.0 != position),
@@ -274,6 +288,7 @@ impl Driver {
                 self.next.get(&position).copied().unwrap_or((Attempt::FIRST, Timestamp::MIN));
             assert_eq!(job.attempt, attempt, "of {position}");
             assert!(due <= self.now, "{position} runs before it is due");
+            assert_eq!(job.died, self.suspect == Some(position), "of {position}");
             self.running.push(job);
         }
     }
@@ -281,6 +296,10 @@ impl Driver {
     /// There is room, and nothing was given to run: the model must know nothing
     /// either.
     fn nothing_could_run(&self) {
+        if self.suspect.is_some_and(|position| position > self.schedule.scanned_to().0) {
+            assert!(self.schedule.wants_more(0, usize::MAX, usize::MAX), "it is never read");
+            return;
+        }
         for position in &self.at_hand {
             let runs = self.running.iter().any(|job| job.event.position.0 == *position);
             let waits = self.next.get(position).is_some_and(|(_, due)| *due > self.now);
@@ -299,7 +318,11 @@ impl Driver {
     fn finish(&mut self, nth: usize) {
         let Some(job) = self.nth(nth) else { return };
         let position = job.event.position.0;
-        if job.attempt.0 > self.failures(position) {
+        if job.died {
+            self.suspect = None;
+            *self.deaths.entry(position).or_default() += 1;
+        }
+        if !job.died && job.attempt.0 > self.failures(position) {
             self.done.insert(position);
             let emits = vec![Event { id: position.to_string(), ..job.event.event.clone() }];
             self.schedule.done(job, None, Effects { emits, ..Effects::default() });
@@ -375,6 +398,9 @@ impl Driver {
         }
         committed.cursor = settlement.position;
         committed.head.clone_from(&settlement.head);
+        let marked = committed.head.as_ref().filter(|head| head.in_flight);
+        let marked = marked.map(|head| head.position.0);
+        assert_eq!(marked, self.suspect, "the mark lasts as long as nobody has counted it");
         for position in 1..=settlement.position.0 {
             let is_done =
                 committed.handled.contains(&position) || committed.dead.contains(&position);
@@ -404,8 +430,11 @@ impl Driver {
             self.next.insert(again.position.0, (again.attempt, again.due_at));
         }
         if let Some(head) = &self.committed.head {
-            self.next.insert(head.position.0, (head.attempt, head.due_at));
+            let due_at = if head.in_flight { Timestamp::MIN } else { head.due_at };
+            self.next.insert(head.position.0, (head.attempt, due_at));
         }
+        let marked = self.committed.head.as_ref().filter(|head| head.in_flight);
+        self.suspect = marked.map(|head| head.position.0);
         self.schedule = Schedule::new(
             self.ordering,
             self.max_parked,
@@ -415,6 +444,20 @@ impl Driver {
             self.now,
         );
         self.load();
+    }
+
+    /// The attempt is marked before it begins, and the process dies of it.
+    fn die(&mut self, nth: usize) {
+        if let Some(job) = self.running.get(nth).filter(|job| !job.died) {
+            self.committed.head = Some(Head {
+                position: job.event.position,
+                attempt: job.attempt,
+                due_at: self.now,
+                failure: job.failure.clone(),
+                in_flight: true,
+            });
+        }
+        self.crash(0);
     }
 
     /// Without further crashes everything comes to an end.
@@ -435,7 +478,8 @@ impl Driver {
         let all = self.committed.handled.union(&self.committed.dead);
         assert_eq!(all.count(), self.fates.len(), "not all came to an end: {:#?}", self.schedule);
         for dead in &self.committed.dead {
-            assert!(self.failures(*dead) >= MAX_ATTEMPTS, "{dead} was given up too early");
+            let deaths = self.deaths.get(dead).copied().unwrap_or_default();
+            assert!(self.failures(*dead) + deaths >= MAX_ATTEMPTS, "{dead} was given up too early");
         }
         assert_eq!(self.schedule.lanes(), 0, "lanes are left behind");
     }
@@ -467,5 +511,100 @@ proptest! {
             driver.take(step);
         }
         driver.drain();
+    }
+}
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn parked(position: i64, key: Option<&str>, due_in: u64) -> Redelivery {
+    Redelivery {
+        position: Position(position),
+        attempt: Attempt(2),
+        due_at: after(NOW, Duration::from_secs(due_in)),
+        key: key.map(str::to_owned),
+        failure: None,
+    }
+}
+
+/// The mark of an attempt that the process died in.
+fn mark(position: i64) -> Head {
+    Head {
+        position: Position(position),
+        attempt: Attempt(2),
+        due_at: NOW,
+        failure: None,
+        in_flight: true,
+    }
+}
+
+/// Loads what is due, and gives what runs then.
+fn next(schedule: &mut Schedule, now: Timestamp) -> Option<Job> {
+    let asked = schedule.wake(now);
+    let events = asked.iter().map(|position| event(position.0, None)).collect();
+    assert!(schedule.loaded(&asked, events, now).is_empty());
+    schedule.next(1)
+}
+
+#[test]
+fn a_death_is_counted_though_others_of_the_key_come_first() {
+    // As after a change of the order from `none`.
+    let redeliveries = vec![parked(1, Some("a"), 5), parked(2, Some("a"), 0)];
+    let (cursor, head) = (Position(2), Some(mark(2)));
+    let later = after(NOW, Duration::from_secs(5));
+    let mut schedule = Schedule::new(Ordering::Key, 10, cursor, head.clone(), redeliveries, later);
+    assert_eq!(schedule.cut(10, true).head, head, "the mark is erased");
+    let second = next(&mut schedule, later).expect("nothing runs");
+    assert_eq!((second.event.position, second.died), (Position(2), true));
+    schedule.done(second, None, Effects::default());
+    assert_eq!(schedule.cut(10, true).head, None);
+    let first = next(&mut schedule, later).expect("nothing runs");
+    assert_eq!((first.event.position, first.died), (Position(1), false));
+}
+
+#[test]
+fn an_event_that_the_process_died_of_is_read_however_many_are_at_hand() {
+    let mut schedule = Schedule::new(Ordering::None, 1, Position::ZERO, Some(mark(3)), vec![], NOW);
+    let events = (1..=2).map(|position| event(position, None)).collect();
+    schedule.admit(Fetched { events, scanned_to: Position(2) }, NOW);
+    assert!(schedule.next(1).is_none());
+    assert!(schedule.wants_more(2, 2, 1), "nothing ever runs");
+    schedule.admit(Fetched { events: vec![event(3, None)], scanned_to: Position(3) }, NOW);
+    assert!(!schedule.wants_more(2, 2, 1));
+    assert!(schedule.next(1).is_some_and(|job| job.died));
+}
+
+#[test]
+fn more_events_that_are_due_than_are_loaded_do_not_hide_the_one_the_process_died_of() {
+    let mut redeliveries: Vec<Redelivery> =
+        (1..=200).map(|position| parked(position, None, 0)).collect();
+    redeliveries.push(parked(201, None, 1));
+    let now = after(NOW, Duration::from_secs(1));
+    let (cursor, head) = (Position(201), Some(mark(201)));
+    let mut schedule = Schedule::new(Ordering::None, 1_000, cursor, head, redeliveries, NOW);
+    let mut died = 0;
+    while let Some(job) = next(&mut schedule, now) {
+        died += usize::from(job.died);
+        schedule.done(job, None, Effects::default());
+    }
+    assert_eq!((died, schedule.parked()), (1, 0));
+}
+
+#[test]
+fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
+    for parks in [false, true] {
+        let redeliveries = if parks { vec![parked(1, None, 0)] } else { Vec::new() };
+        let cursor = Position(i64::from(parks));
+        let mut schedule =
+            Schedule::new(Ordering::Key, 10, cursor, Some(mark(1)), redeliveries, NOW);
+        if !parks {
+            let events = vec![event(1, None)];
+            schedule.admit(Fetched { events, scanned_to: Position(1) }, NOW);
+        }
+        for _ in 0..2 {
+            assert!(!schedule.has_work(), "its mark would be erased");
+            let job = next(&mut schedule, NOW).expect("nothing runs");
+            assert!(job.died);
+            schedule.give_back(job);
+        }
     }
 }
