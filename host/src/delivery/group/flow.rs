@@ -231,8 +231,10 @@ impl<'a> Flow<'a> {
     fn next_look(&self, looked_at: Instant, idles: bool) -> Option<Instant> {
         let book = self.work.book();
         let batch = self.group().settings.batch;
+        // Nobody says when the first of a settlement is done.
+        let done_since = book.done_since.or((!self.slots.is_empty()).then_some(looked_at));
         let moments = [
-            book.done_since.map(|since| since + batch.max_time),
+            done_since.map(|since| since + batch.max_time),
             book.schedule.passes().then(|| self.led.last_commit + self.group().pass_interval),
             self.led.tripped.as_ref().map(|tripped| tripped.due),
             self.run_after,

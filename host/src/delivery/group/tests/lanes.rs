@@ -332,3 +332,17 @@ async fn what_becomes_due_between_two_looks_is_seen() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_is_settled_though_all_attempts_that_follow_take_long() {
+    for ordering in [Ordering::Key, Ordering::Total] {
+        let concurrency = if ordering == Ordering::Total { 1 } else { 2 };
+        let rig = rig(ordering, concurrency, &[None; 5], |position, _| {
+            if position == Position(1) { Act::Succeed } else { takes(3_600) }
+        })
+        .await;
+        let _running = rig.start().await;
+        rig.until(|_, cursor, _| cursor >= Position(1)).await;
+        assert!(rig.began.elapsed() < Duration::from_secs(1), "{:?}", rig.began.elapsed());
+    }
+}
