@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, error};
 
-use super::signals::{Interrupt, Interrupts};
+use super::signals::{Interrupt, Interrupts, Seen};
 use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
 use super::{BATCH_BYTES, End, GroupLoop, Led, Signals, appetite};
@@ -125,13 +125,14 @@ impl<'a> Flow<'a> {
             return Err(End::Superseded);
         }
         let safe = *signals.safe.borrow_and_update();
-        if signals.interrupt.is_cancelled() && !self.slots.is_empty() {
+        let seen = signals.seen();
+        if seen.interrupt && !self.slots.is_empty() {
             self.interrupt().await;
         }
         if self.led.unrecorded.is_none() {
             self.follow_trip(control.state);
         }
-        let leaving = signals.stop.is_cancelled() || signals.replaced.is_cancelled();
+        let leaving = seen.stop || seen.replaced;
         let paused = control.state == GroupState::Paused;
         let halted = self.work.book().halt.is_some();
         let trip_waits = self.led.tripped.as_ref().is_some_and(|t| t.due > Instant::now());
@@ -148,10 +149,10 @@ impl<'a> Flow<'a> {
             if halted {
                 return self.after_halt(signals).await;
             }
-            if signals.stop.is_cancelled() {
+            if seen.stop {
                 return Err(End::Stopped);
             }
-            if signals.replaced.is_cancelled() {
+            if seen.replaced {
                 return Err(End::Replaced);
             }
             if self.led.unrecorded.is_some() && !paused {
@@ -174,7 +175,7 @@ impl<'a> Flow<'a> {
                 return Ok(());
             }
         }
-        self.wait(self.next_look(looked_at, idles), signals).await
+        self.wait(self.next_look(looked_at, idles), seen, signals).await
     }
 
     /// Whether events are handled and settled one by one.
@@ -199,10 +200,15 @@ impl<'a> Flow<'a> {
     }
 
     /// Waits until there may be something to do, and takes it.
-    async fn wait(&mut self, until: Option<Instant>, signals: &mut Signals) -> Result<(), End> {
+    async fn wait(
+        &mut self,
+        until: Option<Instant>,
+        seen: Seen,
+        signals: &mut Signals,
+    ) -> Result<(), End> {
         let Self { work, slots, fetching, loading, settling, .. } = self;
         let happened = tokio::select! {
-            () = signals.news(until) => Happened::Something,
+            () = signals.news(seen, until) => Happened::Something,
             () = work.progress.notified() => Happened::Something,
             Some(ended) = slots.join_next() => match ended {
                 Ok(worker) => Happened::SlotEnded(worker),

@@ -72,6 +72,15 @@ pub struct Control {
     pub state: GroupState,
 }
 
+/// Which tokens a leader saw cancelled when it looked. One that is cancelled between
+/// a look and the wait after it is news.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) stop: bool,
+    pub(super) interrupt: bool,
+    pub(super) replaced: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interrupt {
     /// Stop working; what is done may be settled.
@@ -151,8 +160,17 @@ impl Signals {
         }
     }
 
-    /// Waits until there is news, or for that moment. A stop that was seen is none.
-    pub(super) async fn news(&mut self, until: Option<Instant>) {
+    /// What is said of the end by now.
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            stop: self.stop.is_cancelled(),
+            interrupt: self.interrupt.is_cancelled(),
+            replaced: self.replaced.is_cancelled(),
+        }
+    }
+
+    /// Waits until there is news, or for that moment. What was seen is none.
+    pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
         let Self { stop, interrupt, replaced, lost, safe, control } = self;
         let moment = async {
             match until {
@@ -162,9 +180,9 @@ impl Signals {
         };
         tokio::select! {
             () = lost.cancelled() => {}
-            () = stop.cancelled(), if !stop.is_cancelled() => {}
-            () = replaced.cancelled(), if !replaced.is_cancelled() => {}
-            () = interrupt.cancelled(), if !interrupt.is_cancelled() => {}
+            () = stop.cancelled(), if !seen.stop => {}
+            () = replaced.cancelled(), if !seen.replaced => {}
+            () = interrupt.cancelled(), if !seen.interrupt => {}
             Ok(()) = control.changed() => {}
             Ok(()) = safe.changed() => {}
             () = moment => {}
@@ -221,6 +239,37 @@ impl Signals {
             () = self.replaced.cancelled() => false,
             () = urgent => false,
             ready = ready => ready,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_between_a_look_and_the_wait_after_it_is_news() {
+        for token in [0, 1, 2] {
+            let (_, proven_until) = watch::channel(Instant::now() + Duration::from_secs(3_600));
+            let (_safe, safe) = watch::channel(Position::ZERO);
+            let running = Control { epoch: Epoch(1), state: GroupState::Running };
+            let (_control, control) = watch::channel(running);
+            let mut signals = Signals {
+                stop: CancellationToken::new(),
+                interrupt: CancellationToken::new(),
+                replaced: CancellationToken::new(),
+                lost: Lost::new(CancellationToken::new(), proven_until),
+                safe,
+                control,
+            };
+            let before = signals.seen();
+            [&signals.stop, &signals.interrupt, &signals.replaced][token].cancel();
+            let second = Duration::from_secs(1);
+            let told = tokio::time::timeout(second, signals.news(before, None)).await;
+            assert!(told.is_ok(), "it is missed");
+            let seen = signals.seen();
+            let told = tokio::time::timeout(second, signals.news(seen, None)).await;
+            assert!(told.is_err(), "it is told again and again");
         }
     }
 }
