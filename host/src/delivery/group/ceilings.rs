@@ -166,11 +166,15 @@ impl Work {
                 (book.schedule.dead_letters(), book.on_their_way.dead_letters)
             };
             let kept = kept.unsigned_abs().saturating_add((open + on_their_way) as u64);
+            // What was committed in between may not have been counted at all.
+            if commits.has_changed().unwrap_or(false) {
+                continue;
+            }
             if kept < most {
                 return Ok(false);
             }
             // What is on its way may have been counted twice.
-            if on_their_way == 0 && !commits.has_changed().unwrap_or(false) {
+            if on_their_way == 0 {
                 return Ok(true);
             }
             self.next_commit(&mut commits).await;
@@ -192,8 +196,9 @@ impl Work {
         let known = match known_state.filter(|known| now - known.at < STATE_LOOK) {
             Some(known) => known,
             None => {
-                let bytes = store.tenant_state_bytes(&settings.tenant).await?;
+                // What is committed meanwhile counts twice rather than not at all.
                 let open = self.book().uncommitted().bytes;
+                let bytes = store.tenant_state_bytes(&settings.tenant).await?;
                 KnownState { bytes: bytes.saturating_add(open), at: now }
             }
         };
@@ -210,6 +215,9 @@ impl Work {
             let bytes = store.tenant_state_bytes(&settings.tenant).await?;
             let own = bytes.saturating_add(growth.whole);
             let wanted = own.saturating_add(self.of_other_lanes().bytes);
+            if commits.has_changed().unwrap_or(false) {
+                continue;
+            }
             if wanted <= most || growth.own <= 0 {
                 *known_state = Some(KnownState { bytes: wanted, at: now });
                 return Ok(None);
@@ -253,6 +261,9 @@ impl Work {
                     let own = state.new_keys_of_the_batch().await?;
                     let at_most = committed.saturating_add(own);
                     let at_most = at_most.saturating_add(self.of_other_lanes().keys);
+                    if commits.has_changed().unwrap_or(false) {
+                        continue;
+                    }
                     KnownKeys { at_most, counted: (!self.is_open(&commits)).then_some(now) }
                 }
             };

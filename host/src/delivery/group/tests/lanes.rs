@@ -346,3 +346,39 @@ async fn what_is_done_is_settled_though_all_attempts_that_follow_take_long() {
         assert!(rig.began.elapsed() < Duration::from_secs(1), "{:?}", rig.began.elapsed());
     }
 }
+
+/// What was counted before a settlement, and answered after it, must not pass for
+/// what is kept.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_that_comes_in_between_lets_nobody_beyond_a_ceiling() {
+    for operation in [Operation::TenantDeadLetters, Operation::TenantStateBytes] {
+        let of_letters = operation == Operation::TenantDeadLetters;
+        let keys = [Some("a"), Some("b"), Some("c"), Some("d"), Some("e")];
+        let rig = rig(Ordering::Key, 2, &keys, move |position, _| {
+            let act = || if of_letters { Act::Fail(FailureKind::Reject) } else { Act::Succeed };
+            match position.0 {
+                1 => act(),
+                2 => Act::Take(Duration::from_millis(100), Box::new(act())),
+                _ => takes(3_600),
+            }
+        })
+        .await;
+        let ceilings = Ceilings {
+            dead_letters: Some(1),
+            state_bytes: (!of_letters).then_some(10),
+            ..Ceilings::default()
+        };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        let _running = rig.start().await;
+        rig.called(3).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.store.fail(operation, Fault::Slow(MINUTE), 1);
+        tokio::time::sleep(2 * MINUTE).await;
+        assert_eq!(rig.store.faults_left(operation), 0);
+        if of_letters {
+            assert_eq!(rig.dead().await.len(), 1);
+        } else {
+            assert_eq!((rig.count_in("key:a").await, rig.count_in("key:b").await), (1, 0));
+        }
+    }
+}
