@@ -67,6 +67,13 @@ pub(super) enum Checked {
     Full(u64),
 }
 
+/// Why an attempt that waits for a settlement is given up, and made anew later.
+fn none_is_made() -> StoreError {
+    StoreError::Unavailable(
+        "what others wrote cannot be settled while as many events are parked as may be".to_owned(),
+    )
+}
+
 impl Work {
     /// Whether there is anything to look at: most attempts of most tenants are
     /// passed by this alone.
@@ -177,7 +184,9 @@ impl Work {
             if on_their_way == 0 {
                 return Ok(true);
             }
-            self.next_commit(&mut commits).await;
+            if !self.next_commit(&mut commits).await {
+                return Err(none_is_made());
+            }
         }
     }
 
@@ -223,7 +232,9 @@ impl Work {
                 return Ok(None);
             }
             if self.is_open(&commits) {
-                self.next_commit(&mut commits).await;
+                if !self.next_commit(&mut commits).await {
+                    return Err(none_is_made());
+                }
                 continue;
             }
             *known_state = Some(KnownState { bytes, at: now });
@@ -273,8 +284,8 @@ impl Work {
                 return Ok(None);
             }
             if found.counted.is_none() {
-                if self.is_open(&commits) {
-                    self.next_commit(&mut commits).await;
+                if self.is_open(&commits) && !self.next_commit(&mut commits).await {
+                    return Err(none_is_made());
                 }
                 continue;
             }
@@ -297,7 +308,7 @@ impl Work {
 
     /// Whether what was just measured may have been counted twice, or only by what
     /// it may come to.
-    fn is_open(&self, commits: &watch::Receiver<()>) -> bool {
+    fn is_open(&self, commits: &watch::Receiver<bool>) -> bool {
         let is_open = {
             let book = self.book();
             book.on_their_way.written.keys > 0

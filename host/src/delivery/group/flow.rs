@@ -454,7 +454,10 @@ impl<'a> Flow<'a> {
             }
         }
         let mut worker = self.worker();
-        self.work.book().verdict = None;
+        {
+            let mut book = self.work.book();
+            (book.verdict, book.is_alone) = (None, true);
+        }
         let attempted = tokio::select! {
             biased;
             attempted = self.work.attempt(&job, &mut worker, &mut permit) => Ok(attempted),
@@ -483,6 +486,7 @@ impl<'a> Flow<'a> {
             }
         }
         drop(permit);
+        self.work.book().is_alone = false;
         self.settle_one(signals).await?;
         drop(suspect);
         if self.led.tripped.is_some() {
@@ -576,7 +580,7 @@ impl<'a> Flow<'a> {
             return;
         }
         let batch = self.group().settings.batch;
-        let over_gaps = {
+        let (over_gaps, is_waited_for) = {
             let book = self.work.book();
             let schedule = &book.schedule;
             let done = schedule.done_so_far();
@@ -595,16 +599,30 @@ impl<'a> Flow<'a> {
                 && (passes || self.led.last_commit.elapsed() >= self.group().pass_interval);
             let is_worth = is_time && (schedule.has_work() || parks_gap) || passed;
             let is_marked = ends && self.led.marked;
+            let is_waited_for = book.is_waited_for;
             if !is_worth && !is_marked {
+                drop(book);
+                if is_waited_for {
+                    self.none_is_made();
+                }
                 return;
             }
-            over_gaps
+            (over_gaps, is_waited_for)
         };
         let cut = self.cut(over_gaps);
         if !cut.has_work && cut.position == self.led.committed && !self.led.marked {
+            if is_waited_for {
+                self.none_is_made();
+            }
             return;
         }
         self.settling = Some(self.commit(cut, signals));
+    }
+
+    /// Whoever waits for a settlement is told that there is none.
+    fn none_is_made(&self) {
+        self.work.book().is_waited_for = false;
+        self.work.settled(false);
     }
 
     fn cut(&self, over_gaps: bool) -> Cut {
@@ -656,8 +674,11 @@ impl<'a> Flow<'a> {
         let mut book = self.work.book();
         book.schedule.committed(written);
         book.on_their_way = OnTheirWay::default();
+        book.is_settling = false;
+        // Whoever looks into the book next knows of it, and who waited has it.
+        book.is_waited_for = false;
+        self.work.settled(true);
         drop(book);
-        self.work.committed();
         Ok(())
     }
 

@@ -31,8 +31,9 @@ pub(super) struct Work {
     pub(super) trouble: Arc<Trouble>,
     /// No further attempt is begun.
     halted: watch::Sender<bool>,
-    /// Told of each settlement that is committed.
-    commits: watch::Sender<()>,
+    /// Told of each settlement that is committed: true; and when one that is waited
+    /// for cannot be made: false.
+    commits: watch::Sender<bool>,
     /// There is something for the leader to look at.
     pub(super) progress: Notify,
 }
@@ -59,6 +60,10 @@ pub(super) struct Book {
     pub(super) known_keys: Option<KnownKeys>,
     /// Somebody waits for the next settlement.
     pub(super) is_waited_for: bool,
+    /// The leader handles an event itself, and settles nothing meanwhile.
+    pub(super) is_alone: bool,
+    /// A settlement is on its way.
+    pub(super) is_settling: bool,
 }
 
 /// What a settlement on its way adds to what a tenant keeps.
@@ -138,8 +143,10 @@ impl Work {
                 open: Uncommitted::default(),
                 known_keys: led.known_keys,
                 is_waited_for: false,
+                is_alone: false,
+                is_settling: false,
             }),
-            commits: watch::Sender::new(()),
+            commits: watch::Sender::new(true),
             known_state: AsyncMutex::new(led.known_state),
             trouble: Arc::clone(&led.trouble),
             halted: watch::Sender::new(false),
@@ -165,21 +172,30 @@ impl Work {
     }
 
     /// The settlements that are committed from now on.
-    pub(super) fn commits(&self) -> watch::Receiver<()> {
+    pub(super) fn commits(&self) -> watch::Receiver<bool> {
         self.commits.subscribe()
     }
 
-    /// Waits for a settlement that has not been seen.
-    pub(super) async fn next_commit(&self, commits: &mut watch::Receiver<()>) {
-        self.book().is_waited_for = true;
+    /// Waits for a settlement that has not been seen. False when none can be made
+    /// now: whoever waits holds up what it would take.
+    pub(super) async fn next_commit(&self, commits: &mut watch::Receiver<bool>) -> bool {
+        {
+            let mut book = self.book();
+            if book.is_alone {
+                return false;
+            }
+            book.is_waited_for = true;
+        }
         self.progress.notify_one();
         // The sender lives as long as this.
         let _ = commits.changed().await;
+        self.book().is_waited_for = false;
+        *commits.borrow_and_update()
     }
 
-    /// A settlement is committed.
-    pub(super) fn committed(&self) {
-        self.commits.send_replace(());
+    /// A settlement is committed, or one that is waited for cannot be made.
+    pub(super) fn settled(&self, committed: bool) {
+        self.commits.send_replace(committed);
     }
 
     /// Lets attempts begin, or no longer.

@@ -382,3 +382,46 @@ async fn a_settlement_that_comes_in_between_lets_nobody_beyond_a_ceiling() {
         }
     }
 }
+
+/// With `max_parked` reached, what was written behind an event that cannot be parked
+/// is not settled, however long somebody waits for that.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_held_back_near_a_ceiling_goes_on() {
+    for suspect in [false, true] {
+        let crashes = AtomicU32::new(if suspect { 2 } else { 0 });
+        let mut rig = rig(
+            Ordering::Key,
+            1,
+            &[Some("a"), Some("b"), Some("c"), Some("d")],
+            move |position, _| {
+                let crash = |left: u32| left.checked_sub(1);
+                if crashes.fetch_update(SeqCst, SeqCst, crash).is_ok() {
+                    Act::Hang
+                } else if position.0 <= 2 {
+                    Act::Fail(FailureKind::Trap)
+                } else {
+                    Act::Succeed
+                }
+            },
+        )
+        .await;
+        rig.max_parked = 1;
+        // `count` takes seven bytes: room for that of one key.
+        let ceilings = Ceilings { state_bytes: Some(10), ..Ceilings::default() };
+        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        if suspect {
+            for calls in 1..=2 {
+                let running = rig.start().await;
+                rig.called(calls).await;
+                drop(running);
+            }
+        }
+        let _running = rig.start().await;
+        rig.all_over(4).await;
+        assert_eq!(rig.seen().await, [3]);
+        let dead: BTreeMap<i64, String> =
+            rig.dead().await.into_iter().map(|dead| (dead.0, dead.2)).collect();
+        let trap = || "trap".to_owned();
+        assert_eq!(dead, [(1, trap()), (2, trap()), (4, "state-limit".to_owned())].into());
+    }
+}
