@@ -372,7 +372,7 @@ impl<'a> Flow<'a> {
         if self.led.trouble.is_in(Doing::Settle) {
             return Ok(true);
         }
-        let ready = self.work.book().schedule.may_run();
+        let ready = self.work.may_run();
         let free = self.group().settings.concurrency.saturating_sub(self.slots.len());
         let mut wanted = ready.min(free);
         if wanted > 0 && !self.led.begun {
@@ -616,6 +616,7 @@ impl<'a> Flow<'a> {
             }
             return;
         }
+        self.work.book().is_settling = true;
         self.settling = Some(self.commit(cut, signals));
     }
 

@@ -105,6 +105,11 @@ impl Uncommitted {
 }
 
 impl Book {
+    /// Whether so much is done already that the settlement on its way is waited for.
+    fn is_full(&self) -> bool {
+        self.is_settling && self.schedule.done_bytes() >= BATCH_BYTES
+    }
+
     /// Everything written that is not committed.
     pub(super) fn uncommitted(&self) -> Uncommitted {
         self.open.plus(self.on_their_way.written)
@@ -214,7 +219,7 @@ impl Work {
             return None;
         }
         let mut book = self.book();
-        if book.halt.is_some() {
+        if book.halt.is_some() || book.is_full() {
             return None;
         }
         let had_enough = !self.wants_more(&book);
@@ -223,6 +228,12 @@ impl Work {
             self.progress.notify_one();
         }
         Some(job)
+    }
+
+    /// How many events may be there to run.
+    pub(super) fn may_run(&self) -> usize {
+        let book = self.book();
+        if book.is_full() { 0 } else { book.schedule.may_run() }
     }
 
     /// Whether the log is to be read on.

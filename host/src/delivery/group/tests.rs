@@ -55,6 +55,8 @@ enum Act {
     /// Sets the keys that say so and deletes the others, and succeeds.
     Write(Vec<(&'static str, bool)>),
     Fail(FailureKind),
+    /// Emits one event with so many bytes, and succeeds.
+    Emit(usize),
     NotRun,
     /// Never ends by itself.
     Hang,
@@ -140,6 +142,10 @@ impl Worker for ScriptedWorker {
             }
             return report(Outcome::Success, vec![]);
         }
+        if let Act::Emit(bytes) = act {
+            let emitted = Event { data: Some(vec![0; bytes]), ..event("large") };
+            return report(Outcome::Success, vec![emitted]);
+        }
         // Whatever comes of it, it emits and writes: what failed must drop both.
         let count = match call.state.get("count").await {
             Ok(bytes) => bytes.map_or(0, |bytes| bytes[0] as usize * 256 + bytes[1] as usize),
@@ -152,7 +158,9 @@ impl Worker for ScriptedWorker {
             Act::Succeed => report(Outcome::Success, emits),
             Act::Fail(kind) => report(Outcome::Failure(Failure::new(kind, "scripted")), emits),
             Act::NotRun => report(Outcome::NotRun("scripted".into()), emits),
-            Act::Hang | Act::Take(..) | Act::Write(_) => std::future::pending().await,
+            Act::Hang | Act::Take(..) | Act::Write(_) | Act::Emit(_) => {
+                std::future::pending().await
+            }
         }
     }
 

@@ -74,7 +74,8 @@ impl Effects {
     fn bytes(&self) -> usize {
         let emitted = self.emits.iter().filter_map(|event| event.data.as_ref()).map(Vec::len);
         let dead = self.dead_letter.as_ref().and_then(|dead| dead.event.event.data.as_ref());
-        emitted.sum::<usize>() + dead.map_or(0, Vec::len)
+        let writes = self.writes.iter().filter_map(|accepted| accepted.write.value.as_ref());
+        emitted.sum::<usize>() + writes.map(Vec::len).sum::<usize>() + dead.map_or(0, Vec::len)
     }
 }
 

@@ -425,3 +425,20 @@ async fn a_group_that_is_held_back_near_a_ceiling_goes_on() {
         assert_eq!(dead, [(1, trap()), (2, trap()), (4, "state-limit".to_owned())].into());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_emitted_is_bounded_while_a_settlement_takes_long() {
+    let rig = rig(Ordering::None, 4, &[None; 400], |_, _| {
+        Act::Take(Duration::from_millis(1), Box::new(Act::Emit(1 << 20)))
+    })
+    .await;
+    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let _running = rig.start().await;
+    rig.asked(Operation::Settle).await;
+    tokio::time::sleep(MINUTE / 2).await;
+    // What is on its way, as much again, and what was under way.
+    let calls = rig.calls().len();
+    assert!(calls <= 2 * (BATCH_BYTES >> 20) + 2 * 4, "{calls} MiB are held");
+    rig.all_over(400).await;
+    assert_eq!(rig.calls().len(), 400);
+}
