@@ -385,7 +385,12 @@ impl Work {
         self.trouble.over(&self.group.settings.name, Doing::Run);
         if verdict != Verdict::Failed {
             book.handled += 1;
-            book.done_since.get_or_insert_with(Instant::now);
+        }
+        if book.done_since.is_none() && (verdict != Verdict::Failed || book.schedule.has_gaps()) {
+            book.done_since = Some(Instant::now());
+        }
+        if book.schedule.take_woken() {
+            self.progress.notify_one();
         }
         // How another component does says nothing of the group's own.
         if is_own {

@@ -201,6 +201,10 @@ pub struct Schedule {
     head_taken: Option<Head>,
     /// Events of the window that are done, and parked ones that are over.
     done: usize,
+    /// Events of the window that failed before and are not done.
+    retried: usize,
+    /// Something waits for its time that may have come.
+    woken: bool,
     /// Events of the window that neither run nor are done.
     waiting: usize,
     running_fresh: usize,
@@ -246,6 +250,8 @@ impl Schedule {
             head_taken: head.clone(),
             head_ahead: head,
             done: 0,
+            retried: 0,
+            woken: false,
             waiting: 0,
             running_fresh: 0,
             running_parked: 0,
@@ -421,6 +427,7 @@ impl Schedule {
             {
                 parked.wait = Wait::Due;
                 self.due.insert((parked.again.due_at, position));
+                self.woken = true;
             }
         } else if let Some(number) = lane.queue.front().copied() {
             if let Some(index) = self.at(number)
@@ -1014,6 +1021,17 @@ impl Schedule {
     #[must_use]
     pub fn done_so_far(&self) -> usize {
         self.done
+    }
+
+    /// Whether something of the window is to be recorded, perhaps over gaps.
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        self.ordering.parks() && self.done - self.over.len() + self.retried > 0
+    }
+
+    /// Whether there was something since the last time for [`Schedule::wake`].
+    pub fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
     }
 
     /// The data of what is done and not taken, in bytes.

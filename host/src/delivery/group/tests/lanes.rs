@@ -442,3 +442,23 @@ async fn what_was_emitted_is_bounded_while_a_settlement_takes_long() {
     rig.all_over(400).await;
     assert_eq!(rig.calls().len(), 400);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_parked_events_of_a_key_follow_each_other_without_a_wait_while_others_are_busy() {
+    let keys: Vec<Option<&str>> =
+        (1..=1_000).map(|position| (position <= 41).then_some("a")).collect();
+    let rig = rig(Ordering::Key, 4, &keys, |position, attempt| {
+        if position == Position(1) && attempt.0 == 1 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            Act::Take(Duration::from_millis(10), Box::new(Act::Succeed))
+        }
+    })
+    .await;
+    let _running = rig.start().await;
+    let mut calls = rig.handler.0.calls.subscribe();
+    let last = calls.wait_for(|calls| calls.contains(&(41, 1)));
+    tokio::time::timeout(DAY, last).await.expect("never called").unwrap();
+    // A second for the retry, and forty events of 10 ms.
+    assert!(rig.began.elapsed() < Duration::from_millis(1_600), "{:?}", rig.began.elapsed());
+}
