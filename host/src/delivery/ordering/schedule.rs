@@ -119,6 +119,8 @@ enum Wait {
     /// It may run.
     Offered,
     Running,
+    /// It runs since before the cursor passed it, and counts among the fresh ones.
+    Passed,
 }
 
 /// An event that the cursor has passed.
@@ -716,9 +718,8 @@ impl Schedule {
             self.running_fresh -= 1;
             self.window[index].state = SlotState::Done;
         } else {
-            self.running_parked -= 1;
-            self.loaded = self.loaded.saturating_sub(1);
-            self.parked.remove(&position);
+            let parked = self.parked.remove(&position);
+            self.unload(parked.is_some_and(|parked| parked.wait == Wait::Passed));
             self.changed.remove(&position);
             self.over.push(position);
             if let Some(lane) = job.lane.and_then(|id| self.lanes.get_mut(id)) {
@@ -732,6 +733,17 @@ impl Schedule {
                 self.to_take.push(id);
             }
             self.offer(id);
+        }
+    }
+
+    /// A parked event runs no longer.
+    fn unload(&mut self, passed: bool) {
+        if passed {
+            self.running_fresh -= 1;
+        } else {
+            self.running_parked -= 1;
+            self.woken |= self.loaded >= LOADED;
+            self.loaded -= 1;
         }
     }
 
@@ -775,17 +787,18 @@ impl Schedule {
             }
             return;
         }
-        self.running_parked -= 1;
+        let passed = self.parked.get(&position).is_some_and(|p| p.wait == Wait::Passed);
+        self.unload(passed);
         let Some(parked) = self.parked.get_mut(&position) else { return };
         match again {
             Some(again) => {
-                self.loaded = self.loaded.saturating_sub(1);
                 parked.wait = Wait::Due;
                 self.due.insert((again.due_at, position));
                 parked.again = again;
                 self.changed.insert(position);
             }
             None => {
+                self.loaded += 1;
                 parked.event = Some(event);
                 parked.wait = Wait::Offered;
                 self.due_now.push(Reverse(position));
@@ -924,10 +937,7 @@ impl Schedule {
         let mut parked = Parked { wait: Wait::Due, lane: slot.lane, key, event: None, again };
         match slot.state {
             SlotState::Running => {
-                parked.wait = Wait::Running;
-                self.running_fresh -= 1;
-                self.running_parked += 1;
-                self.loaded += 1;
+                parked.wait = Wait::Passed;
             }
             // Both stand among those that wait for their time.
             SlotState::Delayed => parked.wait = Wait::Delayed,

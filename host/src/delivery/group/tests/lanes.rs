@@ -462,3 +462,18 @@ async fn the_parked_events_of_a_key_follow_each_other_without_a_wait_while_other
     // A second for the retry, and forty events of 10 ms.
     assert!(rig.began.elapsed() < Duration::from_millis(1_600), "{:?}", rig.began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cursor_passed_while_it_ran_takes_no_room_of_the_redeliveries() {
+    // Two events run for an hour, and the log never ends.
+    let rig = rig(Ordering::None, 4, &[None; 1_000], |position, attempt| match position.0 {
+        1 | 2 => takes(3_600),
+        3 if attempt.0 < 4 => Act::Fail(FailureKind::Trap),
+        _ => takes(1),
+    })
+    .await;
+    let _running = rig.start().await;
+    tokio::time::sleep(MINUTE).await;
+    let calls = rig.calls();
+    assert!(calls.contains(&(3, 4)), "starved by {} others", calls.len());
+}
