@@ -594,7 +594,7 @@ impl<'a> Flow<'a> {
                 || book.is_waited_for
                 || schedule.done_bytes() >= BATCH_BYTES;
             let over_gaps = ends || is_late || book.is_waited_for;
-            let parks_gap = over_gaps && done > 0 && self.group().settings.ordering.parks();
+            let parks_gap = over_gaps && schedule.has_gaps();
             let passed = schedule.passes()
                 && (passes || self.led.last_commit.elapsed() >= self.group().pass_interval);
             let is_worth = is_time && (schedule.has_work() || parks_gap) || passed;
@@ -630,7 +630,8 @@ impl<'a> Flow<'a> {
         let mut book = self.work.book();
         let most = self.group().settings.batch.max_events;
         let cut = book.schedule.cut(most, over_gaps);
-        book.done_since = (book.schedule.done_so_far() > 0).then(Instant::now);
+        let is_left = book.schedule.done_so_far() > 0 || book.schedule.has_gaps();
+        book.done_since = is_left.then(Instant::now);
         book.is_waited_for = false;
         let written =
             cut.writes().map(Uncommitted::of).fold(Uncommitted::default(), Uncommitted::plus);

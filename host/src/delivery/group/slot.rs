@@ -44,7 +44,7 @@ pub(super) struct Book {
     pub(super) breaker: Breaker,
     /// Why no further attempt is begun; the first reason stands.
     pub(super) halt: Option<Halt>,
-    /// Since when something is done that no settlement has taken.
+    /// Since when something is done, or failed, that no settlement has taken.
     pub(super) done_since: Option<Instant>,
     /// Below so many events that wait the log is read on.
     pub(super) appetite: usize,

@@ -383,6 +383,7 @@ impl Schedule {
         }
         let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
+        self.retried += usize::from(again.is_some());
         self.window.push_back(Slot { position, state, lane, event: Some(event), bytes, again });
         match lane {
             Some(id) => {
@@ -496,7 +497,7 @@ impl Schedule {
                 parked.wait = Wait::Loading;
                 Some(position)
             }
-            Wait::Behind | Wait::Loading | Wait::Offered | Wait::Running => None,
+            Wait::Behind | Wait::Loading | Wait::Offered | Wait::Running | Wait::Passed => None,
         }
     }
 
@@ -716,7 +717,9 @@ impl Schedule {
         }
         if let Some(index) = self.slot(position) {
             self.running_fresh -= 1;
-            self.window[index].state = SlotState::Done;
+            let slot = &mut self.window[index];
+            slot.state = SlotState::Done;
+            self.retried -= usize::from(slot.again.take().is_some());
         } else {
             let parked = self.parked.remove(&position);
             self.unload(parked.is_some_and(|parked| parked.wait == Wait::Passed));
@@ -773,7 +776,8 @@ impl Schedule {
             if let Some(again) = again {
                 slot.state = SlotState::Failed;
                 self.due.insert((again.due_at, position));
-                slot.again = Some(Box::new(again));
+                let before = slot.again.replace(Box::new(again));
+                self.retried += usize::from(before.is_none());
             }
             match lane {
                 Some(id) => {
@@ -812,28 +816,28 @@ impl Schedule {
 
     /// Takes what a settlement may take: at most so many events of the window. What
     /// is delayed is parked; with `over_gaps`, also what runs or waits where something
-    /// behind it is done.
+    /// behind it is done or failed.
     ///
     /// The schedule goes on as if it were committed; if it cannot be, the schedule
     /// is worth nothing any more.
     pub fn cut(&mut self, most: usize, over_gaps: bool) -> Cut {
-        let mut over_window = self.done - self.over.len();
+        let mut behind = self.done - self.over.len() + self.retried;
         let mut end = 0;
         let mut touched = Vec::new();
         while end < most && end < self.window.len() {
             let slot = &self.window[end];
             if slot.state == SlotState::Done {
-                over_window -= 1;
+                behind -= 1;
                 end += 1;
                 continue;
             }
-            let parks =
-                self.is_to_park(slot) || self.ordering.parks() && over_gaps && over_window > 0;
+            let parks = self.is_to_park(slot) || self.ordering.parks() && over_gaps && behind > 0;
             let has_room = self.parked.len() < self.max_parked || self.is_overtaken(slot);
             if !parks || !has_room {
                 break;
             }
             touched.extend(slot.lane);
+            behind -= usize::from(slot.again.is_some());
             self.park(end);
             end += 1;
         }
@@ -918,6 +922,7 @@ impl Schedule {
         let slot = &mut self.window[index];
         let position = slot.position;
         let event = slot.event.take();
+        self.retried -= usize::from(slot.again.is_some());
         let deliver_after = event.as_ref().and_then(|event| event.event.deliver_after);
         let again = slot.again.take().map_or_else(
             || Again {

@@ -477,3 +477,26 @@ async fn what_the_cursor_passed_while_it_ran_takes_no_room_of_the_redeliveries()
     let calls = rig.calls();
     assert!(calls.contains(&(3, 4)), "starved by {} others", calls.len());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_attempts_of_an_event_are_recorded_though_one_before_it_runs_on() {
+    let rig = rig(Ordering::Key, 2, &[Some("a"), Some("b")], |position, attempt| {
+        if position == Position(1) {
+            takes(3_600)
+        } else if attempt.0 < 3 {
+            Act::Fail(FailureKind::Trap)
+        } else {
+            Act::Hang
+        }
+    })
+    .await;
+    let first = rig.start().await;
+    rig.called(4).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(rig.parked().await, [(1, 1), (2, 3)]);
+    drop(first);
+    let _second = rig.start().await;
+    rig.called(6).await;
+    let calls: Vec<_> = rig.calls().into_iter().filter(|call| call.0 == 2).collect();
+    assert_eq!(calls, [(2, 1), (2, 2), (2, 3), (2, 3)]);
+}
