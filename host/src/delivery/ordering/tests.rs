@@ -2,6 +2,7 @@
 //! outcomes are allowed, and nothing of how they come about.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::delivery::settlement::after;
+use crate::delivery::state::EmptyState;
 use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
 use crate::failure::FailureKind;
 use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
@@ -351,19 +353,7 @@ impl Driver {
 
     fn settle(&mut self, over_gaps: bool, most: usize) {
         let cut = self.schedule.cut(most, over_gaps);
-        let mut settlement = Settlement {
-            group: "g".parse().unwrap(),
-            epoch: Epoch(1),
-            number: 1,
-            position: Position::ZERO,
-            head: None,
-            dead_letters: Vec::new(),
-            emits: Vec::new(),
-            state: Vec::new(),
-            failures: None,
-            redeliveries: Vec::new(),
-            redelivered: Vec::new(),
-        };
+        let mut settlement = settlement();
         let done = cut.done;
         let written = cut.fill(&mut settlement);
         self.check(&settlement, done);
@@ -514,6 +504,23 @@ proptest! {
     }
 }
 
+/// A settlement with nothing in it.
+fn settlement() -> Settlement {
+    Settlement {
+        group: "g".parse().unwrap(),
+        epoch: Epoch(1),
+        number: 1,
+        position: Position::ZERO,
+        head: None,
+        dead_letters: Vec::new(),
+        emits: Vec::new(),
+        state: Vec::new(),
+        failures: None,
+        redeliveries: Vec::new(),
+        redelivered: Vec::new(),
+    }
+}
+
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn parked(position: i64, key: Option<&str>, due_in: u64) -> Redelivery {
@@ -607,4 +614,76 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
             schedule.give_back(job);
         }
     }
+}
+
+#[test]
+fn an_event_the_process_died_of_that_the_log_no_longer_has_holds_up_nothing() {
+    let redeliveries = vec![parked(1, None, 0), parked(2, None, 0)];
+    let mut schedule = Schedule::new(Ordering::None, 10, Position(2), Some(mark(1)), redeliveries);
+    let asked = schedule.wake(NOW);
+    assert_eq!(schedule.loaded(&asked, vec![event(2, None)], NOW), [Position(1)]);
+    let other = schedule.next(1).expect("nothing runs");
+    assert_eq!((other.event.position, other.died), (Position(2), false));
+    assert_eq!(schedule.cut(10, true).head, None);
+}
+
+#[test]
+fn what_a_lane_wrote_is_kept_until_it_is_committed_and_no_longer() {
+    let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
+    let events = vec![event(1, Some("a"))];
+    schedule.admit(Fetched { events, scanned_to: Position(1) }, NOW);
+    let job = schedule.next(1).unwrap();
+    let attempt = job.state.attempt(Arc::new(EmptyState));
+    attempt.set("k".to_owned(), vec![1]);
+    let (state, writes) = (job.state.clone(), job.state.accept(&attempt));
+    schedule.done(job, None, Effects { writes, ..Effects::default() });
+    let written = schedule.cut(10, false).fill(&mut settlement());
+    assert!(!state.is_empty() && schedule.lanes() == 1, "the next attempt reads what is stale");
+    schedule.committed(written);
+    assert!(state.is_empty() && schedule.lanes() == 0, "as many lanes as there ever were keys");
+}
+
+#[test]
+fn one_attempt_at_a_time_is_of_either_kind_in_turn() {
+    let redeliveries = (1..=3).map(|position| parked(position, None, 0)).collect();
+    let mut schedule = Schedule::new(Ordering::None, 10, Position(3), None, redeliveries, NOW);
+    let events = (4..=6).map(|position| event(position, None)).collect();
+    schedule.admit(Fetched { events, scanned_to: Position(6) }, NOW);
+    let mut order = Vec::new();
+    while let Some(job) = next(&mut schedule, NOW) {
+        order.push(job.event.position.0);
+        schedule.done(job, None, Effects::default());
+    }
+    assert_eq!(order, [1, 4, 2, 5, 3, 6]);
+}
+
+#[test]
+fn so_much_data_is_read_on_once_what_was_there_is_settled() {
+    let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
+    let mut large = event(1, None);
+    large.event.data = Some(vec![0; 10]);
+    schedule.admit(Fetched { events: vec![large], scanned_to: Position(1) }, NOW);
+    let wants_more = |schedule: &Schedule| schedule.wants_more(5, 5, 10);
+    assert!(!wants_more(&schedule));
+    let job = schedule.next(1).unwrap();
+    schedule.done(job, None, Effects::default());
+    assert!(!wants_more(&schedule));
+    schedule.cut(10, false);
+    assert!(wants_more(&schedule));
+}
+
+#[test]
+fn so_many_redeliveries_are_loaded_at_once_and_the_next_one_when_there_is_room() {
+    let redeliveries = (1..=200).map(|position| parked(position, None, 0)).collect();
+    let mut schedule = Schedule::new(Ordering::None, 1_000, Position(200), None, redeliveries, NOW);
+    let asked = schedule.wake(NOW);
+    assert!(asked.len() < 100 && schedule.next_due().is_none());
+    let events = asked.iter().map(|position| event(position.0, None)).collect();
+    schedule.loaded(&asked, events, NOW);
+    assert_eq!(schedule.wake(NOW), []);
+    schedule.take_woken();
+    let job = schedule.next(1).unwrap();
+    schedule.done(job, None, Effects::default());
+    assert!(schedule.take_woken(), "nobody looks");
+    assert_eq!(schedule.wake(NOW).len(), 1);
 }

@@ -163,3 +163,41 @@ async fn a_database_that_cannot_count_the_keys_counts_no_attempt() {
     assert_eq!(rig.calls(), [(1, 1); 4]);
     assert_eq!(rig.keys().await, ["a"]);
 }
+
+/// A rig with order by key, where three attempts are made at once. The first event
+/// takes long, the next three write, the last of them a little later; those after
+/// them take long too, so that nothing is settled before half a second is over
+/// unless somebody waits for it.
+async fn beside_others(most: u64, keys: [&str; 3]) -> Rig {
+    let mut rig = Rig::new(0, |_, _| Act::NotRun).await;
+    rig.handler = Shared::limited(Some(most), |position, _| match position.0 {
+        2 | 3 => Act::Write(vec![("k", SET)]),
+        4 => Act::Take(Duration::from_millis(10), Box::new(Act::Write(vec![("k", SET)]))),
+        _ => Act::Take(DAY, Box::new(Act::Succeed)),
+    });
+    rig.retry.max_attempts = 1;
+    (rig.ordering, rig.concurrency) = (Ordering::Key, 3);
+    let [second, third, fourth] = keys.map(Some);
+    rig.publish_keys(&[None, second, third, fourth, None, None, None]).await;
+    rig
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_other_lanes_wrote_count_before_they_are_committed() {
+    let rig = beside_others(2, ["a", "b", "c"]).await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(4)).await;
+    let dead: Vec<_> = rig.dead().await.into_iter().map(|dead| (dead.0, dead.2)).collect();
+    assert_eq!(dead, [(4, "state-keys-limit".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_what_others_wrote_twice() {
+    let rig = beside_others(2, ["a", "a", "b"]).await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(3)).await;
+    assert!(rig.began.elapsed() < Duration::from_millis(100), "{:?}", rig.began.elapsed());
+    rig.until(|_, cursor, _| cursor >= Position(4)).await;
+    assert_eq!(rig.dead().await, []);
+    assert_eq!(rig.calls().iter().filter(|call| call.0 == 4).count(), 1);
+}

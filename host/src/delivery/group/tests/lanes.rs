@@ -500,3 +500,47 @@ async fn the_attempts_of_an_event_are_recorded_though_one_before_it_runs_on() {
     let calls: Vec<_> = rig.calls().into_iter().filter(|call| call.0 == 2).collect();
     assert_eq!(calls, [(2, 1), (2, 2), (2, 3), (2, 3)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_more_dead_letters_are_kept_than_may_be_however_many_are_made_at_once() {
+    let rig = rig(Ordering::None, 4, &[None; 12], |_, _| Act::Fail(FailureKind::Reject)).await;
+    let ceilings = Ceilings { dead_letters: Some(6), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let _running = rig.start().await;
+    let status = || async { rig.store.another_host().group(&name()).await.unwrap() };
+    while status().await.state != GroupState::Paused {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(rig.dead().await.len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_on_its_way_does_not_count_twice() {
+    let rig = rig(Ordering::Total, 1, &[None; 2], |position, _| {
+        let time = Duration::from_secs(if position == Position(1) { 0 } else { 2 });
+        Act::Take(time, Box::new(Act::Fail(FailureKind::Reject)))
+    })
+    .await;
+    let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    // It is committed at once, and the leader learns of it after a minute.
+    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(2)).await;
+    let status = rig.store.another_host().group(&name()).await.unwrap();
+    assert_eq!((rig.dead().await.len(), status.state), (2, GroupState::Running));
+    assert_eq!(rig.calls(), [(1, 1), (2, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_permit_that_an_attempt_waits_for() {
+    let rig = rig(Ordering::None, 4, &[None; 8], |_, _| Act::Succeed).await;
+    let ceilings = Ceilings { events_per_second: Some(0.001), ..Ceilings::default() };
+    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    let mut running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(1)).await;
+    running.stop.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(1), &mut running.task).await;
+    assert_eq!(ended.expect("it waits").unwrap(), End::Stopped);
+}
