@@ -619,7 +619,8 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
 #[test]
 fn an_event_the_process_died_of_that_the_log_no_longer_has_holds_up_nothing() {
     let redeliveries = vec![parked(1, None, 0), parked(2, None, 0)];
-    let mut schedule = Schedule::new(Ordering::None, 10, Position(2), Some(mark(1)), redeliveries);
+    let mut schedule =
+        Schedule::new(Ordering::None, 10, Position(2), Some(mark(1)), redeliveries, NOW);
     let asked = schedule.wake(NOW);
     assert_eq!(schedule.loaded(&asked, vec![event(2, None)], NOW), [Position(1)]);
     let other = schedule.next(1).expect("nothing runs");
