@@ -212,8 +212,9 @@ impl Work {
         *self.halted.borrow()
     }
 
-    /// The next event, if one may run now.
-    fn next(&self) -> Option<Job> {
+    /// The next event, if one may run now; and whether the leader was just told to
+    /// read on.
+    fn next(&self) -> Option<(Job, bool)> {
         // Whoever cannot commit does not go on: it would all be to do again.
         if self.is_halted() || self.trouble.is_in(Doing::Settle) {
             return None;
@@ -224,10 +225,11 @@ impl Work {
         }
         let had_enough = !self.wants_more(&book);
         let job = book.schedule.next(self.group.settings.concurrency)?;
-        if had_enough && self.wants_more(&book) {
+        let reads_on = had_enough && self.wants_more(&book);
+        if reads_on {
             self.progress.notify_one();
         }
-        Some(job)
+        Some((job, reads_on))
     }
 
     /// How many events may be there to run.
@@ -269,7 +271,13 @@ impl Work {
                     break;
                 }
             }
-            let Some(job) = self.next() else { break };
+            let Some((job, reads_on)) = self.next() else { break };
+            if reads_on {
+                // Whom a task wakes is bound to its thread until it makes way, and
+                // what is read then comes while these events are handled.
+                permit.rest();
+                tokio::task::yield_now().await;
+            }
             let report = self.attempt(&job, &mut worker, &mut permit).await;
             self.conclude(job, report, &ceilings, &mut worker, &mut permit).await;
             if began.elapsed() >= batch.max_time {
