@@ -36,7 +36,8 @@ impl fmt::Display for Doing {
 }
 
 impl Doing {
-    const ALL: usize = 7;
+    /// How many there are: the last one is [`Doing::Pause`].
+    const COUNT: usize = Self::Pause as usize + 1;
 }
 
 /// The troubles that a leader is in. Each ends when the very thing works again:
@@ -44,7 +45,7 @@ impl Doing {
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     /// How often in a row each thing did not work.
-    times: [AtomicU32; Doing::ALL],
+    times: [AtomicU32; Doing::COUNT],
 }
 
 impl Trouble {

@@ -11,9 +11,7 @@ use crate::delivery::settlement::after;
 use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;
-use crate::store::{
-    FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement, StateWrite,
-};
+use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
 
 /// So many parked events are held in memory at most because they are due, however
 /// large they are.
@@ -38,8 +36,8 @@ pub struct Again {
 }
 
 /// One event that is to be handled now. To be given back to the schedule in one of
-/// four ways, unless the schedule is given up: [`Schedule::done`],
-/// [`Schedule::again`], [`Schedule::give_back`] or [`Schedule::lose`].
+/// three ways, unless the schedule is given up: [`Schedule::done`],
+/// [`Schedule::again`] or [`Schedule::give_back`].
 #[derive(Debug)]
 pub struct Job {
     /// The event.
@@ -102,6 +100,8 @@ struct Slot {
     lane: Option<LaneId>,
     /// Gone while it runs, and once it is done.
     event: Option<LogEvent>,
+    /// The key of one that runs and has no lane to tell it.
+    key: Option<String>,
     bytes: usize,
     again: Option<Box<Again>>,
 }
@@ -160,7 +160,7 @@ struct Finished {
 
 /// The writes of a settlement, to be forgotten once it is committed.
 #[derive(Debug, Default)]
-pub struct Written(Vec<(BatchState, Option<LaneId>, Accepted)>);
+pub struct Written(Vec<(BatchState, Option<LaneId>, String, u64)>);
 
 /// Which events of a group may run now, and what of it a settlement may take.
 #[derive(Debug)]
@@ -377,14 +377,15 @@ impl Schedule {
         {
             self.due.insert((deliver_after, position));
             let (state, event) = (SlotState::Delayed, Some(event));
-            let slot = Slot { position, state, lane: None, event, bytes, again };
+            let slot = Slot { position, state, lane: None, event, key: None, bytes, again };
             self.window.push_back(slot);
             return;
         }
         let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
         self.retried += usize::from(again.is_some());
-        self.window.push_back(Slot { position, state, lane, event: Some(event), bytes, again });
+        let (event, key) = (Some(event), None);
+        self.window.push_back(Slot { position, state, lane, event, key, bytes, again });
         match lane {
             Some(id) => {
                 if let Some(lane) = self.lanes.get_mut(id) {
@@ -632,6 +633,9 @@ impl Schedule {
         let event = slot.event.take()?;
         slot.state = SlotState::Running;
         let lane = slot.lane;
+        if lane.is_none() {
+            slot.key.clone_from(&event.event.partitionkey);
+        }
         let (attempt, failure) = match &slot.again {
             Some(again) => (again.attempt, again.failure.clone()),
             None => (Attempt::FIRST, None),
@@ -932,12 +936,13 @@ impl Schedule {
             },
             |again| *again,
         );
-        // What runs has its key no longer at hand, but its lane has.
+        // What runs has its event no longer at hand, but its lane has the key, or
+        // where it has none it was kept: another ordering may want it.
         let lane = slot.lane.and_then(|id| self.lanes.get_mut(id));
         let key = match (&event, &lane, self.ordering) {
             (Some(event), _, _) => event.event.partitionkey.clone(),
             (None, Some(lane), Ordering::Key) => Some(lane.key().to_owned()),
-            (None, _, _) => None,
+            (None, _, _) => slot.key.take(),
         };
         let mut parked = Parked { wait: Wait::Due, lane: slot.lane, key, event: None, again };
         match slot.state {
@@ -993,8 +998,8 @@ impl Schedule {
 
     /// What a settlement wrote is committed.
     pub fn committed(&mut self, written: Written) {
-        for (state, lane, accepted) in written.0 {
-            state.forget(&accepted.write.key, accepted.by);
+        for (state, lane, key, by) in written.0 {
+            state.forget(&key, by);
             if let Some(lane) = lane {
                 self.lanes.tidy(lane);
             }
@@ -1093,16 +1098,9 @@ impl Schedule {
                 .is_some_and(|slot| self.is_to_park(slot) && !self.is_overtaken(slot))
     }
 
-    /// Parked events.
-    #[must_use]
-    pub fn parked(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn parked(&self) -> usize {
         self.parked.len()
-    }
-
-    /// Events of the window.
-    #[must_use]
-    pub fn window(&self) -> usize {
-        self.window.len()
     }
 
     #[cfg(test)]
@@ -1148,21 +1146,16 @@ impl Cut {
         settlement.head = self.head;
         settlement.redeliveries = self.redeliveries;
         settlement.redelivered = self.redelivered;
-        // The last write of a key is the one that counts.
-        let mut last: BTreeMap<(String, String), Option<Vec<u8>>> = BTreeMap::new();
         let mut written = Written::default();
         for Finished { effects, state, lane } in self.finished {
             settlement.emits.extend(effects.emits);
             settlement.dead_letters.extend(effects.dead_letter.map(|dead| *dead));
-            for accepted in effects.writes {
-                let StateWrite { scope, key, value } = accepted.write.clone();
-                last.insert((scope, key), value);
-                written.0.push((state.clone(), lane, accepted));
+            // In position order, so that of a key's writes the last one counts.
+            for Accepted { by, write } in effects.writes {
+                written.0.push((state.clone(), lane, write.key.clone(), by));
+                settlement.state.push(write);
             }
         }
-        let writes = last.into_iter();
-        settlement.state =
-            writes.map(|((scope, key), value)| StateWrite { scope, key, value }).collect();
         written
     }
 }

@@ -544,3 +544,64 @@ async fn a_stop_does_not_wait_for_a_permit_that_an_attempt_waits_for() {
     let ended = tokio::time::timeout(Duration::from_secs(1), &mut running.task).await;
     assert_eq!(ended.expect("it waits").unwrap(), End::Stopped);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_passed_while_it_runs_keeps_its_key_for_another_ordering() {
+    let rig = rig(Ordering::None, 2, &[Some("a"), None], |position, _| {
+        if position == Position(1) { takes(60) } else { Act::Succeed }
+    })
+    .await;
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor >= Position(2)).await;
+    let parked = rig.store.another_host().redeliveries(&name()).await.unwrap();
+    assert_eq!(parked[0].key.as_deref(), Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_careful_for_as_many_events_as_may_have_been_under_way_and_no_longer() {
+    let hangs = AtomicU32::new(2);
+    let mut rig = Rig::new(30, move |_, _| {
+        let hangs = hangs.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if hangs { Act::Hang } else { Act::Succeed }
+    })
+    .await;
+    rig.batch.max_events = 2;
+    for calls in 1..=FRUITLESS_LEADERSHIPS as usize {
+        let running = rig.start().await;
+        rig.called(calls).await;
+        drop(running);
+    }
+    let _third = rig.start().await;
+    rig.settled(30).await;
+    // Two batches that were read, one that settled, one read ahead, and one attempt.
+    assert_eq!(rig.store.calls(Operation::BeginAttempt), 2 * 4 + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_death_in_a_marked_attempt_counts_though_others_were_settled_between() {
+    let hangs = AtomicU32::new(2);
+    let mut rig = Rig::new(2, move |position, _| {
+        let first_hangs = position == Position(1)
+            && hangs.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok();
+        if first_hangs || position == Position(2) { Act::Hang } else { Act::Succeed }
+    })
+    .await;
+    rig.retry.max_attempts = 3;
+    let mut deaths = 0;
+    while rig.dead().await.is_empty() {
+        let running = rig.start().await;
+        let before = rig.calls().len();
+        let stuck = async {
+            let first_hangs = deaths < FRUITLESS_LEADERSHIPS;
+            let hangs = |call: &(i64, u32)| call.0 == 2 || first_hangs;
+            while !rig.calls()[before..].iter().any(hangs) && rig.dead().await.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(MINUTE, stuck).await.expect("neither stuck nor given up");
+        drop(running);
+        deaths += u32::from(rig.dead().await.is_empty());
+    }
+    assert_eq!(rig.dead().await, [(2, 3, "crash".to_owned())]);
+    assert_eq!(deaths, FRUITLESS_LEADERSHIPS + 3);
+}
