@@ -29,6 +29,7 @@ use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::permits::Cores;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::{Event, GroupName, LogEvent, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
@@ -131,7 +132,7 @@ async fn host(
         store: Arc::new(database.store()),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        permits: Arc::default(),
+        cores: Cores::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

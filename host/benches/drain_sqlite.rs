@@ -21,6 +21,7 @@ use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::permits::Cores;
 use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, LoadedHandler, Sandbox};
@@ -79,7 +80,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         store: Arc::clone(&store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        permits: Arc::default(),
+        cores: Cores::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

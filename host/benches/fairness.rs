@@ -28,9 +28,9 @@ use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::{Demand, Permits};
+use event_host::delivery::permits::{Cores, Demand, Permits};
 use event_host::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
-use event_host::event::{Event, GroupName, Tenant};
+use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
@@ -99,9 +99,14 @@ impl Worker for NotedWorker {
         'call: 'attempt,
         Self: 'attempt,
     {
-        let now = Instant::now();
-        self.seen.0.send_modify(|seen| seen.push(now));
-        self.worker.attempt(call)
+        let seen = Arc::clone(&self.seen);
+        let attempt = self.worker.attempt(call);
+        // When it has a core.
+        Box::pin(async move {
+            let now = Instant::now();
+            seen.0.send_modify(|seen| seen.push(now));
+            attempt.await
+        })
     }
 
     fn end_batch(&mut self) {
@@ -164,7 +169,7 @@ impl Rig {
         // As many threads as the program has.
         let cores = std::thread::available_parallelism().unwrap().get();
         let mut builder = Builder::new_multi_thread();
-        let hosts = builder.worker_threads(2 * cores + 2).enable_all().build().unwrap();
+        let hosts = builder.worker_threads(cores + 2).enable_all().build().unwrap();
         let [light, short, long] = hosts.block_on(async {
             let store = open(&path).await;
             store.migrate().await.unwrap();
@@ -226,17 +231,23 @@ impl Rig {
         let names: Vec<GroupName> =
             groups.iter().map(|group| group.settings.name.clone()).collect();
         let store: Arc<dyn Store> = Arc::new(self.hosts.block_on(open(&self.path)));
+        let cores = {
+            let _in_runtime = self.hosts.enter();
+            Cores::start(Arc::default()).unwrap()
+        };
         let supervisor = Supervisor {
             store: Arc::clone(&store),
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
-            permits: Arc::default(),
+            cores,
             groups,
             grace: Duration::ZERO,
             drain: false,
         };
         let stop = CancellationToken::new();
         let running = self.hosts.spawn(supervisor.run(stop.clone()));
+        // All have settled once before the first event that counts.
+        self.hosts.block_on(settled(&*store, &names[1..]));
         let path = self.path.clone();
         let watched = Arc::clone(&seen);
         let publishing = std::thread::spawn(move || {
@@ -265,6 +276,18 @@ impl Rig {
         };
         committed.iter().zip(&called).skip(WARM_UP).map(latency).collect()
     }
+}
+
+/// Returns once each of the groups has a cursor that moved.
+async fn settled(store: &dyn Store, names: &[GroupName]) {
+    let all = async {
+        for name in names {
+            while !store.cursor(name).await.is_ok_and(|cursor| cursor.position > Position::ZERO) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("a group does nothing");
 }
 
 /// Publishes events of the light tenant, and says when each was committed.

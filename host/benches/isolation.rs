@@ -19,6 +19,7 @@ use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::permits::Cores;
 use event_host::delivery::state::{BatchState, EmptyState};
 use event_host::delivery::{Call, Handler, Outcome, Worker};
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
@@ -217,7 +218,7 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
         store: Arc::new(store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        permits: Arc::default(),
+        cores: Cores::start(Arc::default()).unwrap(),
         groups: vec![group(version().await)],
         grace: Duration::ZERO,
         drain: false,

@@ -24,6 +24,7 @@ use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::ordering::Ordering;
+use event_host::delivery::permits::Cores;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::{GroupName, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
@@ -104,7 +105,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         store: Arc::clone(&store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        permits: Arc::default(),
+        cores: Cores::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: name.clone(),

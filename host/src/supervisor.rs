@@ -25,7 +25,7 @@ use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::by_digest::{ByDigest, Components};
 use crate::delivery::clock::Clock;
 use crate::delivery::group::{Control, GroupLoop, GroupSettings, PASS_INTERVAL};
-use crate::delivery::permits::{Demand, Permits};
+use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
@@ -58,8 +58,8 @@ pub struct Supervisor {
     pub host: HostIdentity,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
-    /// Which attempts may run at once.
-    pub permits: Arc<Permits>,
+    /// Which attempts may run at once, and where.
+    pub cores: Cores,
     /// The groups; no two of one name.
     pub groups: Vec<Group>,
     /// How long an attempt may go on after the stop.
@@ -132,7 +132,7 @@ impl Supervisor {
             store: self.store,
             host: self.host,
             clock: Arc::clone(&self.clock),
-            permits: self.permits,
+            cores: self.cores,
             stop: stop.clone(),
             interrupt: interrupt.clone(),
             grace: self.grace,
@@ -208,7 +208,7 @@ struct Crew {
     store: Arc<dyn Store>,
     host: HostIdentity,
     clock: Arc<dyn Clock>,
-    permits: Arc<Permits>,
+    cores: Cores,
     locks: Locks,
     stop: CancellationToken,
     interrupt: CancellationToken,
@@ -351,7 +351,7 @@ impl Crew {
                 handler,
                 clock: Arc::clone(&self.clock),
                 suspects: Arc::clone(&self.suspects),
-                share: self.permits.share(&group.settings.tenant, demand),
+                share: self.cores.permits().share(&group.settings.tenant, demand),
                 published: Arc::clone(&self.published),
                 pass_interval: self.pass_interval,
             },

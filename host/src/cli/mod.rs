@@ -158,11 +158,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Handlers compute on as many threads as there are cores, for milliseconds at a
-/// time. The others are for what must not wait for that: the system gives a thread
-/// that wakes up a core before one that computes.
+/// Nothing that runs here computes for long; handlers have threads of their own. A
+/// few more than cores see to it that timers and connections never wait.
 fn worker_threads() -> usize {
-    2 * available_parallelism().map_or(1, NonZeroUsize::get) + 2
+    available_parallelism().map_or(1, NonZeroUsize::get) + 2
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

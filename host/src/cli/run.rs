@@ -18,7 +18,7 @@ use super::watch::Watch;
 use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
-use crate::delivery::permits::Permits;
+use crate::delivery::permits::{Cores, Permits};
 use crate::store::HostIdentity;
 use crate::supervisor::{Keeper, Supervisor};
 
@@ -81,11 +81,13 @@ impl Run {
         );
         let permits = Arc::new(Permits::default());
         reload::bound(&permits, &config);
+        let cores =
+            Cores::start(Arc::clone(&permits)).context("cannot start the handlers' threads")?;
         let supervisor = Supervisor {
             store: Arc::clone(&store),
             host,
             clock: Arc::new(SystemClock),
-            permits: Arc::clone(&permits),
+            cores,
             groups: handlers.iter().map(|loaded| reload::group(loaded, &loader, &store)).collect(),
             grace: config.grace,
             drain: self.drain,

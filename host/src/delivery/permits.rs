@@ -7,14 +7,13 @@
 //!   waits for one while he holds another;
 //! - the handler's memory, out of what its tenant may use, taken together with the
 //!   first place and kept until the batch ends. So whoever has a place never waits
-//!   for memory, and whoever has memory waits only for those who run;
-//! - a turn on one of the machine's cores, only while the attempt computes: one
-//!   that waits for something has given its turn back.
+//!   for memory, and whoever has memory waits only for those who run.
 //!
-//! What the store does for the groups, it does in turn too: [`Turn`]. In its own
-//! lines a hundred settlements of one tenant would stand before one of another.
+//! An attempt computes on one of the machine's cores, in turn with the others: see
+//! [`Cores`]. What the store does for the groups, it does in turn too: [`Turn`]. In
+//! its own lines a hundred settlements of one tenant would stand before one of another.
 //!
-//! Whoever was served longest ago comes first: among tenants, and within a tenant
+//! Whoever has used least comes first: among tenants, and within a tenant
 //! among its groups (`queue`). So what a tenant with one event waits does not
 //! grow with the backlog of another, nor with the number of its handlers. A permit
 //! that is held lasts for [`SLICE`] of work and then makes room for others.
@@ -26,6 +25,7 @@
 
 mod book;
 mod bucket;
+mod cores;
 mod lane;
 mod permit;
 mod queue;
@@ -37,8 +37,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use book::{Book, Capacity, GroupId};
+use book::{Book, GroupId};
 use bucket::Rates;
+use cores::Line;
+pub use cores::{Cores, Task};
 use lane::Lane;
 pub use lane::Turn;
 pub use permit::Permit;
@@ -93,6 +95,8 @@ pub struct Demand {
 #[derive(Debug)]
 pub struct Permits {
     book: Mutex<Book>,
+    /// What is to be computed.
+    line: Line,
 }
 
 impl Default for Permits {
@@ -106,12 +110,8 @@ impl Permits {
     /// Permits for so many attempts at once, or for as many as suit the machine.
     #[must_use]
     pub fn new(concurrency: Option<usize>) -> Self {
-        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-        Self::with(Capacity { attempts: concurrency.unwrap_or_else(chosen), turns: cores })
-    }
-
-    fn with(capacity: Capacity) -> Self {
-        Self { book: Mutex::new(Book::new(capacity)) }
+        let book = Book::new(concurrency.unwrap_or_else(chosen));
+        Self { book: Mutex::new(book), line: Line::default() }
     }
 
     /// Sets how many attempts run at once, and the ceilings of every tenant; one
@@ -128,8 +128,9 @@ impl Permits {
     /// dropped.
     #[must_use]
     pub fn share(self: &Arc<Self>, tenant: &Tenant, demand: Demand) -> Share {
-        let (group, rates) = self.book().enter(tenant, demand);
-        let member = Member { permits: Arc::clone(self), group, rates };
+        let (owner, group, rates) = self.book().enter(tenant, demand);
+        self.line.enter(owner, group.0);
+        let member = Member { permits: Arc::clone(self), owner, group, rates };
         Share(Arc::new(member))
     }
 
@@ -144,6 +145,12 @@ impl Permits {
         // many or too few is better than a host that stands still.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A cost in the fair queues.
+const fn nanoseconds(time: Duration) -> u64 {
+    // Five hundred years of it are enough.
+    time.as_nanos() as u64
 }
 
 /// As many attempts at once as suit the machine.
@@ -186,6 +193,8 @@ impl Share {
 #[derive(Debug)]
 struct Member {
     permits: Arc<Permits>,
+    /// The number of its tenant.
+    owner: usize,
     group: GroupId,
     /// The tenant's rates.
     rates: Arc<Rates>,

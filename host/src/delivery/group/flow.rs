@@ -1,12 +1,13 @@
 //! The loop itself: what it looks at, what it begins, and what it waits for.
 
-use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, error};
 
@@ -16,7 +17,7 @@ use super::trouble::Doing;
 use super::{BATCH_BYTES, End, GroupLoop, Led, Signals, appetite};
 use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
-use crate::delivery::permits::Permit;
+use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
 use crate::event::{LogEvent, Position};
 use crate::store::{Fetch, Fetched, GroupState, Head, Settled, Settlement, StoreError};
@@ -43,7 +44,7 @@ struct Loaded {
 pub(super) struct Flow<'a> {
     pub(super) work: Arc<Work>,
     pub(super) led: &'a mut Led,
-    slots: JoinSet<Option<Box<dyn Worker>>>,
+    slots: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
     fetching: Option<Pending<Result<Fetched, StoreError>>>,
     loading: Option<Pending<Loaded>>,
     settling: Option<Pending<Committed>>,
@@ -86,7 +87,7 @@ impl<'a> Flow<'a> {
         Self {
             work,
             led,
-            slots: JoinSet::new(),
+            slots: FuturesUnordered::new(),
             fetching: None,
             loading: None,
             settling: None,
@@ -110,7 +111,7 @@ impl<'a> Flow<'a> {
             }
         };
         self.work.set_halted(true);
-        self.slots.shutdown().await;
+        self.interrupt().await;
         end
     }
 
@@ -187,16 +188,13 @@ impl<'a> Flow<'a> {
 
     /// Ends all attempts that are under way; they count for nothing.
     async fn interrupt(&mut self) {
-        self.slots.abort_all();
-        while let Some(ended) = self.slots.join_next().await {
-            match ended {
-                Ok(worker) => self.led.idle.extend(worker),
-                Err(why) => match why.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
-                    Err(_) => debug!(group = %self.group().settings.name, "interrupted"),
-                },
-            }
+        let slots = std::mem::take(&mut self.slots);
+        if slots.is_empty() {
+            return;
         }
+        debug!(group = %self.group().settings.name, "interrupted");
+        let ended = join_all(slots.into_iter().map(Task::cancel)).await;
+        self.led.idle.extend(ended.into_iter().flatten().flatten());
     }
 
     /// Waits until there may be something to do, and takes it.
@@ -210,13 +208,7 @@ impl<'a> Flow<'a> {
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
             () = work.progress.notified() => Happened::Something,
-            Some(ended) = slots.join_next() => match ended {
-                Ok(worker) => Happened::SlotEnded(worker),
-                Err(why) => match why.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
-                    Err(_) => Happened::SlotEnded(None),
-                },
-            },
+            Some(ended) = slots.next() => Happened::SlotEnded(ended.flatten()),
             fetched = ended(fetching) => Happened::Fetched(fetched),
             loaded = ended(loading) => Happened::Loaded(loaded),
             committed = ended(settling) => Happened::Committed(Box::new(committed)),
@@ -394,7 +386,8 @@ impl<'a> Flow<'a> {
 
     fn spawn(&mut self, permit: Permit) {
         let worker = self.worker();
-        self.slots.spawn(Arc::clone(&self.work).make_attempts(permit, worker));
+        let attempts = Arc::clone(&self.work).make_attempts(permit, worker);
+        self.slots.push(self.group().share.spawn(attempts));
     }
 
     fn worker(&mut self) -> Box<dyn Worker> {
@@ -458,16 +451,31 @@ impl<'a> Flow<'a> {
             let mut book = self.work.book();
             (book.verdict, book.is_alone) = (None, true);
         }
+        let job = Arc::new(job);
+        let mut attempting = {
+            let (work, job) = (Arc::clone(&self.work), Arc::clone(&job));
+            self.group().share.spawn(async move {
+                let attempted = work.attempt(&job, &mut worker, &mut permit).await;
+                (attempted, worker, permit)
+            })
+        };
         let attempted = tokio::select! {
             biased;
-            attempted = self.work.attempt(&job, &mut worker, &mut permit) => Ok(attempted),
-            interrupt = interrupts.next() => Err(interrupt),
+            attempted = &mut attempting => attempted,
+            interrupt = interrupts.next() => {
+                attempting.cancel().await;
+                if interrupt == Interrupt::Lost {
+                    return Err(End::Lost);
+                }
+                None
+            }
         };
+        // Nobody else has it any more.
+        let Some(job) = Arc::into_inner(job) else { return Err(End::Stopped) };
         match attempted {
-            Ok(attempted) => {
+            Some((attempted, mut worker, permit)) => {
                 let ceilings = self.group().share.ceilings();
-                let concluding =
-                    self.work.conclude(job, attempted, &ceilings, &mut worker, &mut permit);
+                let concluding = self.work.conclude(job, attempted, &ceilings, &mut worker);
                 match interrupts.answer(concluding).await {
                     Ok(()) => {
                         worker.end_batch();
@@ -479,13 +487,11 @@ impl<'a> Flow<'a> {
                     Err(Interrupt::Now) => {}
                 }
             }
-            Err(Interrupt::Lost) => return Err(End::Lost),
-            Err(Interrupt::Now) => {
+            None => {
                 debug!(group = %self.group().settings.name, "interrupted");
                 self.work.book().schedule.give_back(job);
             }
         }
-        drop(permit);
         self.work.book().is_alone = false;
         self.settle_one(signals).await?;
         drop(suspect);

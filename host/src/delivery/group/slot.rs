@@ -212,9 +212,8 @@ impl Work {
         *self.halted.borrow()
     }
 
-    /// The next event, if one may run now; and whether the leader was just told to
-    /// read on.
-    fn next(&self) -> Option<(Job, bool)> {
+    /// The next event, if one may run now.
+    fn next(&self) -> Option<Job> {
         // Whoever cannot commit does not go on: it would all be to do again.
         if self.is_halted() || self.trouble.is_in(Doing::Settle) {
             return None;
@@ -225,11 +224,11 @@ impl Work {
         }
         let had_enough = !self.wants_more(&book);
         let job = book.schedule.next(self.group.settings.concurrency)?;
-        let reads_on = had_enough && self.wants_more(&book);
-        if reads_on {
+        if had_enough && self.wants_more(&book) {
+            // The leader is to read on while these events are handled.
             self.progress.notify_one();
         }
-        Some((job, reads_on))
+        Some(job)
     }
 
     /// How many events may be there to run.
@@ -271,15 +270,9 @@ impl Work {
                     break;
                 }
             }
-            let Some((job, reads_on)) = self.next() else { break };
-            if reads_on {
-                // Whom a task wakes is bound to its thread until it makes way, and
-                // what is read then comes while these events are handled.
-                permit.rest();
-                tokio::task::yield_now().await;
-            }
+            let Some(job) = self.next() else { break };
             let report = self.attempt(&job, &mut worker, &mut permit).await;
-            self.conclude(job, report, &ceilings, &mut worker, &mut permit).await;
+            self.conclude(job, report, &ceilings, &mut worker).await;
             if began.elapsed() >= batch.max_time {
                 break;
             }
@@ -325,12 +318,10 @@ impl Work {
         (mut report, state): (Report, Arc<AttemptState>),
         ceilings: &Ceilings,
         worker: &mut Box<dyn Worker>,
-        permit: &mut Permit,
     ) {
         // Held until what was found to fit is in the book.
         let mut known = None;
         if self.may_exceed(ceilings, &state, &report) {
-            permit.rest();
             let known = known.insert(self.known_state.lock().await);
             let succeeded = report.outcome == Outcome::Success;
             match self.within_ceilings(known, ceilings, &job, &state, report).await {

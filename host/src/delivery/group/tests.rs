@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::delivery::permits::{Ceilings, Demand, Permits};
+use crate::delivery::permits::{Ceilings, Cores, Demand, Permits};
 use crate::delivery::{Call, Outcome, Report, Usage};
 use crate::event::{Attempt, Event};
 use crate::failure::{Failure, FailureKind};
@@ -195,7 +195,7 @@ struct Rig {
     concurrency: usize,
     max_parked: usize,
     batch: BatchSettings,
-    permits: Arc<Permits>,
+    cores: Cores,
     /// How long the lock of a leadership is proved.
     proved: Duration,
     began: Instant,
@@ -242,7 +242,7 @@ impl Rig {
             concurrency: 1,
             max_parked: 10_000,
             batch: BatchSettings::default(),
-            permits: Arc::default(),
+            cores: Cores::on_this_runtime(Arc::default()),
             proved: 365 * DAY,
             began: Instant::now(),
             tick: Duration::ZERO,
@@ -306,7 +306,8 @@ impl Rig {
             clock: Arc::new(self.clock()),
             suspects: Arc::new(Semaphore::new(1)),
             share: self
-                .permits
+                .cores
+                .permits()
                 .share(&Tenant::none(), Demand { concurrency: self.concurrency, ..demand() }),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
@@ -1022,8 +1023,8 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
     let mut rig = Rig::new(3, |_, _| Act::Succeed).await;
-    rig.permits = Arc::new(Permits::new(Some(1)));
-    let other = rig.permits.share(&"other".parse().unwrap(), demand());
+    rig.cores = Cores::on_this_runtime(Arc::new(Permits::new(Some(1))));
+    let other = rig.cores.permits().share(&"other".parse().unwrap(), demand());
     let mut held = other.permit();
     held.ready(None).await;
     for (end, at_once) in [("stop", End::Stopped), ("lose", End::Lost), ("seek", End::Superseded)] {
@@ -1051,14 +1052,14 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
     rig.store.resume(&name()).await.unwrap();
     rig.settled(3).await;
     assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1)]);
-    assert_eq!(rig.permits.in_use(), 0);
+    assert_eq!(rig.cores.permits().in_use(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
     let rig = Rig::new(4, |_, _| Act::Succeed).await;
     let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
-    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
     let began = Instant::now();
     let _running = rig.start().await;
     for position in 1..=4_u32 {
@@ -1093,7 +1094,7 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;
     rig.retry = RetryPolicy { max_attempts: 2, ..rig.retry };
     let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
-    rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
     let _running = rig.start().await;
     let paused = || async {
         let waited = async {
@@ -1127,7 +1128,7 @@ async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
     for (most, fits) in [(7, true), (6, false)] {
         let rig = Rig::new(5, |_, _| Act::Succeed).await;
         let ceilings = Ceilings { state_bytes: Some(most), ..Ceilings::default() };
-        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
         let _running = rig.start().await;
         rig.settled(5).await;
         let dead = rig.dead().await;
@@ -1146,8 +1147,8 @@ async fn an_instance_ends_before_the_memory_of_its_batch_is_given_back() {
     for (memory_bytes, expected) in [(Some(demand().memory_bytes), &[true; 3][..]), (None, &[])] {
         let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
         let ceilings = Ceilings { memory_bytes, ..Ceilings::default() };
-        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
-        let another = rig.permits.share(&Tenant::none(), demand());
+        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        let another = rig.cores.permits().share(&Tenant::none(), demand());
         let memory_is_held = move || {
             let mut permit = another.permit();
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -1178,7 +1179,7 @@ async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
         let rig = Rig::new(1, move |_, _| act.clone()).await;
         let ceilings =
             Ceilings { state_bytes: Some(1_000), dead_letters: Some(1), ..Ceilings::default() };
-        rig.permits.configure(None, [(&Tenant::none(), &ceilings)]);
+        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
         rig.store.fail(operation, Fault::Before, 3);
         let _running = rig.start().await;
         rig.settled(1).await;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
@@ -14,18 +15,9 @@ use super::queue::{FairQueue, Fit};
 use super::{Ceilings, Demand};
 use crate::event::Tenant;
 
-/// What the host has to give.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Capacity {
-    /// Attempts at once.
-    pub(super) attempts: usize,
-    /// Attempts that compute at once.
-    pub(super) turns: usize,
-}
-
 /// A group that is entered, by its place in the book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GroupId(usize);
+pub(super) struct GroupId(pub(super) usize);
 
 /// Somebody who waits for one thing.
 #[derive(Debug, Default)]
@@ -54,6 +46,10 @@ impl Ticket {
         self.waker.wake();
     }
 }
+
+/// What a place costs: whoever has one makes room after a slice, so all cost the
+/// same.
+const A_PLACE: u64 = 1;
 
 /// What is asked for beside a place.
 type Waiter = (Arc<Ticket>, Memory);
@@ -91,7 +87,8 @@ struct Group {
 /// Everything that is held and waited for.
 #[derive(Debug)]
 pub(super) struct Book {
-    capacity: Capacity,
+    /// Attempts at once that the host has to give.
+    attempts: usize,
     places: usize,
     owners: Vec<Owner>,
     by_name: HashMap<Tenant, usize>,
@@ -106,9 +103,9 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(capacity: Capacity) -> Self {
+    pub(super) fn new(attempts: usize) -> Self {
         Self {
-            capacity,
+            attempts,
             places: 0,
             owners: Vec::new(),
             by_name: HashMap::new(),
@@ -125,7 +122,7 @@ impl Book {
         attempts: usize,
         tenants: impl IntoIterator<Item = (&'a Tenant, &'a Ceilings)>,
     ) {
-        self.capacity.attempts = attempts;
+        self.attempts = attempts;
         let mut named: HashMap<&Tenant, &Ceilings> = tenants.into_iter().collect();
         for (tenant, owner) in &self.by_name {
             let owner = &mut self.owners[*owner];
@@ -146,8 +143,12 @@ impl Book {
         self.owners.len() - 1
     }
 
-    /// Enters a group, and gives the rates of its tenant.
-    pub(super) fn enter(&mut self, tenant: &Tenant, demand: Demand) -> (GroupId, Arc<Rates>) {
+    /// Enters a group, and gives the number and the rates of its tenant.
+    pub(super) fn enter(
+        &mut self,
+        tenant: &Tenant,
+        demand: Demand,
+    ) -> (usize, GroupId, Arc<Rates>) {
         let owner = match self.by_name.get(tenant) {
             Some(owner) => *owner,
             None => self.add_owner(tenant.clone(), Ceilings::default()),
@@ -167,10 +168,10 @@ impl Book {
         for lane in &mut self.lanes {
             lane.waiting.enter(owner, group);
         }
-        let owner = &mut self.owners[owner];
-        self.resting += usize::from(owner.groups == 0);
-        owner.groups += 1;
-        (GroupId(group), Arc::clone(&owner.rates))
+        let entered = &mut self.owners[owner];
+        self.resting += usize::from(entered.groups == 0);
+        entered.groups += 1;
+        (owner, GroupId(group), Arc::clone(&entered.rates))
     }
 
     /// A group leaves that holds nothing and waits for nothing.
@@ -205,7 +206,7 @@ impl Book {
     ) -> Result<usize, Arc<Ticket>> {
         let owner = self.groups[group].owner;
         if self.for_places.is_empty() && self.fits(owner, group, memory) == Fit::Yes {
-            self.for_places.serve(owner, group);
+            self.for_places.serve(owner, group, A_PLACE);
             return Ok(self.take_place(group, memory));
         }
         let ticket = Arc::new(Ticket::default());
@@ -252,9 +253,8 @@ impl Book {
 
     fn fits(&self, owner: usize, group: usize, memory: Memory) -> Fit {
         let (theirs, its) = (&self.owners[owner], &self.groups[group]);
-        let free = self.capacity.attempts.saturating_sub(self.places);
-        let kept =
-            if theirs.places == 0 { 0 } else { self.resting.min(self.capacity.attempts / 2) };
+        let free = self.attempts.saturating_sub(self.places);
+        let kept = if theirs.places == 0 { 0 } else { self.resting.min(self.attempts / 2) };
         if free <= kept || theirs.ceilings.concurrency.is_some_and(|most| theirs.places >= most) {
             return Fit::NotThisTenant;
         }
@@ -284,12 +284,12 @@ impl Book {
 
     /// Gives every place that is free to somebody who waits, if one fits.
     fn give_places(&mut self) {
-        while self.places < self.capacity.attempts && !self.for_places.is_empty() {
+        while self.places < self.attempts && !self.for_places.is_empty() {
             let mut queue = std::mem::take(&mut self.for_places);
             // Memory goes in order: else a large handler would wait for as long as
             // small ones come.
             let mut out_of_memory = None;
-            let first = queue.take_first(|owner, group, (_, memory)| {
+            let first = queue.take_first(A_PLACE, |owner, group, (_, memory)| {
                 if *memory == Memory::Wanted && out_of_memory == Some(owner) {
                     return Fit::NotThisGroup;
                 }
@@ -306,16 +306,15 @@ impl Book {
         }
     }
 
-    /// Takes a turn, of which there are so many at once, or as many as the machine
-    /// has cores. `None` when it was there; else who waits now.
+    /// Takes a turn, of which there are so many at once. `None` when it was there;
+    /// else who waits now.
     pub(super) fn ask_for_turn(
         &mut self,
         lane: Lane,
         GroupId(group): GroupId,
-        at_once: Option<usize>,
+        at_once: usize,
     ) -> Option<Arc<Ticket>> {
-        let (owner, most) = (self.groups[group].owner, at_once.unwrap_or(self.capacity.turns));
-        self.lanes[lane as usize].ask(owner, group, most)
+        self.lanes[lane as usize].ask(self.groups[group].owner, group, at_once)
     }
 
     /// Gives up waiting for a turn. False when it was granted meanwhile.
@@ -329,9 +328,10 @@ impl Book {
         self.lanes[lane as usize].give_up(owner, group, ticket)
     }
 
-    /// Gives back a turn.
-    pub(super) fn end_turn(&mut self, lane: Lane) {
-        self.lanes[lane as usize].end();
+    /// Gives back a turn that took so long.
+    pub(super) fn end_turn(&mut self, lane: Lane, GroupId(group): GroupId, took: Duration) {
+        let owner = self.groups[group].owner;
+        self.lanes[lane as usize].end(owner, group, took);
     }
 
     /// Places, turns, bytes of memory, and waiters: for tests that all come back.
@@ -347,8 +347,7 @@ impl Book {
     /// Panics where somebody has more than he may.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let fine = self.places <= self.capacity.attempts
-            && self.lanes[Lane::Core as usize].at_once <= self.capacity.turns
+        let fine = self.places <= self.attempts
             && self.places == self.owners.iter().map(|owner| owner.places).sum::<usize>()
             && self.places == self.groups.iter().map(|group| group.places).sum::<usize>()
             && self.resting == self.owners.iter().filter(|o| o.groups > 0 && o.places == 0).count()

@@ -1,18 +1,17 @@
-//! Things that are used in turn, so many at once: cores, and what the store does.
+//! What the store does for the groups in turn, so much at once.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use super::Member;
 use super::book::Ticket;
 use super::queue::{FairQueue, Fit};
+use super::{Member, SLICE, nanoseconds};
 
 /// What is used in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// A core of the machine.
-    Core,
     /// A look into the log.
     Read,
     /// A settlement.
@@ -21,8 +20,11 @@ pub(super) enum Lane {
 
 impl Lane {
     /// Every lane, each at its own number.
-    pub(super) const ALL: [Self; 3] = [Self::Core, Self::Read, Self::Write];
+    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
 }
+
+/// What a turn is taken to cost until it is over, in nanoseconds.
+const EXPECTED: u64 = nanoseconds(SLICE);
 
 /// Who uses a lane, and who waits for it.
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ impl Users {
     /// who waits now.
     pub(super) fn ask(&mut self, owner: usize, group: usize, most: usize) -> Option<Arc<Ticket>> {
         if self.at_once < most {
-            self.waiting.serve(owner, group);
+            self.waiting.serve(owner, group, EXPECTED);
             self.at_once += 1;
             return None;
         }
@@ -50,9 +52,10 @@ impl Users {
         self.waiting.remove(owner, group, |waiting| Arc::ptr_eq(waiting, ticket))
     }
 
-    /// Gives back a turn, to whoever comes next.
-    pub(super) fn end(&mut self) {
-        match self.waiting.take_first(|_, _, _| Fit::Yes) {
+    /// Gives back a turn that took so long, to whoever comes next.
+    pub(super) fn end(&mut self, owner: usize, group: usize, took: Duration) {
+        self.waiting.correct(owner, group, EXPECTED, nanoseconds(took));
+        match self.waiting.take_first(EXPECTED, |_, _, _| Fit::Yes) {
             Some((_, _, ticket)) => ticket.grant(0),
             None => self.at_once -= 1,
         }
@@ -74,23 +77,25 @@ pub struct Turn {
     member: Arc<Member>,
     lane: Lane,
     hold: Hold,
+    /// When it began, while it is held.
+    began: Option<Instant>,
 }
 
 impl Turn {
-    pub(super) fn new(member: Arc<Member>, lane: Lane) -> Self {
-        Self { member, lane, hold: Hold::Not }
+    fn new(member: Arc<Member>, lane: Lane) -> Self {
+        Self { member, lane, hold: Hold::Not, began: None }
     }
 
     /// Waits for a turn of which there are so many at once. May be dropped in the
     /// middle.
     pub(super) async fn wait(member: &Arc<Member>, lane: Lane, at_once: usize) -> Self {
         let mut turn = Self::new(Arc::clone(member), lane);
-        poll_fn(|cx| turn.poll(cx, Some(at_once))).await;
+        poll_fn(|cx| turn.poll(cx, at_once)).await;
         turn
     }
 
-    /// Takes the turn, or waits for it. `None` for the book's own number at once.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, at_once: Option<usize>) -> Poll<()> {
+    /// Takes the turn, or waits for it.
+    fn poll(&mut self, cx: &mut Context<'_>, at_once: usize) -> Poll<()> {
         if matches!(self.hold, Hold::Not) {
             let Member { permits, group, .. } = &*self.member;
             self.hold = match permits.book().ask_for_turn(self.lane, *group, at_once) {
@@ -104,11 +109,12 @@ impl Turn {
             }
             self.hold = Hold::Held;
         }
+        self.began.get_or_insert_with(Instant::now);
         Poll::Ready(())
     }
 
     /// Ends the turn, or the wait for it.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         let Member { permits, group, .. } = &*self.member;
         let held = match std::mem::take(&mut self.hold) {
             Hold::Not => return,
@@ -116,7 +122,8 @@ impl Turn {
             Hold::Held => true,
         };
         if held {
-            permits.book().end_turn(self.lane);
+            let took = self.began.take().map_or(Duration::ZERO, |began| began.elapsed());
+            permits.book().end_turn(self.lane, *group, took);
         }
     }
 }

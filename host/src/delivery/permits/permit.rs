@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::book::Memory;
-use super::lane::{Hold, Lane, Turn};
+use super::lane::Hold;
 use super::{Member, SLICE};
 use crate::delivery::Report;
 
@@ -20,7 +20,6 @@ use crate::delivery::Report;
 pub struct Permit {
     member: Arc<Member>,
     place: Hold,
-    turn: Turn,
     /// Bytes that were taken out of what the tenant may use; `None` before.
     memory: Option<usize>,
     /// An attempt that was taken out of the tenant's rate and has not begun, and
@@ -32,14 +31,7 @@ pub struct Permit {
 
 impl Permit {
     pub(super) fn new(member: Arc<Member>) -> Self {
-        Self {
-            turn: Turn::new(Arc::clone(&member), Lane::Core),
-            member,
-            place: Hold::Not,
-            memory: None,
-            event: None,
-            worked: Duration::ZERO,
-        }
+        Self { member, place: Hold::Not, memory: None, event: None, worked: Duration::ZERO }
     }
 
     /// Whether the next attempt may begin at once; if not, [`Permit::ready`] waits
@@ -60,13 +52,12 @@ impl Permit {
                 // In line before others run, or it would miss a round.
                 poll_fn(|cx| Poll::Ready(self.poll_place(cx).is_ready())).await;
             }
-            tokio::task::yield_now().await;
+            make_way().await;
         }
         while self.member.rates.are_limited()
             && let Some(at) = self.rates_allow(Instant::now())
         {
             // Whoever waits for a rate keeps nobody else from running.
-            self.rest();
             self.leave_place();
             if until.is_some_and(|until| at > until) {
                 return false;
@@ -83,30 +74,23 @@ impl Permit {
         }
     }
 
-    /// Runs an attempt, on a core only while it computes. To be called once ready.
+    /// Runs an attempt. To be called once ready.
     pub async fn run(&mut self, attempt: impl Future<Output = Report>) -> Report {
         // From here on it counts.
         self.event = None;
-        let mut attempt = pin!(attempt);
-        let cpu = self.member.rates.count_cpu();
-        let report = poll_fn(|cx| {
-            if self.turn.poll(cx, None).is_pending() {
-                return Poll::Pending;
-            }
-            let polled = if cpu {
+        let rates = &self.member.rates;
+        let report = if rates.count_cpu() {
+            let mut attempt = pin!(attempt);
+            poll_fn(|cx| {
                 let before = thread_time();
                 let polled = attempt.as_mut().poll(cx);
-                self.member.rates.use_cpu(thread_time().saturating_sub(before));
+                rates.use_cpu(thread_time().saturating_sub(before));
                 polled
-            } else {
-                attempt.as_mut().poll(cx)
-            };
-            if polled.is_pending() {
-                self.rest();
-            }
-            polled
-        })
-        .await;
+            })
+            .await
+        } else {
+            attempt.await
+        };
         self.worked = self.worked.saturating_add(report.usage.duration);
         report
     }
@@ -115,11 +99,6 @@ impl Permit {
     #[must_use]
     pub fn holds_memory(&self) -> bool {
         self.memory.is_some_and(|bytes| bytes > 0)
-    }
-
-    /// Leaves the core to others, until the next attempt: for a wait between two.
-    pub fn rest(&mut self) {
-        self.turn.end();
     }
 
     /// Takes the next attempt out of the rates. When it may begin, unless at once.
@@ -133,7 +112,6 @@ impl Permit {
     /// After a slice of work: lets those who wait come first.
     fn make_room(&mut self) {
         self.worked = Duration::ZERO;
-        self.rest();
         if self.member.permits.book().places_are_waited_for() {
             self.leave_place();
         }
@@ -195,6 +173,20 @@ impl Drop for Permit {
             rates.give_back_event();
         }
     }
+}
+
+/// Goes back into the line for a core. The runtime's own way to make way would put
+/// the task aside until the runtime has looked at everything else.
+pub(super) async fn make_way() {
+    let mut made = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut made, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// How long this thread has computed.

@@ -1,5 +1,11 @@
-//! Who waits, in the order in which they are served: the tenant that was served
-//! longest ago, and of its groups the one that was.
+//! Who waits, in the order in which they are served: the tenant that has used
+//! least, and of its groups the one that has.
+//!
+//! This is start-time fair queueing, once over tenants and once over the groups of
+//! each. What somebody has used is his account. Whoever comes to wait after a rest
+//! begins where those are that are served just then: nobody saves up what he did
+//! not use, and whoever uses little comes before those who always want more. Of
+//! equal accounts comes first the one that was served longest ago.
 //!
 //! Pure bookkeeping over small numbers that stand for tenants and groups. Every
 //! operation costs the logarithm of those that wait, save that those who do not
@@ -18,41 +24,86 @@ pub(super) enum Fit {
     NotThisTenant,
 }
 
-/// Those that wait. A tenant or a group that is seen for the first time counts as
-/// served never.
+/// Those that wait.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     /// How often anybody was served.
     served: u64,
     tenants: Vec<Tenant>,
     groups: Vec<Group<T>>,
-    /// Tenants that wait, by when they were served.
-    waiting: BTreeSet<(u64, usize)>,
+    among_tenants: Line,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
-    served: u64,
-    /// Groups that wait, by when they were served.
-    waiting: BTreeSet<(u64, usize)>,
+    account: Account,
+    among_groups: Line,
 }
 
 #[derive(Debug)]
 struct Group<T> {
-    served: u64,
+    account: Account,
     waiting: VecDeque<T>,
+}
+
+/// What somebody has used, and when he was last served, as a number that grows.
+/// Their order is the order in which they are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Account {
+    used: u64,
+    served: u64,
+}
+
+/// Some of equal rank, of whom some wait.
+#[derive(Debug, Default)]
+struct Line {
+    /// What the one had used, when he was served, that had used most by then.
+    level: u64,
+    waiting: BTreeSet<(Account, usize)>,
+}
+
+impl Line {
+    /// Somebody comes to wait.
+    fn join(&mut self, account: &mut Account, who: usize) {
+        account.used = account.used.max(self.level);
+        self.waiting.insert((*account, who));
+    }
+
+    /// Somebody waits no more.
+    fn leave(&mut self, account: Account, who: usize) {
+        self.waiting.remove(&(account, who));
+    }
+
+    /// Somebody was served, whether he waits or not.
+    fn serve(&mut self, account: &mut Account, who: usize, cost: u64, served: u64) {
+        let waits = self.waiting.remove(&(*account, who));
+        self.level = self.level.max(account.used);
+        *account = Account { used: self.level.saturating_add(cost), served };
+        if waits {
+            self.waiting.insert((*account, who));
+        }
+    }
+
+    /// What somebody used is more or less than he was charged.
+    fn correct(&mut self, account: &mut Account, who: usize, charged: u64, cost: u64) {
+        let waits = self.waiting.remove(&(*account, who));
+        account.used = account.used.saturating_sub(charged).saturating_add(cost);
+        if waits {
+            self.waiting.insert((*account, who));
+        }
+    }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { served: 0, tenants: Vec::new(), groups: Vec::new(), waiting: BTreeSet::new() }
+        Self { served: 0, tenants: Vec::new(), groups: Vec::new(), among_tenants: Line::default() }
     }
 }
 
 impl<T> FairQueue<T> {
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.among_tenants.waiting.is_empty()
     }
 
     /// Makes room for a group, with nothing of one that had its number before.
@@ -61,19 +112,19 @@ impl<T> FairQueue<T> {
             self.tenants.resize_with(tenant + 1, Tenant::default);
         }
         while self.groups.len() <= group {
-            self.groups.push(Group { served: 0, waiting: VecDeque::new() });
+            self.groups.push(Group { account: Account::default(), waiting: VecDeque::new() });
         }
-        self.groups[group].served = 0;
+        self.groups[group].account = Account::default();
     }
 
     /// Somebody waits from now on: behind the others of his group, or before them.
     pub(super) fn push(&mut self, tenant: usize, group: usize, waiter: T, before: bool) {
         let (owner, line) = (&mut self.tenants[tenant], &mut self.groups[group]);
         if line.waiting.is_empty() {
-            if owner.waiting.is_empty() {
-                self.waiting.insert((owner.served, tenant));
+            if owner.among_groups.waiting.is_empty() {
+                self.among_tenants.join(&mut owner.account, tenant);
             }
-            owner.waiting.insert((line.served, group));
+            owner.among_groups.join(&mut line.account, group);
         }
         if before {
             line.waiting.push_front(waiter);
@@ -95,28 +146,32 @@ impl<T> FairQueue<T> {
         true
     }
 
-    /// Somebody was served, whether he had waited or not.
-    pub(super) fn serve(&mut self, tenant: usize, group: usize) {
+    /// Somebody was served, whether he had waited or not, at a cost: more than
+    /// nothing, or he would always be first.
+    pub(super) fn serve(&mut self, tenant: usize, group: usize, cost: u64) {
         self.served += 1;
         let owner = &mut self.tenants[tenant];
-        if self.waiting.remove(&(owner.served, tenant)) {
-            self.waiting.insert((self.served, tenant));
-        }
-        owner.served = self.served;
-        let line = &mut self.groups[group];
-        if owner.waiting.remove(&(line.served, group)) {
-            owner.waiting.insert((self.served, group));
-        }
-        line.served = self.served;
+        self.among_tenants.serve(&mut owner.account, tenant, cost, self.served);
+        let account = &mut self.groups[group].account;
+        owner.among_groups.serve(account, group, cost, self.served);
     }
 
-    /// The first in order that fits; he is served.
+    /// Tells what somebody really cost who was served.
+    pub(super) fn correct(&mut self, tenant: usize, group: usize, charged: u64, cost: u64) {
+        let owner = &mut self.tenants[tenant];
+        self.among_tenants.correct(&mut owner.account, tenant, charged, cost);
+        let account = &mut self.groups[group].account;
+        owner.among_groups.correct(account, group, charged, cost);
+    }
+
+    /// The first in order that fits; he is served, at that cost.
     pub(super) fn take_first(
         &mut self,
+        cost: u64,
         mut fits: impl FnMut(usize, usize, &T) -> Fit,
     ) -> Option<(usize, usize, T)> {
-        let (tenant, group) = self.waiting.iter().find_map(|&(_, tenant)| {
-            for &(_, group) in &self.tenants[tenant].waiting {
+        let (tenant, group) = self.among_tenants.waiting.iter().find_map(|&(_, tenant)| {
+            for &(_, group) in &self.tenants[tenant].among_groups.waiting {
                 // Those that wait are in the sets only while they do.
                 let first = self.groups[group].waiting.front()?;
                 match fits(tenant, group, first) {
@@ -128,7 +183,7 @@ impl<T> FairQueue<T> {
             None
         })?;
         let waiter = self.groups[group].waiting.pop_front()?;
-        self.serve(tenant, group);
+        self.serve(tenant, group, cost);
         self.settle(tenant, group);
         Some((tenant, group, waiter))
     }
@@ -138,9 +193,9 @@ impl<T> FairQueue<T> {
     fn settle(&mut self, tenant: usize, group: usize) {
         let (owner, line) = (&mut self.tenants[tenant], &self.groups[group]);
         if line.waiting.is_empty() {
-            owner.waiting.remove(&(line.served, group));
-            if owner.waiting.is_empty() {
-                self.waiting.remove(&(owner.served, tenant));
+            owner.among_groups.leave(line.account, group);
+            if owner.among_groups.waiting.is_empty() {
+                self.among_tenants.leave(owner.account, tenant);
             }
         }
     }
@@ -161,7 +216,7 @@ mod tests {
     }
 
     fn order(queue: &mut FairQueue<u32>) -> Vec<(usize, usize)> {
-        std::iter::from_fn(|| queue.take_first(|_, _, _| Fit::Yes))
+        std::iter::from_fn(|| queue.take_first(1, |_, _, _| Fit::Yes))
             .map(|(tenant, group, _)| (tenant, group))
             .collect()
     }
@@ -176,9 +231,9 @@ mod tests {
                 queue.push(0, group, round, false);
             }
         }
-        assert_eq!(queue.take_first(|_, _, _| Fit::Yes).map(|(tenant, ..)| tenant), Some(0));
+        assert_eq!(queue.take_first(1, |_, _, _| Fit::Yes).map(|(tenant, ..)| tenant), Some(0));
         queue.push(1, 500, 0, false);
-        assert_eq!(queue.take_first(|_, _, _| Fit::Yes).map(|(tenant, ..)| tenant), Some(1));
+        assert_eq!(queue.take_first(1, |_, _, _| Fit::Yes).map(|(tenant, ..)| tenant), Some(1));
     }
 
     #[test]
@@ -199,11 +254,11 @@ mod tests {
         for (tenant, group) in [(0, 0), (0, 1), (1, 2)] {
             queue.push(tenant, group, 0, false);
         }
-        let first =
-            queue.take_first(|_, group, _| if group == 0 { Fit::NotThisGroup } else { Fit::Yes });
+        let first = queue
+            .take_first(1, |_, group, _| if group == 0 { Fit::NotThisGroup } else { Fit::Yes });
         assert_eq!(first.map(|(_, group, _)| group), Some(1));
         let first = queue
-            .take_first(|tenant, _, _| if tenant == 1 { Fit::NotThisTenant } else { Fit::Yes });
+            .take_first(1, |tenant, _, _| if tenant == 1 { Fit::NotThisTenant } else { Fit::Yes });
         assert_eq!(first.map(|(_, group, _)| group), Some(0));
         assert_eq!(order(&mut queue), [(1, 2)]);
     }
@@ -234,7 +289,7 @@ mod tests {
                         prop_assert_eq!(was, meant.is_some());
                         waiting.retain(|waiter| Some(waiter.0) != meant.map(|(number, ..)| number));
                     }
-                    _ => match queue.take_first(|_, _, _| Fit::Yes) {
+                    _ => match queue.take_first(1, |_, _, _| Fit::Yes) {
                         Some((_, group, number)) => {
                             let at = waiting.iter().position(|waiter| waiter.0 == number);
                             prop_assert!(at.is_some_and(|at| waiting[at].1 == group));
@@ -256,7 +311,7 @@ mod tests {
                 prop_assert_eq!(queue.is_empty(), waiting.is_empty());
             }
             let mut left: Vec<u32> =
-                std::iter::from_fn(|| queue.take_first(|_, _, _| Fit::Yes)).map(|w| w.2).collect();
+                std::iter::from_fn(|| queue.take_first(1, |_, _, _| Fit::Yes)).map(|w| w.2).collect();
             left.sort_unstable();
             prop_assert_eq!(left, waiting.iter().map(|waiter| waiter.0).collect::<Vec<_>>());
         }

@@ -1,15 +1,20 @@
 //! Permits on paused time: who waits, how long, and that everything comes back.
 
 use std::sync::Mutex as StdMutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::permit::thread_time;
+use super::permit::{make_way, thread_time};
 use super::*;
 use crate::delivery::{Outcome, Report, Usage};
+
+/// Long against anything that is waited for here.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -17,8 +22,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn permits(attempts: usize, turns: usize) -> Arc<Permits> {
-    Arc::new(Permits::with(Capacity { attempts, turns }))
+fn permits(attempts: usize) -> Arc<Permits> {
+    Arc::new(Permits::new(Some(attempts)))
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -57,7 +62,7 @@ async fn now(share: &Share) -> Option<Permit> {
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_of_handlers() {
-    let permits = permits(1, 1);
+    let permits = permits(1);
     let mut running = JoinSet::new();
     for _ in 0..300 {
         let share = permits.share(&tenant("heavy"), one());
@@ -87,7 +92,7 @@ async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_o
 
 #[tokio::test(start_paused = true)]
 async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their_handlers() {
-    let permits = permits(2, 1);
+    let permits = permits(2);
     let done = Arc::new(StdMutex::new([0_u32; 3]));
     let mut running = JoinSet::new();
     for (which, handlers) in [(0, 1), (1, 10), (2, 100)] {
@@ -111,27 +116,95 @@ async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their
     assert!(done[0] * 10 >= done[1] * 9 && done[2] * 10 <= done[1] * 11, "{done:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_attempt_that_waits_has_no_turn_and_one_that_computes_has() {
-    let permits = permits(10, 1);
-    let [waits, computes] = ["a", "b"].map(|name| permits.share(&tenant(name), one()));
-    let mut slow = now(&waits).await.unwrap();
-    let mut quick = now(&computes).await.unwrap();
-    let waiting = tokio::spawn(async move { slow.run(attempt(ms(1_000), ms(1))).await });
-    tokio::task::yield_now().await;
-    // Its turn comes at once, and stays until the batch ends.
-    timeout(ms(1), quick.run(attempt(ms(0), ms(1)))).await.unwrap();
-    assert_eq!(permits.book().held().1, 1);
-    sleep(ms(2_000)).await;
-    assert!(!waiting.is_finished(), "two compute, and there is one turn");
-    drop(quick);
-    timeout(ms(1), waiting).await.unwrap().unwrap();
-    assert_eq!(permits.book().held(), (0, 0, 0, false));
+#[tokio::test]
+async fn who_computes_little_comes_before_all_who_always_compute() {
+    let cores = Cores::start(permits(100)).unwrap();
+    let threads = available_parallelism().unwrap().get();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut heavy = Vec::new();
+    for number in 0..40 {
+        let begun = Arc::clone(&begun);
+        let share = cores.permits().share(&tenant(&format!("heavy-{}", number % 4)), one());
+        heavy.push(share.spawn(async move {
+            loop {
+                begun.fetch_add(1, SeqCst);
+                let until = thread_time() + ms(1);
+                while thread_time() < until {}
+                make_way().await;
+            }
+        }));
+    }
+    let light = cores.permits().share(&tenant("light"), one());
+    let waited = light.spawn(async move {
+        // Whatever the others had computed before, they have computed more now.
+        while begun.load(SeqCst) < 400 {
+            make_way().await;
+        }
+        let mut most = 0;
+        for _ in 0..100 {
+            let before = begun.load(SeqCst);
+            make_way().await;
+            most = most.max(begun.load(SeqCst) - before);
+        }
+        most
+    });
+    // Those that were taken from the line just before, and were not counted yet.
+    assert!(waited.await.unwrap() <= threads);
+    for task in heavy {
+        assert_eq!(task.cancel().await, None);
+    }
+    assert!(cores.permits().line.is_empty());
+}
+
+#[tokio::test]
+async fn a_task_that_waits_is_on_no_core() {
+    let cores = Cores::start(permits(100)).unwrap();
+    let (answer, mut asked) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(100);
+    let share = cores.permits().share(&tenant("a"), one());
+    let waiting: Vec<Task<()>> = (0..100)
+        .map(|_| {
+            let answer = answer.clone();
+            share.spawn(async move {
+                let (sender, told) = tokio::sync::oneshot::channel();
+                answer.send(sender).await.unwrap();
+                told.await.unwrap();
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for _ in 0..100 {
+        all.push(timeout(DEADLINE, asked.recv()).await.unwrap().unwrap());
+    }
+    for sender in all {
+        sender.send(()).unwrap();
+    }
+    for task in waiting {
+        assert_eq!(timeout(DEADLINE, task).await.unwrap(), Some(()));
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_when_the_cores_end_is_cancelled() {
+    let cores = Cores::start(permits(100)).unwrap();
+    let permits = Arc::clone(cores.permits());
+    let share = permits.share(&tenant("a"), one());
+    let ends = share.spawn(async { 1 });
+    assert_eq!(timeout(DEADLINE, ends).await.unwrap(), Some(1));
+    let panics = share.spawn(async { panic!("as it should") });
+    let seen = tokio::spawn(panics);
+    assert!(timeout(DEADLINE, seen).await.unwrap().unwrap_err().is_panic());
+    let (sender, told) = tokio::sync::oneshot::channel::<()>();
+    let waits = share.spawn(async move { told.await.is_ok() });
+    drop(cores);
+    // It comes into a line that has ended.
+    sender.send(()).unwrap();
+    assert_ne!(timeout(DEADLINE, waits).await.unwrap(), Some(false));
+    assert_eq!(timeout(DEADLINE, share.spawn(async { 1 })).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_settlements_of_one_tenant_stand_before_none_of_another() {
-    let permits = permits(1, 1);
+    let permits = permits(1);
     let mut running = JoinSet::new();
     for _ in 0..100 {
         let share = permits.share(&tenant("heavy"), one());
@@ -161,7 +234,7 @@ async fn a_hundred_settlements_of_one_tenant_stand_before_none_of_another() {
 
 #[tokio::test(start_paused = true)]
 async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
-    let permits = permits(4, 4);
+    let permits = permits(4);
     let busy: Vec<Share> = (0..4).map(|_| permits.share(&tenant("busy"), one())).collect();
     let others: Vec<Share> =
         (0..3).map(|n| permits.share(&tenant(&format!("t{n}")), one())).collect();
@@ -186,7 +259,7 @@ async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
-    let permits = permits(3, 3);
+    let permits = permits(3);
     let four = Ceilings { concurrency: Some(2), ..Ceilings::default() };
     bounded(&permits, 3, &[("a", four)]);
     let one_handler = permits.share(&tenant("a"), one());
@@ -208,7 +281,7 @@ async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_ones() {
-    let permits = permits(100, 100);
+    let permits = permits(100);
     let ceilings = Ceilings { memory_bytes: Some(100), ..Ceilings::default() };
     bounded(&permits, 100, &[("a", ceilings)]);
     let share = |memory_bytes| permits.share(&tenant("a"), Demand { concurrency: 1, memory_bytes });
@@ -241,7 +314,7 @@ async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_o
 
 #[tokio::test(start_paused = true)]
 async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
-    let permits = permits(100, 100);
+    let permits = permits(100);
     let ceilings = Ceilings { events_per_second: Some(10.0), ..Ceilings::default() };
     bounded(&permits, 100, &[("a", ceilings)]);
     let begun = Instant::now();
@@ -268,7 +341,7 @@ async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
-    let permits = permits(100, 100);
+    let permits = permits(100);
     let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
     bounded(&permits, 100, &[("a", ceilings)]);
     let share = permits.share(&tenant("a"), one());
@@ -292,7 +365,7 @@ async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
-    let permits = permits(100, 100);
+    let permits = permits(100);
     let ceilings = Ceilings { cpu: Some(0.01), ..Ceilings::default() };
     bounded(&permits, 100, &[("a", ceilings)]);
     let [one_handler, another] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
@@ -318,7 +391,7 @@ async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
 
 #[tokio::test(start_paused = true)]
 async fn ceilings_that_change_reach_those_who_wait() {
-    let permits = permits(100, 100);
+    let permits = permits(100);
     let two = Ceilings { concurrency: Some(2), ..Ceilings::default() };
     bounded(&permits, 100, &[("a", Ceilings { concurrency: Some(1), ..Ceilings::default() })]);
     let shares = [(); 3].map(|()| permits.share(&tenant("a"), one()));
@@ -373,7 +446,6 @@ proptest! {
     #[test]
     fn every_permit_comes_back_and_nobody_waits_for_ever(
         attempts in 1..6_usize,
-        turns in 1..3_usize,
         tenants in proptest::collection::vec(ceilings(), 1..4),
         groups in proptest::collection::vec(
             (0..4_usize, 1..3_usize, 0..150_usize, proptest::collection::vec(step(), 1..25)),
@@ -386,7 +458,7 @@ proptest! {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let permits = permits(attempts, turns);
+            let permits = permits(attempts);
             let names: Vec<String> = (0..4).map(|n| format!("t{n}")).collect();
             let bounds: Vec<(&str, Ceilings)> =
                 names.iter().map(String::as_str).zip(tenants).collect();
