@@ -141,6 +141,7 @@ async fn host(
                 ordering: event_host::delivery::ordering::Ordering::Total,
                 concurrency: 1,
                 max_parked: 0,
+                overtake: None,
                 retry: RetryPolicy::default(),
                 batch: BatchSettings { max_events: batch, ..BatchSettings::default() },
                 breaker: BreakerSettings::default(),

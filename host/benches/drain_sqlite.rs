@@ -89,6 +89,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
                 ordering: event_host::delivery::ordering::Ordering::Total,
                 concurrency: 1,
                 max_parked: 0,
+                overtake: None,
                 retry: RetryPolicy::default(),
                 batch: BatchSettings::default(),
                 breaker: BreakerSettings::default(),

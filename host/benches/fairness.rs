@@ -199,6 +199,7 @@ impl Rig {
                 ordering: event_host::delivery::ordering::Ordering::Total,
                 concurrency: 1,
                 max_parked: 0,
+                overtake: None,
                 retry: RetryPolicy::default(),
                 batch: BatchSettings::default(),
                 breaker: BreakerSettings::default(),

@@ -77,7 +77,8 @@ async fn attempts(worker: &mut Box<dyn Worker>, count: usize) -> f64 {
     for _ in 0..count {
         let state = batch.attempt(Arc::new(EmptyState));
         let attempt = Attempt(1);
-        let call = Call { group: &group, tenant: &tenant, event: &event, attempt, state };
+        let (group, tenant, event) = (&group, &tenant, &event);
+        let call = Call { group, tenant, event, attempt, is_late: false, state };
         let report = worker.attempt(call).await;
         assert_eq!(report.outcome, Outcome::Success);
     }
@@ -191,6 +192,7 @@ fn group(handler: Arc<dyn Handler>) -> Group {
             ordering: event_host::delivery::ordering::Ordering::Total,
             concurrency: 1,
             max_parked: 0,
+            overtake: None,
             retry: RetryPolicy::default(),
             batch: BatchSettings::default(),
             breaker: BreakerSettings::default(),

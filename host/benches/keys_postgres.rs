@@ -114,6 +114,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
                 ordering: Ordering::Key,
                 concurrency: CONCURRENCY,
                 max_parked: 1_000_000,
+                overtake: None,
                 // Failing for as long as the round takes.
                 retry: RetryPolicy { max_attempts: u32::MAX, ..RetryPolicy::default() },
                 batch: BatchSettings::default(),

@@ -125,6 +125,7 @@ impl Side for Hosted {
                 tenant: &self.tenant,
                 event: &self.event,
                 attempt: Attempt::FIRST,
+                is_late: false,
                 state: Arc::clone(&state),
             };
             let report = black_box(self.worker.attempt(call).await);

@@ -31,7 +31,7 @@ use crate::leadership::Locks;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 pub use keeper::Keeper;
 use task::{GroupTask, Version};
-use watcher::{Controls, QUIET_POLL, Watcher};
+use watcher::{Controls, Passable, QUIET_POLL, Watcher};
 
 /// A group to run.
 #[derive(Clone)]
@@ -117,11 +117,13 @@ impl Supervisor {
         let interrupt = CancellationToken::new();
         let published = Arc::new(Notify::new());
         let (safe, safe_seen) = watch::channel(Position::ZERO);
+        let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
         let mut watcher = tokio::spawn(
             Watcher {
                 store: Arc::clone(&self.store),
                 safe,
+                passable: Arc::clone(&passable),
                 controls: Arc::clone(&controls),
                 published: Arc::clone(&published),
             }
@@ -137,6 +139,7 @@ impl Supervisor {
             interrupt: interrupt.clone(),
             grace: self.grace,
             safe: safe_seen,
+            passable,
             controls,
             published,
             suspects: Arc::new(Semaphore::new(1)),
@@ -214,6 +217,7 @@ struct Crew {
     interrupt: CancellationToken,
     grace: Duration,
     safe: watch::Receiver<Position>,
+    passable: Arc<Passable>,
     controls: Arc<Controls>,
     published: Arc<Notify>,
     suspects: Arc<Semaphore>,
@@ -302,6 +306,7 @@ impl Crew {
             stop: member.stop.clone(),
             interrupt: member.interrupt.clone(),
             safe: self.safe.clone(),
+            passable: Arc::clone(&self.passable),
             control: self.controls.add(name.clone(), control),
             versions,
             rolled_back: Mutex::default(),
@@ -397,7 +402,7 @@ async fn is_drained(
     groups: &Controls,
     clock: &dyn Clock,
 ) -> Result<Option<usize>, StoreError> {
-    let (mut lowest, mut delayed) = (None, 0);
+    let (mut lowest, mut lowest_open, mut delayed) = (None, None, 0);
     for control in store.controls().await? {
         if control.state != GroupState::Running || !groups.contains(&control.name) {
             continue;
@@ -409,12 +414,17 @@ async fn is_drained(
             return Ok(None);
         }
         delayed += redeliveries.len();
+        lowest_open = [lowest_open, cursor.open.first()].into_iter().flatten().min();
         let position = cursor.position;
         lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
     }
     // Read after the cursors, so that what a group emitted meanwhile shows.
     let is_drained = match lowest {
-        Some(lowest) => lowest >= store.safe_position().await?,
+        Some(lowest) => {
+            let safe = store.safe_position().await?;
+            // What is still open is waited for no more than what lies above.
+            lowest >= safe && lowest_open.is_none_or(|open: Position| open > safe)
+        }
         None => true,
     };
     Ok(is_drained.then_some(delayed))

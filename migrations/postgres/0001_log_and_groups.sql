@@ -224,6 +224,12 @@ CREATE TABLE event_host.consumer_groups (
     -- The number of the last settlement. Each is committed only after the one
     -- before it, so that a copy that comes late, or twice, is refused.
     settled           bigint NOT NULL DEFAULT 0,
+    -- What the cursor has passed though transactions were open that may still commit
+    -- something there; NULL for nothing.
+    open_ranges       int8multirange
+                      CONSTRAINT open_ranges_are_some_or_null CHECK (NOT isempty(open_ranges)),
+    -- How many events were committed there so far.
+    late_events       bigint NOT NULL DEFAULT 0,
     leader            text,
     leader_since      timestamptz,
     state             text NOT NULL DEFAULT 'running'
@@ -248,6 +254,8 @@ CREATE TABLE event_host.consumer_groups (
                       CONSTRAINT failures_are_an_object CHECK (jsonb_typeof(failures) = 'object'),
     created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     settled_at        timestamptz,
+    CONSTRAINT open_ranges_are_passed CHECK (
+        lower(open_ranges) > 0 AND upper(open_ranges) - 1 <= position),
     CONSTRAINT a_head_is_whole CHECK (
         (head_position IS NULL) = (head_attempt IS NULL)
         AND (head_position IS NULL) = (head_due_at IS NULL)),
@@ -275,6 +283,8 @@ CREATE TABLE event_host.redeliveries (
     -- Why the attempt before failed, if there was one.
     failure_kind text,
     failure_text text,
+    -- It was committed after the cursor had passed it.
+    late         boolean NOT NULL DEFAULT false,
     PRIMARY KEY (group_name, position),
     CONSTRAINT a_failure_is_whole CHECK ((failure_kind IS NULL) = (failure_text IS NULL))
 ) WITH (
@@ -450,9 +460,13 @@ CROSS JOIN LATERAL (SELECT substring(c.relname FROM '^events_([0-9]+)$')::bigint
 WHERE i.inhparent = 'event_host.events'::regclass;
 
 -- What keeps events in the log: of each group, the positions at or below which
--- nothing is needed, for its cursor and for the first event that comes again.
+-- nothing is needed, for its cursor, for the first event that comes again, and for
+-- the first position that it has passed and that may still hold one.
 CREATE VIEW event_host.log_pins AS
 SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
+UNION ALL
+SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
+WHERE g.open_ranges IS NOT NULL
 UNION ALL
 SELECT r.group_name, min(r.position) - 1 FROM event_host.redeliveries r GROUP BY r.group_name;
 

@@ -68,6 +68,7 @@ impl Attempt<'_> {
             tenant: self.tenant,
             event: self.event,
             attempt: event::Attempt(self.number),
+            is_late: false,
             state: Arc::clone(&state),
         };
         let report = worker.attempt(call).await;

@@ -145,6 +145,9 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     if group.parked > 0 {
         field("parked", format!("{} events that the cursor has passed", group.parked))?;
     }
+    if group.late_events > 0 {
+        field("late", format!("{} events so far", group.late_events))?;
+    }
     if let Some(at) = group.next_due_at {
         field("next due", at.to_string())?;
     }
@@ -157,7 +160,8 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("created", group.created_at.to_string())?;
     let settled = group.settled_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
     field("settled", settled)?;
-    let lines = [status::held_up(group), status::parked(group), status::remark(group)];
+    let lines =
+        [status::held_up(group), status::parked(group), status::open(group), status::remark(group)];
     for line in lines.into_iter().flatten() {
         output::line(format!("\n{line}"))?;
     }

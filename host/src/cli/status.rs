@@ -47,8 +47,9 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     let held = status.groups.iter().filter_map(held_up);
     let waiting = status.hosts.iter().filter_map(|host| standing_by(host, &status.groups));
     let parked = status.groups.iter().filter_map(parked);
+    let open = status.groups.iter().filter_map(open);
     let remarks = status.groups.iter().filter_map(remark);
-    let lines: Vec<String> = held.chain(parked).chain(remarks).chain(waiting).collect();
+    let lines: Vec<String> = held.chain(parked).chain(open).chain(remarks).chain(waiting).collect();
     if !lines.is_empty() {
         output::line("")?;
         for line in lines {
@@ -147,6 +148,35 @@ pub(super) fn parked(group: &GroupStatus) -> Option<String> {
     Some(format!("{}: {events} to come again{}", group.name, when.unwrap_or_default()))
 }
 
+/// What a group has passed that open transactions may still commit, if there is such
+/// a thing.
+pub(super) fn open(group: &GroupStatus) -> Option<String> {
+    /// More are only counted.
+    const NAMED: usize = 5;
+    let first = group.open_ranges.first()?;
+    let positions = if first.first == first.last {
+        format!("position {}", first.first)
+    } else {
+        format!("positions {} to {}", first.first, first.last)
+    };
+    let more = match group.open_ranges.len() - 1 {
+        0 => String::new(),
+        1 => " and 1 more range".to_owned(),
+        more => format!(" and {more} more ranges"),
+    };
+    let holders: Vec<String> =
+        group.open_ranges_held_by.iter().take(NAMED).map(ToString::to_string).collect();
+    let holders = match group.open_ranges_held_by.len() - holders.len() {
+        _ if holders.is_empty() => "transactions that have begun or ended just now".to_owned(),
+        0 => holders.join(" or "),
+        more => format!("{} or {more} more", holders.join(" or ")),
+    };
+    Some(format!(
+        "{}: went on past {positions}{more}, where {holders} may still commit an event",
+        group.name
+    ))
+}
+
 /// What holds a group up, if anything does.
 pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
     if group.state != GroupState::Running {
@@ -191,7 +221,8 @@ mod tests {
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
     use crate::store::{
-        GroupSettings, Redelivery, Settled, Settlement, Start, Store, Subscription,
+        GroupSettings, LogHolder, OpenRange, Redelivery, Settled, Settlement, Start, Store,
+        Subscription,
     };
 
     /// What is said of a group whose redeliveries are due so many seconds from
@@ -211,6 +242,7 @@ mod tests {
             due_at: Timestamp::now() + SignedDuration::from_secs(*seconds),
             key: None,
             failure: None,
+            late: false,
         };
         let settlement = Settlement {
             group: settings.name.clone(),
@@ -224,6 +256,7 @@ mod tests {
             redeliveries: (1..).zip(due).map(redelivery).collect(),
             redelivered: Vec::new(),
             failures: None,
+            overtaking: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         parked(&store.group(&settings.name).await.unwrap())
@@ -235,5 +268,38 @@ mod tests {
         assert_eq!(said(&[-1]).await.unwrap(), "g: 1 event waits to come again, the next now");
         let later = said(&[90_000, 7_300, 90_000]).await.unwrap();
         assert_eq!(later, "g: 3 events wait to come again, the next in 2h");
+    }
+
+    #[tokio::test]
+    async fn what_is_open_is_said_with_who_holds_it() {
+        let store = MemoryStore::new();
+        let settings = GroupSettings {
+            name: "g".parse().unwrap(),
+            tenant: Tenant::none(),
+            subscription: Subscription::all(),
+            start: Start::Earliest,
+        };
+        store.ensure_group(&settings).await.unwrap();
+        let mut group = store.group(&settings.name).await.unwrap();
+        assert_eq!(open(&group), None);
+        let range = |first, last| OpenRange { first: Position(first), last: Position(last) };
+        group.open_ranges = vec![range(7, 7)];
+        assert_eq!(
+            open(&group).unwrap(),
+            "g: went on past position 7, where transactions that have begun or ended just now may still commit an event"
+        );
+        group.open_ranges = vec![range(3, 5), range(7, 7), range(9, 9)];
+        let holder = LogHolder {
+            pid: Some(42),
+            prepared: None,
+            application: "shop".to_owned(),
+            user: String::new(),
+            age_seconds: Some(3.2),
+        };
+        group.open_ranges_held_by = vec![holder; 6];
+        let said = open(&group).unwrap();
+        let begins = "g: went on past positions 3 to 5 and 2 more ranges, where the transaction of server process 42 (shop), open for 3 s or the transaction";
+        assert!(said.starts_with(begins), "{said}");
+        assert!(said.ends_with("open for 3 s or 1 more may still commit an event"), "{said}");
     }
 }

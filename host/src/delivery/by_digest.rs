@@ -323,8 +323,14 @@ mod tests {
         };
         let state = BatchState::new("").attempt(Arc::new(EmptyState));
         let (group, tenant) = ("g".parse().unwrap(), Tenant::none());
-        let call =
-            Call { group: &group, tenant: &tenant, event: &event, attempt: Attempt(1), state };
+        let call = Call {
+            group: &group,
+            tenant: &tenant,
+            event: &event,
+            attempt: Attempt(1),
+            is_late: false,
+            state,
+        };
         worker.attempt(call).await
     }
 

@@ -8,14 +8,18 @@
 //!   committed none is, and no attempt begins;
 //! - nothing is committed after the leadership is lost, and an attempt that was
 //!   interrupted, or that could not be run, counts for nothing;
-//! - an unavailable database is waited for, with backoff, and said once.
+//! - an unavailable database is waited for, with backoff, and said once;
+//! - where the group goes on past open transactions, what they commit is found and
+//!   taken over in a settlement, once, whatever the settings say by then.
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
-//! `flow` is the loop itself, `slot` makes the attempts, `settle` commits.
+//! `flow` is the loop itself, `late` finds what open transactions committed late, `slot`
+//! makes the attempts, `settle` commits.
 
 mod ceilings;
 mod flow;
+mod late;
 mod settle;
 mod signals;
 mod slot;
@@ -44,7 +48,9 @@ use super::ordering::{Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
 use crate::event::{Epoch, GroupName, Position, Tenant};
-use crate::store::{FailureCounts, GroupState, Head, Leadership, Redelivery, Store, Subscription};
+use crate::store::{
+    FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
+};
 
 pub use signals::{Control, LAST_ANSWER, Lost, Signals};
 
@@ -90,6 +96,9 @@ pub struct GroupSettings {
     /// Events that wait for their next attempt, or behind one that does, while
     /// others pass; with so many the cursor waits.
     pub max_parked: usize,
+    /// Transactions that have been about to publish for longer than this are not
+    /// waited for; `None` where all are.
+    pub overtake: Option<Duration>,
     /// When to try again, and when to give up.
     pub retry: RetryPolicy,
     /// How large a batch gets.
@@ -161,6 +170,8 @@ pub struct Led {
     head: Option<Head>,
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
+    /// What the cursor has passed and what may still appear, as it is committed.
+    open: OpenRanges,
     /// How often attempts have failed, as it is committed.
     failures: FailureCounts,
     /// So many events are still handled one at a time, because the process may
@@ -184,8 +195,17 @@ pub struct Led {
     tripped: Option<Tripped>,
     /// What the group's row does not say yet.
     unrecorded: Option<TripChange>,
-    /// It was said that as many events are parked as may be.
-    held_back: bool,
+    /// What was said that holds the group back.
+    held_back: Option<HeldBack>,
+}
+
+/// What keeps a group from reading on though it could.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HeldBack {
+    /// As many events are parked as may be.
+    Parked,
+    /// As much is open of what was passed as may be.
+    Open,
 }
 
 impl Led {
@@ -207,6 +227,7 @@ impl GroupLoop {
             committed: leadership.position,
             head: leadership.head,
             redeliveries: None,
+            open: leadership.open,
             failures: leadership.failures,
             cautious: 0,
             begun: false,
@@ -220,7 +241,7 @@ impl GroupLoop {
             breaker: Breaker::default(),
             tripped: None,
             unrecorded: None,
-            held_back: false,
+            held_back: None,
         };
         if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
             led.cautious = self.settings.most_under_way();
@@ -272,7 +293,8 @@ impl GroupLoop {
             led.head.clone(),
             redeliveries,
             self.clock.now(),
-        );
+        )
+        .with_open(led.open.clone());
         let work = Arc::new(Work::new(self.clone(), schedule, led));
         let end = Flow::new(Arc::clone(&work), led).run(&mut signals).await;
         // Whoever ends otherwise leaves nothing to go on with.

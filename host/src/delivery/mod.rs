@@ -74,6 +74,8 @@ pub struct Call<'a> {
     pub event: &'a LogEvent,
     /// Which attempt of it.
     pub attempt: Attempt,
+    /// The event was committed after the group had passed it.
+    pub is_late: bool,
     /// The group's state as this attempt sees it; takes its writes.
     pub state: Arc<AttemptState>,
 }

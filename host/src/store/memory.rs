@@ -20,9 +20,10 @@ use tokio::sync::watch;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     FailureCounts, Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Leader, Leadership, LockSession, LogPin, LogStatus, Maintained, NewVersion,
-    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Start, Store, StoreError,
-    Subscription, Version, VersionNumber, VersionState, refusals,
+    HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession, LogPin, LogStatus,
+    Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking, Redelivery, Removed,
+    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Subscription, Version,
+    VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -154,6 +155,8 @@ struct Handle {
 #[derive(Default)]
 struct Log {
     events: BTreeMap<i64, Stored>,
+    /// Events of transactions that are open.
+    held: BTreeMap<i64, Stored>,
     last_position: i64,
     retention: Retention,
     groups: BTreeMap<GroupName, Group>,
@@ -187,6 +190,8 @@ struct Group {
     failures: FailureCounts,
     head: Option<Head>,
     redeliveries: BTreeMap<Position, Redelivery>,
+    open: OpenRanges,
+    late_events: u64,
     fruitless: u32,
     created_at: Timestamp,
     settled_at: Option<Timestamp>,
@@ -230,6 +235,24 @@ impl MemoryStore {
     /// Forgets all scripted faults of this handle: its database is back.
     pub fn heal(&self) {
         locked(&self.handle.faults).clear();
+    }
+
+    /// Writes an event in a transaction that stays open, and gives its position.
+    pub fn hold(&self, tenant: &Tenant, event: Event) -> Position {
+        let mut log = locked(&self.shared.log);
+        let position = log.append(tenant, event);
+        let held = log.events.remove(&position.0);
+        log.held.extend(held.map(|held| (position.0, held)));
+        position
+    }
+
+    /// Ends the transaction of an event that is held: commits it, or rolls it back.
+    pub fn let_go(&self, position: Position, commits: bool) {
+        let mut log = locked(&self.shared.log);
+        let held = log.held.remove(&position.0).filter(|_| commits);
+        log.events.extend(held.map(|held| (position.0, held)));
+        drop(log);
+        self.changed();
     }
 
     /// What is late reaches the database: all of it, in the order of the calls.
@@ -440,6 +463,31 @@ impl Log {
         }
     }
 
+    fn safe_position(&self) -> Position {
+        self.held.keys().next().map_or(self.last_position(), |first| Position(first - 1))
+    }
+
+    /// Where an event is that can be seen.
+    fn positions(&self) -> Vec<Position> {
+        self.events.keys().copied().map(Position).collect()
+    }
+
+    fn fetch(&self, fetch: &Fetch<'_>) -> Fetched {
+        let Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = *fetch;
+        let (mut events, mut bytes) = (Vec::new(), 0_usize);
+        if max_events == 0 {
+            return Fetched { events, scanned_to: after };
+        }
+        for stored in self.for_group(group, tenant, subscription, after, up_to) {
+            bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
+            events.push(stored.event.clone());
+            if events.len() >= max_events || bytes >= max_bytes {
+                return Fetched { events, scanned_to: stored.event.position };
+            }
+        }
+        Fetched { events, scanned_to: up_to.max(after) }
+    }
+
     /// What a group receives of a part of the log.
     fn for_group<'a>(
         &'a self,
@@ -542,6 +590,9 @@ impl Log {
             next_due_at: head.chain(redeliveries).min(),
             head: group.head.clone(),
             dead_letters: i64::try_from(self.dead_letters_of(name)).unwrap_or(i64::MAX),
+            open_ranges: group.open.as_slice().to_vec(),
+            open_ranges_held_by: Vec::new(),
+            late_events: i64::try_from(group.late_events).unwrap_or(i64::MAX),
             created_at: group.created_at,
             settled_at: group.settled_at,
         }
@@ -568,6 +619,10 @@ impl Log {
         group.fruitless = 0;
         if let Some(failures) = &settlement.failures {
             group.failures.clone_from(failures);
+        }
+        if let Some(Overtaking { open, late }) = &settlement.overtaking {
+            group.open.clone_from(open);
+            group.late_events += late;
         }
         group.settled_at = Some(Timestamp::now());
         let tenant = group.tenant.clone();
@@ -722,7 +777,60 @@ impl Store for MemoryStore {
     }
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
-        self.call(Operation::SafePosition, |log| Ok(log.last_position())).await
+        self.call(Operation::SafePosition, |log| Ok(log.safe_position())).await
+    }
+
+    /// Every transaction that is open is a slow one.
+    async fn passable(&self, _: Duration) -> Position {
+        locked(&self.shared.log).last_position()
+    }
+
+    async fn overtake(
+        &self,
+        fetch: Fetch<'_>,
+        safe: Position,
+        max_ranges: usize,
+    ) -> Result<Overtaken, StoreError> {
+        self.call(Operation::Fetch, |log| {
+            let mut fetched = log.fetch(&fetch);
+            let from = fetch.after.max(safe);
+            let read = OpenRange { first: Position(from.0 + 1), last: fetched.scanned_to };
+            let mut open = OpenRanges::of([read]).without(&log.positions());
+            if let Some(beyond) = open.as_slice().get(max_ranges) {
+                fetched.scanned_to = Position(beyond.first.0 - 1);
+                fetched.events.retain(|event| event.position <= fetched.scanned_to);
+                open = open.up_to(fetched.scanned_to);
+            }
+            Ok(Overtaken { fetched, open })
+        })
+        .await
+    }
+
+    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+        self.call(Operation::Fetch, |log| {
+            let LateFetch { group, tenant, subscription, open, safe, max_events } = late;
+            let mut events = Vec::new();
+            let mut looked_to = Position(i64::MAX);
+            for range in open.as_slice() {
+                let before = Position(range.first.0 - 1);
+                for stored in log.for_group(group, tenant, subscription, before, range.last) {
+                    let LogEvent { position, event, .. } = &stored.event;
+                    if events.len() < max_events {
+                        events.push(LateEvent {
+                            position: *position,
+                            key: event.partitionkey.clone(),
+                            deliver_after: event.deliver_after,
+                        });
+                    } else {
+                        looked_to = looked_to.min(Position(position.0 - 1));
+                    }
+                }
+            }
+            let seen = open.up_to(looked_to).without(&log.positions());
+            let open = seen.and(open.above(looked_to)).above(safe.min(looked_to));
+            Ok(Late { events, open, has_more: looked_to < Position(i64::MAX) })
+        })
+        .await
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
@@ -734,28 +842,7 @@ impl Store for MemoryStore {
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
-        self.call(Operation::Fetch, |log| {
-            let matching = log.for_group(
-                fetch.group,
-                fetch.tenant,
-                fetch.subscription,
-                fetch.after,
-                fetch.up_to,
-            );
-            let (mut events, mut bytes) = (Vec::new(), 0_usize);
-            if fetch.max_events == 0 {
-                return Ok(Fetched { events, scanned_to: fetch.after });
-            }
-            for stored in matching {
-                bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
-                events.push(stored.event.clone());
-                if events.len() >= fetch.max_events || bytes >= fetch.max_bytes {
-                    return Ok(Fetched { events, scanned_to: stored.event.position });
-                }
-            }
-            Ok(Fetched { events, scanned_to: fetch.up_to.max(fetch.after) })
-        })
-        .await
+        self.call(Operation::Fetch, |log| Ok(log.fetch(&fetch))).await
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
@@ -799,6 +886,8 @@ impl Store for MemoryStore {
                 failures: FailureCounts::new(),
                 head: None,
                 redeliveries: BTreeMap::new(),
+                open: OpenRanges::NONE,
+                late_events: 0,
                 fruitless: 0,
                 created_at: Timestamp::now(),
                 settled_at: None,
@@ -827,6 +916,7 @@ impl Store for MemoryStore {
                 fruitless: group.fruitless,
                 failures: group.failures.clone(),
                 begun_by: None,
+                open: group.open.clone(),
             })
         })
         .await
@@ -921,6 +1011,7 @@ impl Store for MemoryStore {
                 settled: group.settled,
                 position: group.position,
                 head: group.head.clone(),
+                open: group.open.clone(),
             })
         })
         .await
@@ -1053,6 +1144,7 @@ impl Store for MemoryStore {
             group.epoch.0 += 1;
             group.head = None;
             group.redeliveries.retain(|redelivered, _| *redelivered <= position);
+            group.open = group.open.up_to(position);
             group.fruitless = 0;
             Ok(position)
         })

@@ -9,6 +9,7 @@
 //! - a settlement commits whole or not at all, only under the group's current
 //!   epoch, and only as the one after the group's last;
 //! - nothing at or below the safe position can appear in the log any more;
+//! - a group that read past it remembers, with its cursor, where something still can;
 //! - a redelivery stands at or below its group's cursor: the log brings what is
 //!   above it;
 //! - no event goes that a group has not settled, and no position comes again;
@@ -17,9 +18,11 @@
 //!   component is there, whole, and no other tenant's.
 
 mod deployment;
+mod late;
 pub mod lock_key;
 #[cfg(test)]
 pub mod memory;
+mod open_ranges;
 pub mod postgres;
 mod prefix;
 mod redelivery;
@@ -33,6 +36,7 @@ pub mod suite;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -43,6 +47,8 @@ use crate::event::{Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Posi
 use crate::failure::FailureKind;
 
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
+pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
+pub use open_ranges::{OpenRange, OpenRanges};
 pub use redelivery::Redelivery;
 pub use retention::{LogPin, Maintained, Retention};
 
@@ -310,6 +316,8 @@ pub struct Leadership {
     pub begun_by: Option<String>,
     /// How often attempts have failed so far.
     pub failures: FailureCounts,
+    /// What the cursor has passed and what may still appear: at or below it.
+    pub open: OpenRanges,
 }
 
 /// What a leader asks the log for.
@@ -398,6 +406,8 @@ pub struct Settlement {
     /// How often attempts have failed so far, if any did since the settlement
     /// before.
     pub failures: Option<FailureCounts>,
+    /// What is open, if that is not as it was.
+    pub overtaking: Option<Overtaking>,
 }
 
 /// How many attempts of a group have failed, by the label of the failure's kind.
@@ -424,6 +434,8 @@ pub struct Cursor {
     pub position: Position,
     /// The retry that is pending.
     pub head: Option<Head>,
+    /// What the cursor has passed and what may still appear.
+    pub open: OpenRanges,
 }
 
 /// The little of a group that a running host watches.
@@ -488,6 +500,13 @@ pub struct GroupStatus {
     /// Failed attempts since the group was created, by the kind of the failure:
     /// they only ever grow.
     pub failures: FailureCounts,
+    /// What its cursor has passed and what open transactions may still commit.
+    pub open_ranges: Vec<OpenRange>,
+    /// The transactions that may hold something of it, while there is such a thing.
+    pub open_ranges_held_by: Vec<LogHolder>,
+    /// Events that were committed after the group had passed them, since it was
+    /// created: they only ever grow.
+    pub late_events: i64,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it last settled something.
@@ -733,6 +752,42 @@ pub trait Store: Send + Sync + 'static {
     /// Reads a part of the log.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;
 
+    /// The highest position at or below which nothing can appear any more but of
+    /// transactions that have been about to publish for longer than this, as of the
+    /// last [`Store::safe_position`] of this handle. Asks the database nothing. At or
+    /// below the safe position in a store where nothing is ever held up.
+    async fn passable(&self, longer_than: Duration) -> Position {
+        let _ = longer_than;
+        Position::ZERO
+    }
+
+    /// Reads a part of the log whose end need not be safe, and tells what of it may
+    /// still appear above `safe`, which is. In at most so many ranges, at least 1:
+    /// what was read ends before there would be more.
+    ///
+    /// Every event that the group receives is in what was read, or will appear in
+    /// what is open, or is above what was read; and of these it is one.
+    async fn overtake(
+        &self,
+        fetch: Fetch<'_>,
+        safe: Position,
+        max_ranges: usize,
+    ) -> Result<Overtaken, StoreError> {
+        let _ = max_ranges;
+        let up_to = fetch.up_to.min(safe);
+        Ok(Overtaken {
+            fetched: self.fetch(Fetch { up_to, ..fetch }).await?,
+            open: OpenRanges::NONE,
+        })
+    }
+
+    /// Looks whether something has appeared where a group had passed. What has is no
+    /// longer open, whoever receives it; nor is what is safe and holds nothing.
+    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+        let _ = late;
+        Ok(Late { events: Vec::new(), open: OpenRanges::NONE, has_more: false })
+    }
+
     /// A session for this host's locks.
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError>;
 
@@ -869,8 +924,8 @@ pub trait Store: Send + Sync + 'static {
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Moves the cursor and raises the epoch, in one statement, so that an open
-    /// batch is refused. Forgets the pending retry, and the redeliveries above the
-    /// new cursor, whose events the log brings again; no settlement, so the number
+    /// batch is refused. Forgets the pending retry, and the redeliveries and what is
+    /// open above the new cursor, whose events the log brings again; no settlement, so the number
     /// of the last one stays. Gives the new cursor.
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
 

@@ -22,6 +22,8 @@ pub struct Redelivery {
     pub key: Option<String>,
     /// Why the attempt before failed; `None` while there was none.
     pub failure: Option<FailureRecord>,
+    /// It was committed after the group had passed it.
+    pub late: bool,
 }
 
 impl Redelivery {

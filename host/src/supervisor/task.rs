@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::restart_delay;
+use super::watcher::Passable;
 use crate::delivery::group::{Control, End, GroupLoop, LAST_ANSWER, Signals};
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::{Lease, Locks};
@@ -53,6 +54,7 @@ pub(super) struct GroupTask {
     pub(super) stop: CancellationToken,
     pub(super) interrupt: CancellationToken,
     pub(super) safe: watch::Receiver<Position>,
+    pub(super) passable: Arc<Passable>,
     pub(super) control: watch::Receiver<Control>,
     /// The version that is to run.
     pub(super) versions: watch::Receiver<Arc<Version>>,
@@ -247,6 +249,7 @@ impl GroupTask {
             replaced: version.replaced.clone(),
             lost: lease.lost().clone(),
             safe: self.safe.clone(),
+            passable: self.passable.follow(version.group.settings.overtake),
             control: self.control.clone(),
         }
     }

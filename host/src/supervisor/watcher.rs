@@ -72,10 +72,53 @@ impl Controls {
     }
 }
 
+/// How far groups may read that do not wait for slow transactions, by how long they
+/// do wait.
+#[derive(Default)]
+pub(super) struct Passable(Mutex<HashMap<Duration, watch::Sender<Position>>>);
+
+impl Passable {
+    /// Follows it for a group that waits so long; without, for one that always waits,
+    /// nothing ever comes.
+    pub(super) fn follow(&self, overtake: Option<Duration>) -> watch::Receiver<Position> {
+        match overtake {
+            Some(longer_than) => {
+                let unknown = || watch::Sender::new(Position::ZERO);
+                self.locked().entry(longer_than).or_insert_with(unknown).subscribe()
+            }
+            None => watch::Sender::new(Position::ZERO).subscribe(),
+        }
+    }
+
+    /// How long groups wait that follow it. Those that nobody follows any more are
+    /// forgotten.
+    fn followed(&self) -> Vec<Duration> {
+        let mut senders = self.locked();
+        senders.retain(|_, sender| sender.receiver_count() > 0);
+        senders.keys().copied().collect()
+    }
+
+    fn tell(&self, longer_than: Duration, position: Position) {
+        if let Some(sender) = self.locked().get(&longer_than) {
+            sender.send_if_modified(|seen| {
+                let modified = position > *seen;
+                *seen = position.max(*seen);
+                modified
+            });
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Duration, watch::Sender<Position>>> {
+        // Every change of the map is whole, whoever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Reads, for all groups, what they wait for.
 pub(super) struct Watcher {
     pub(super) store: Arc<dyn Store>,
     pub(super) safe: watch::Sender<Position>,
+    pub(super) passable: Arc<Passable>,
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
 }
@@ -132,6 +175,9 @@ impl Watcher {
             *next_control = Instant::now() + CONTROL_POLL;
         }
         let safe = self.store.safe_position().await?;
+        for longer_than in self.passable.followed() {
+            self.passable.tell(longer_than, self.store.passable(longer_than).await);
+        }
         Ok(self.safe.send_if_modified(|seen| {
             let modified = safe > *seen;
             if modified {
@@ -168,7 +214,7 @@ impl Holders {
         for holder in &holders {
             if !self.said.contains(&holder.name()) {
                 warn!(
-                    "the log is held up by {holder}: nothing that was published since it began to publish is delivered until it ends"
+                    "the log is held up by {holder}: nothing that was published since it began to publish is delivered until it ends, but to groups that `overtake` it"
                 );
             }
         }

@@ -9,8 +9,9 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
+use super::late::{Looked, MOST_OPEN_RANGES};
 use super::signals::{Interrupt, Interrupts, Seen};
 use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
@@ -20,12 +21,14 @@ use crate::delivery::ordering::{Cut, Job, Written};
 use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
 use crate::event::{LogEvent, Position};
-use crate::store::{Fetch, Fetched, GroupState, Head, Settled, Settlement, StoreError};
+use crate::store::{
+    Fetch, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement, StoreError,
+};
 
 /// How long is waited at most without a look at the time of day, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(60);
 
-type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A settlement on its way, with its outcome.
 struct Committed {
@@ -40,17 +43,26 @@ struct Loaded {
     answer: Result<Vec<LogEvent>, StoreError>,
 }
 
+/// A part of the log that was read.
+struct Read {
+    overtaken: Overtaken,
+    /// It was read past the safe position.
+    overtakes: bool,
+}
+
 /// What the leader has begun and not seen the end of.
 pub(super) struct Flow<'a> {
     pub(super) work: Arc<Work>,
     pub(super) led: &'a mut Led,
     slots: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
-    fetching: Option<Pending<Result<Fetched, StoreError>>>,
+    fetching: Option<Pending<Result<Read, StoreError>>>,
     loading: Option<Pending<Loaded>>,
+    pub(super) looking: Option<Pending<Looked>>,
     settling: Option<Pending<Committed>>,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
+    pub(super) look_after: Option<Instant>,
     run_after: Option<Instant>,
     /// When the log was last read, how many events came, and how many had been
     /// handled before.
@@ -61,8 +73,9 @@ pub(super) struct Flow<'a> {
 enum Happened {
     Something,
     SlotEnded(Option<Box<dyn Worker>>),
-    Fetched(Result<Fetched, StoreError>),
+    Fetched(Result<Read, StoreError>),
     Loaded(Loaded),
+    Looked(Looked),
     Committed(Box<Committed>),
 }
 
@@ -78,7 +91,7 @@ async fn ended<T>(pending: &mut Option<Pending<T>>) -> T {
     }
 }
 
-fn is_over(moment: Option<Instant>) -> bool {
+pub(super) fn is_over(moment: Option<Instant>) -> bool {
     moment.is_none_or(|moment| moment <= Instant::now())
 }
 
@@ -90,9 +103,11 @@ impl<'a> Flow<'a> {
             slots: FuturesUnordered::new(),
             fetching: None,
             loading: None,
+            looking: None,
             settling: None,
             fetch_after: None,
             load_after: None,
+            look_after: None,
             run_after: None,
             last_fetch: None,
         }
@@ -126,6 +141,7 @@ impl<'a> Flow<'a> {
             return Err(End::Superseded);
         }
         let safe = *signals.safe.borrow_and_update();
+        let passable = *signals.passable.borrow_and_update();
         let seen = signals.seen();
         if seen.interrupt && !self.slots.is_empty() {
             self.interrupt().await;
@@ -162,8 +178,9 @@ impl<'a> Flow<'a> {
             }
         }
         if !idles {
-            self.say_whether_held_back(signals).await;
-            self.fetch(safe);
+            self.say_whether_held_back(passable, signals).await;
+            self.fetch(safe, passable);
+            self.look_for_late(safe);
             self.load();
             if !one_at_a_time {
                 if !self.dispatch(signals).await? {
@@ -204,13 +221,14 @@ impl<'a> Flow<'a> {
         seen: Seen,
         signals: &mut Signals,
     ) -> Result<(), End> {
-        let Self { work, slots, fetching, loading, settling, .. } = self;
+        let Self { work, slots, fetching, loading, looking, settling, .. } = self;
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
             () = work.progress.notified() => Happened::Something,
             Some(ended) = slots.next() => Happened::SlotEnded(ended.flatten()),
             fetched = ended(fetching) => Happened::Fetched(fetched),
             loaded = ended(loading) => Happened::Loaded(loaded),
+            looked = ended(looking) => Happened::Looked(looked),
             committed = ended(settling) => Happened::Committed(Box::new(committed)),
         };
         match happened {
@@ -218,6 +236,7 @@ impl<'a> Flow<'a> {
             Happened::SlotEnded(worker) => self.led.idle.extend(worker),
             Happened::Fetched(fetched) => self.fetched(fetched),
             Happened::Loaded(loaded) => self.loaded(loaded),
+            Happened::Looked(looked) => self.looked(looked),
             Happened::Committed(committed) => self.committed(*committed)?,
         }
         Ok(())
@@ -238,6 +257,7 @@ impl<'a> Flow<'a> {
             self.run_after,
             self.fetch_after,
             self.load_after,
+            self.look_after.filter(|_| self.looking.is_none() && book.schedule.open_ranges() > 0),
         ];
         let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
         // Those that were due when the look came to them run or are loaded.
@@ -249,14 +269,18 @@ impl<'a> Flow<'a> {
         news.chain(due).min()
     }
 
-    /// Reads the log on, if that is worth while.
-    fn fetch(&mut self, safe: Position) {
+    /// Reads the log on, if that is worth while: up to the safe position, and past it
+    /// where only transactions are open that the group does not wait for.
+    fn fetch(&mut self, safe: Position, passable: Position) {
         if self.fetching.is_some() || !is_over(self.fetch_after) {
             return;
         }
         let mut book = self.work.book();
         let after = book.schedule.scanned_to();
-        if after >= safe || !self.work.wants_more(&book) {
+        let overtakes = after >= safe;
+        let max_ranges = MOST_OPEN_RANGES.saturating_sub(book.schedule.open_ranges());
+        let up_to = if overtakes { passable } else { safe };
+        if after >= up_to || overtakes && max_ranges == 0 || !self.work.wants_more(&book) {
             return;
         }
         let (now, batch) = (Instant::now(), self.group().settings.batch);
@@ -278,29 +302,44 @@ impl<'a> Flow<'a> {
         self.fetching = Some(Box::pin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
             let _turn = share.read_turn(store.at_once().reads).await;
-            store
-                .fetch(Fetch {
-                    group: &settings.name,
-                    tenant: &settings.tenant,
-                    subscription: &settings.subscription,
-                    after,
-                    up_to: safe,
-                    max_events,
-                    max_bytes: BATCH_BYTES,
-                })
-                .await
+            let fetch = Fetch {
+                group: &settings.name,
+                tenant: &settings.tenant,
+                subscription: &settings.subscription,
+                after,
+                up_to,
+                max_events,
+                max_bytes: BATCH_BYTES,
+            };
+            let overtaken = if overtakes {
+                store.overtake(fetch, safe, max_ranges).await?
+            } else {
+                Overtaken { fetched: store.fetch(fetch).await?, open: OpenRanges::NONE }
+            };
+            Ok(Read { overtaken, overtakes })
         }));
     }
 
-    fn fetched(&mut self, fetched: Result<Fetched, StoreError>) {
-        match fetched {
-            Ok(fetched) => {
+    fn fetched(&mut self, read: Result<Read, StoreError>) {
+        match read {
+            Ok(Read { overtaken, overtakes }) => {
                 self.led.trouble.over(&self.group().settings.name, Doing::Read);
                 if let Some((_, events, _)) = &mut self.last_fetch {
-                    *events = fetched.events.len();
+                    *events = overtaken.fetched.events.len();
                 }
                 let now = self.group().clock.now();
-                self.work.book().schedule.admit(fetched, now);
+                let schedule = &mut self.work.book().schedule;
+                if !overtakes {
+                    schedule.admit(overtaken.fetched, now);
+                    return;
+                }
+                if schedule.open_ranges() == 0 && !overtaken.open.is_empty() {
+                    info!(
+                        group = %self.group().settings.name,
+                        "going on past open transactions; what they commit is delivered late"
+                    );
+                }
+                schedule.overtake(overtaken, now);
             }
             Err(error) => {
                 let delay = self.led.trouble.met(&self.group().settings.name, Doing::Read, &error);
@@ -598,6 +637,7 @@ impl<'a> Flow<'a> {
                 || schedule.at_hand() == 0
                 || done >= batch.max_events
                 || book.is_waited_for
+                || schedule.has_overtaking()
                 || schedule.done_bytes() >= BATCH_BYTES;
             let over_gaps = ends || is_late || book.is_waited_for;
             let parks_gap = over_gaps && schedule.has_gaps();
@@ -659,6 +699,7 @@ impl<'a> Flow<'a> {
             failures: with_failures(&self.led.failures, cut.failed()),
             redeliveries: Vec::new(),
             redelivered: Vec::new(),
+            overtaking: None,
         };
         let written = cut.fill(&mut settlement);
         let (work, signals) = (Arc::clone(&self.work), signals.clone());
@@ -677,6 +718,9 @@ impl<'a> Flow<'a> {
         self.led.head = settlement.head;
         if let Some(failures) = settlement.failures {
             self.led.failures = failures;
+        }
+        if let Some(overtaking) = settlement.overtaking {
+            self.led.open = overtaking.open;
         }
         self.led.last_commit = Instant::now();
         let mut book = self.work.book();
@@ -705,30 +749,6 @@ impl<'a> Flow<'a> {
                 Ok(())
             }
             None => Ok(()),
-        }
-    }
-
-    /// Says so when as many events are parked as may be, and when that is over.
-    async fn say_whether_held_back(&mut self, signals: &Signals) {
-        let is_held_back = self.work.book().schedule.is_held_back();
-        if is_held_back == self.led.held_back {
-            return;
-        }
-        let GroupLoop { settings, store, .. } = &self.work.group;
-        let remark = is_held_back.then(|| {
-            format!(
-                "{} events wait for their time, for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
-                settings.max_parked
-            )
-        });
-        match &remark {
-            Some(remark) => tracing::warn!(group = %settings.name, "{remark}"),
-            None => tracing::info!(group = %settings.name, "fewer events wait: the group reads on"),
-        }
-        self.led.held_back = is_held_back;
-        let names = [settings.name.clone()];
-        if let Some(Err(why)) = signals.answer(store.remark(&names, remark.as_deref())).await {
-            debug!(group = %settings.name, "`status` is not told: {why}");
         }
     }
 }

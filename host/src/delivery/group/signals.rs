@@ -27,6 +27,9 @@ pub struct Signals {
     pub lost: Lost,
     /// The safe position.
     pub safe: watch::Receiver<Position>,
+    /// How far a group may read that does not wait for slow transactions; stays below
+    /// the safe position for one that waits for all.
+    pub passable: watch::Receiver<Position>,
     /// The group's row.
     pub control: watch::Receiver<Control>,
 }
@@ -156,6 +159,7 @@ impl Signals {
             () = self.replaced.cancelled() => {}
             Ok(()) = self.control.changed() => {}
             Ok(()) = self.safe.changed() => {}
+            Ok(()) = self.passable.changed() => {}
             () = limit => {}
         }
     }
@@ -171,7 +175,7 @@ impl Signals {
 
     /// Waits until there is news, or for that moment. What was seen is none.
     pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
-        let Self { stop, interrupt, replaced, lost, safe, control } = self;
+        let Self { stop, interrupt, replaced, lost, safe, passable, control } = self;
         let moment = async {
             match until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -185,6 +189,7 @@ impl Signals {
             () = interrupt.cancelled(), if !seen.interrupt => {}
             Ok(()) = control.changed() => {}
             Ok(()) = safe.changed() => {}
+            Ok(()) = passable.changed() => {}
             () = moment => {}
         }
     }
@@ -252,6 +257,7 @@ mod tests {
         for token in [0, 1, 2] {
             let (_, proven_until) = watch::channel(Instant::now() + Duration::from_secs(3_600));
             let (_safe, safe) = watch::channel(Position::ZERO);
+            let (_passable, passable) = watch::channel(Position::ZERO);
             let running = Control { epoch: Epoch(1), state: GroupState::Running };
             let (_control, control) = watch::channel(running);
             let mut signals = Signals {
@@ -260,6 +266,7 @@ mod tests {
                 replaced: CancellationToken::new(),
                 lost: Lost::new(CancellationToken::new(), proven_until),
                 safe,
+                passable,
                 control,
             };
             let before = signals.seen();

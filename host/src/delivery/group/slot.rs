@@ -306,6 +306,7 @@ impl Work {
             tenant: &settings.tenant,
             event: &job.event,
             attempt: job.attempt,
+            is_late: job.late,
             state: Arc::clone(&state),
         };
         (permit.run(worker.attempt(call).instrument(span)).await, state)

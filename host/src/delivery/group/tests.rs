@@ -3,6 +3,7 @@
 
 mod keys;
 mod lanes;
+mod overtaking;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -194,6 +195,7 @@ struct Rig {
     ordering: Ordering,
     concurrency: usize,
     max_parked: usize,
+    overtake: Option<Duration>,
     batch: BatchSettings,
     cores: Cores,
     /// How long the lock of a leadership is proved.
@@ -241,6 +243,7 @@ impl Rig {
             ordering: Ordering::Total,
             concurrency: 1,
             max_parked: 10_000,
+            overtake: None,
             batch: BatchSettings::default(),
             cores: Cores::on_this_runtime(Arc::default()),
             proved: 365 * DAY,
@@ -297,6 +300,7 @@ impl Rig {
                 ordering: self.ordering,
                 concurrency: self.concurrency,
                 max_parked: self.max_parked,
+                overtake: self.overtake,
                 retry: self.retry.clone(),
                 batch: self.batch,
                 breaker: BreakerSettings::default(),
@@ -313,6 +317,8 @@ impl Rig {
             pass_interval: PASS_INTERVAL,
         };
         let (safe, safe_seen) = watch::channel(Position::ZERO);
+        let (passable, passable_seen) = watch::channel(Position::ZERO);
+        let overtake = self.overtake;
         let (control, control_seen) =
             watch::channel(Control { epoch: Epoch(0), state: GroupState::Running });
         let lost = CancellationToken::new();
@@ -323,6 +329,7 @@ impl Rig {
             replaced: CancellationToken::new(),
             lost: Lost::new(lost.clone(), proven_until),
             safe: safe_seen,
+            passable: passable_seen,
             control: control_seen,
         };
         // A handle without faults: what it watches is not what is tested.
@@ -333,6 +340,10 @@ impl Rig {
                 changes.mark_unchanged();
                 let position = watched.safe_position().await.unwrap();
                 safe.send_if_modified(|seen| std::mem::replace(seen, position) != position);
+                if let Some(longer_than) = overtake {
+                    let position = watched.passable(longer_than).await;
+                    passable.send_if_modified(|seen| std::mem::replace(seen, position) != position);
+                }
                 for row in watched.controls().await.unwrap() {
                     let now = Control { epoch: row.epoch, state: row.state };
                     control.send_if_modified(|seen| std::mem::replace(seen, now) != now);
@@ -398,6 +409,7 @@ impl Rig {
                 if cursor.position >= Position(position)
                     && cursor.head.is_none()
                     && parked.is_empty()
+                    && cursor.open.is_empty()
                 {
                     return;
                 }
@@ -1234,6 +1246,8 @@ struct Fate {
     takes: u64,
     /// It is delivered after so many milliseconds.
     delay: Option<u64>,
+    /// Its transaction ends after so many milliseconds, and whether it is committed.
+    held: Option<(u64, bool)>,
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -1245,8 +1259,18 @@ fn fate() -> impl Strategy<Value = Fate> {
     ];
     let failures = prop_oneof![6 => Just(0_u32), 2 => 1..4_u32, 1 => Just(u32::MAX)];
     let delay = proptest::option::weighted(0.2, 0..6_000_u64);
-    (proptest::option::weighted(0.8, 0..3_usize), failures, kinds, 0..300_u64, delay)
-        .prop_map(|(key, failures, kind, takes, delay)| Fate { key, failures, kind, takes, delay })
+    let held = proptest::option::weighted(0.3, (0..6_000_u64, proptest::bool::weighted(0.8)));
+    let key = proptest::option::weighted(0.8, 0..3_usize);
+    (key, failures, kinds, 0..300_u64, delay, held).prop_map(
+        |(key, failures, kind, takes, delay, held)| Fate {
+            key,
+            failures,
+            kind,
+            takes,
+            delay,
+            held,
+        },
+    )
 }
 
 /// In which order, at how many at once, and with how many parked.
@@ -1284,6 +1308,7 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     .await;
     let Mode { ordering, concurrency, max_parked } = mode;
     (rig.ordering, rig.concurrency, rig.max_parked) = (ordering, concurrency, max_parked);
+    rig.overtake = (ordering != Ordering::Total).then_some(Duration::from_secs(1));
     let key = |position: i64| fates[usize::try_from(position - 1).unwrap()].key;
     let names = ["a", "b", "c"];
     let began = rig.clock().now();
@@ -1298,7 +1323,18 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
             ..event("t")
         })
         .collect();
-    rig.store.publish(&Tenant::none(), &events).await.unwrap();
+    for (fate, event) in fates.iter().zip(events) {
+        let Some((after, commits)) = fate.held else {
+            rig.store.publish(&Tenant::none(), &[event]).await.unwrap();
+            continue;
+        };
+        let store = rig.store.another_host();
+        let position = store.hold(&Tenant::none(), event);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            store.let_go(position, commits);
+        });
+    }
     let mut running = rig.start().await;
     for incident in incidents {
         match incident {
@@ -1340,7 +1376,10 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let (seen, dead) = (rig.seen().await, rig.dead().await);
     let mut accounted: Vec<i64> = seen.iter().copied().chain(dead.iter().map(|d| d.0)).collect();
     accounted.sort_unstable();
-    assert_eq!(accounted, (1..=last).collect::<Vec<_>>(), "each event once: {dead:?}");
+    let held = |position: i64| fates[usize::try_from(position - 1).unwrap()].held;
+    let is_committed = |position: &i64| held(*position).is_none_or(|(_, commits)| commits);
+    let committed: Vec<i64> = (1..=last).filter(is_committed).collect();
+    assert_eq!(accounted, committed, "each event once: {dead:?}");
     let early = early.lock().unwrap().clone();
     assert!(early.is_empty(), "attempted before their time: {early:?}");
     let delayed = |position: i64| fates[usize::try_from(position - 1).unwrap()].delay.is_some();
@@ -1353,7 +1392,9 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
         Ordering::Key => {
             for (number, name) in names.iter().enumerate() {
                 let of_key = || seen.iter().filter(|position| key(**position) == Some(number));
-                let in_order: Vec<_> = of_key().filter(|position| !delayed(**position)).collect();
+                let in_order: Vec<_> = of_key()
+                    .filter(|position| !delayed(**position) && held(**position).is_none())
+                    .collect();
                 assert!(in_order.is_sorted(), "out of order: {seen:?}");
                 assert_eq!(rig.count_in(&format!("key:{name}")).await, of_key().count());
             }

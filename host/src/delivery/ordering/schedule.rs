@@ -11,7 +11,10 @@ use crate::delivery::settlement::after;
 use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;
-use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
+use crate::store::{
+    FailureRecord, Fetched, Head, Late, NewDeadLetter, OpenRanges, Overtaken, Overtaking,
+    Redelivery, Settlement,
+};
 
 /// So many parked events are held in memory at most because they are due, however
 /// large they are.
@@ -50,6 +53,8 @@ pub struct Job {
     pub failure: Option<FailureRecord>,
     /// The process died in this very attempt: it must not be made once more.
     pub died: bool,
+    /// The event was committed after the group had passed it.
+    pub late: bool,
     lane: Option<LaneId>,
 }
 
@@ -131,6 +136,7 @@ struct Parked {
     key: Option<String>,
     event: Option<LogEvent>,
     again: Again,
+    late: bool,
 }
 
 /// What a settlement takes.
@@ -148,6 +154,7 @@ pub struct Cut {
     redelivered: Vec<Position>,
     finished: Vec<Finished>,
     failed: Vec<FailureKind>,
+    overtaking: Option<Overtaking>,
 }
 
 /// What an event came to, and where.
@@ -195,6 +202,13 @@ pub struct Schedule {
     failed: Vec<FailureKind>,
     /// Lanes of which something is done and not taken.
     to_take: Vec<LaneId>,
+    /// What was read past and may still appear.
+    open: OpenRanges,
+    /// The same, up to the cursor, as settlements have it.
+    open_taken: OpenRanges,
+    /// Events that have appeared there, which come into their lanes with the
+    /// settlement that takes them over.
+    arrived: Vec<Redelivery>,
     /// The event that the process may have died of, and whether it did.
     suspect: Option<Position>,
     /// A head that the log has not come to yet.
@@ -248,6 +262,9 @@ impl Schedule {
             finished: BTreeMap::new(),
             failed: Vec::new(),
             to_take: Vec::new(),
+            open: OpenRanges::NONE,
+            open_taken: OpenRanges::NONE,
+            arrived: Vec::new(),
             suspect: head.as_ref().filter(|head| head.in_flight).map(|head| head.position),
             head_taken: head.clone(),
             head_ahead: head,
@@ -282,10 +299,10 @@ impl Schedule {
     fn take_up(&mut self, redelivery: Redelivery, now: Timestamp) {
         // One that was attempted is not, whatever this host's clock says.
         let is_delayed = redelivery.is_delayed(now) && self.suspect != Some(redelivery.position);
-        let Redelivery { position, attempt, due_at, key, failure } = redelivery;
+        let Redelivery { position, attempt, due_at, key, failure, late } = redelivery;
         let again = Again { attempt, due_at, failure };
         let wait = Wait::Delayed;
-        self.parked.insert(position, Parked { wait, lane: None, key, event: None, again });
+        self.parked.insert(position, Parked { wait, lane: None, key, event: None, again, late });
         if is_delayed {
             self.due.insert((due_at, position));
         } else {
@@ -351,6 +368,63 @@ impl Schedule {
         }) {
             self.suspect = None;
         }
+    }
+
+    /// What the group had passed and what was open then, as it is committed.
+    #[must_use]
+    pub fn with_open(mut self, open: OpenRanges) -> Self {
+        self.open_taken.clone_from(&open);
+        self.open = open;
+        self
+    }
+
+    /// Takes events that were read past the safe position.
+    pub fn overtake(&mut self, Overtaken { fetched, open }: Overtaken, now: Timestamp) {
+        self.open = std::mem::take(&mut self.open).and(open);
+        self.admit(fetched, now);
+    }
+
+    /// How many ranges of positions are open.
+    #[must_use]
+    pub fn open_ranges(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Where late events are to be looked for, and how many there is room for; none
+    /// while there is nothing to look for, or no room. At or below the cursor: what
+    /// appears above it is parked no sooner than the cursor has passed it. With more
+    /// than so many ranges only where it is safe: there a look leaves nothing open,
+    /// while elsewhere it may leave many ranges of one.
+    #[must_use]
+    pub fn to_look_at(&self, safe: Position, most_ranges: usize) -> Option<(OpenRanges, usize)> {
+        let is_too_much = self.open.len() > most_ranges;
+        let up_to = if is_too_much { self.cursor.min(safe) } else { self.cursor };
+        let open = self.open.up_to(up_to);
+        let room = self.max_parked.saturating_sub(self.parked.len() + self.arrived.len());
+        (!open.is_empty() && room > 0).then_some((open, room))
+    }
+
+    /// Takes what has become of the positions that were to be looked at, at this time.
+    pub fn late(&mut self, looked_at: &OpenRanges, late: Late, now: Timestamp) {
+        let Some(last) = looked_at.last() else { return };
+        // What was passed since the look began stands above all of them.
+        self.open = late.open.and(self.open.above(last));
+        self.arrived.extend(late.events.into_iter().map(|event| Redelivery {
+            position: event.position,
+            attempt: Attempt::FIRST,
+            due_at: event.deliver_after.filter(|time| *time > now).unwrap_or(AT_ONCE),
+            key: event.key,
+            failure: None,
+            late: true,
+        }));
+    }
+
+    /// Whether a settlement would take over late events, or forget what is no longer
+    /// open.
+    #[must_use]
+    pub fn has_overtaking(&self) -> bool {
+        !self.arrived.is_empty()
+            || !self.open_taken.is_empty() && self.open.up_to(self.cursor) != self.open_taken
     }
 
     fn push(&mut self, event: LogEvent, now: Timestamp) {
@@ -644,7 +718,7 @@ impl Schedule {
         self.running_fresh += 1;
         let state = self.enter(lane, event.position, Some(number));
         let died = self.suspect == Some(event.position);
-        Some(Job { event, attempt, state, failure, died, lane })
+        Some(Job { event, attempt, state, failure, died, late: false, lane })
     }
 
     fn next_parked(&mut self) -> Option<Job> {
@@ -676,10 +750,11 @@ impl Schedule {
         parked.wait = Wait::Running;
         let lane = parked.lane;
         let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
+        let late = parked.late;
         self.running_parked += 1;
         let state = self.enter(lane, position, None);
         let died = self.suspect == Some(position);
-        Some(Job { event, attempt, state, failure, died, lane })
+        Some(Job { event, attempt, state, failure, died, late, lane })
     }
 
     /// An event of a lane begins to run, which has this number in its queue. Gives
@@ -867,6 +942,7 @@ impl Schedule {
         for lane in touched {
             self.offer(lane);
         }
+        let overtaking = self.take_over(position);
         done += self.over.len();
         self.done -= done;
         let kept = self.finished.split_off(&Position(position.0.saturating_add(1)));
@@ -882,16 +958,34 @@ impl Schedule {
             has_work: done > 0
                 || !changed.is_empty()
                 || !self.failed.is_empty()
+                || overtaking.is_some()
                 || head != self.head_taken,
             redeliveries: changed.into_iter().filter_map(redelivery).collect(),
             redelivered: std::mem::take(&mut self.over),
             finished,
             failed: std::mem::take(&mut self.failed),
+            overtaking,
             head,
         };
         self.cursor = position;
         self.head_taken = cut.head.clone();
         cut
+    }
+
+    /// What of the positions that are open a settlement with this cursor changes. What
+    /// has appeared there comes into its lane: from now on nobody finds it again.
+    fn take_over(&mut self, position: Position) -> Option<Overtaking> {
+        let open = self.open.up_to(position);
+        let late = self.arrived.len() as u64;
+        for redelivery in std::mem::take(&mut self.arrived) {
+            self.changed.insert(redelivery.position);
+            self.take_up(redelivery, AT_ONCE);
+        }
+        if late == 0 && open == self.open_taken {
+            return None;
+        }
+        self.open_taken.clone_from(&open);
+        Some(Overtaking { open, late })
     }
 
     /// Whether an event of the window waits for something that lets others pass: its
@@ -944,7 +1038,8 @@ impl Schedule {
             (None, Some(lane), Ordering::Key) => Some(lane.key().to_owned()),
             (None, _, _) => slot.key.take(),
         };
-        let mut parked = Parked { wait: Wait::Due, lane: slot.lane, key, event: None, again };
+        let (wait, late) = (Wait::Due, false);
+        let mut parked = Parked { wait, lane: slot.lane, key, event: None, again, late };
         match slot.state {
             SlotState::Running => {
                 parked.wait = Wait::Passed;
@@ -1079,6 +1174,7 @@ impl Schedule {
             || !self.over.is_empty()
             || !self.changed.is_empty()
             || !self.failed.is_empty()
+            || self.has_overtaking()
             || self.head() != self.head_taken
     }
 
@@ -1088,14 +1184,13 @@ impl Schedule {
         self.window.is_empty() && self.scanned_to > self.cursor
     }
 
-    /// Whether the cursor waits because as many events are parked as may be.
+    /// Whether the cursor, or what may be late, waits because as many events are parked
+    /// as may be.
     #[must_use]
     pub fn is_held_back(&self) -> bool {
+        let waits = |slot: &Slot| self.is_to_park(slot) && !self.is_overtaken(slot);
         self.parked.len() >= self.max_parked
-            && self
-                .window
-                .front()
-                .is_some_and(|slot| self.is_to_park(slot) && !self.is_overtaken(slot))
+            && (!self.open_taken.is_empty() || self.window.front().is_some_and(waits))
     }
 
     #[cfg(test)]
@@ -1117,6 +1212,7 @@ impl Parked {
             due_at: self.again.due_at,
             key: self.key.clone(),
             failure: self.again.failure.clone(),
+            late: self.late,
         }
     }
 }
@@ -1146,6 +1242,7 @@ impl Cut {
         settlement.head = self.head;
         settlement.redeliveries = self.redeliveries;
         settlement.redelivered = self.redelivered;
+        settlement.overtaking = self.overtaking;
         let mut written = Written::default();
         for Finished { effects, state, lane } in self.finished {
             settlement.emits.extend(effects.emits);

@@ -518,6 +518,7 @@ fn settlement() -> Settlement {
         emits: Vec::new(),
         state: Vec::new(),
         failures: None,
+        overtaking: None,
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
     }
@@ -532,6 +533,7 @@ fn parked(position: i64, key: Option<&str>, due_in: u64) -> Redelivery {
         due_at: after(NOW, Duration::from_secs(due_in)),
         key: key.map(str::to_owned),
         failure: None,
+        late: false,
     }
 }
 

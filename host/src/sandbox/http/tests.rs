@@ -100,6 +100,7 @@ impl Caller {
             tenant: &tenant,
             event: &event,
             attempt: Attempt::FIRST,
+            is_late: false,
             state: BatchState::new("").attempt(Arc::new(EmptyState)),
         });
     }

@@ -192,6 +192,7 @@ mod tests {
             tenant: Tenant::none(),
             position: Position(42),
             is_replay: false,
+            is_late: false,
             deadline: Instant::now(),
             state: BatchState::new("").attempt(Arc::new(EmptyState)),
             state_writes: 0,

@@ -109,6 +109,7 @@ impl Caller {
             tenant: &self.tenant,
             event: &self.event,
             attempt: Attempt::FIRST,
+            is_late: false,
             state: Arc::clone(&self.state),
         }
     }

@@ -16,7 +16,7 @@ use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::lock_key::LockKey;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Removed, Settled, Start, refusals, stored,
+    Leadership, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -65,6 +65,24 @@ pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, B
     };
     let hostname = row.try_get_unchecked(first + 1)?;
     Ok(Some(Leader { host: HostIdentity { id, hostname, pid: count(row, first + 2)? }, since }))
+}
+
+/// What is open of a group: the first and the last positions of its ranges.
+macro_rules! open_columns {
+    () => {
+        "(SELECT array_agg(lower(r) ORDER BY r) FROM unnest(open_ranges) AS r),
+         (SELECT array_agg(upper(r) - 1 ORDER BY r) FROM unnest(open_ranges) AS r)"
+    };
+}
+pub(super) use open_columns;
+
+/// Reads the columns of [`open_columns`], the first of which stands at `first`.
+pub(super) fn read_open(row: &PgRow, first: usize) -> Result<OpenRanges, Broken> {
+    let firsts: Option<Vec<i64>> = row.try_get_unchecked(first)?;
+    let lasts: Option<Vec<i64>> = row.try_get_unchecked(first + 1)?;
+    let ends = firsts.unwrap_or_default().into_iter().zip(lasts.unwrap_or_default());
+    let range = |(first, last)| OpenRange { first: Position(first), last: Position(last) };
+    Ok(OpenRanges::of(ends.map(range)))
 }
 
 /// What a group's row says of it, as far as settings go.
@@ -151,7 +169,9 @@ pub(super) async fn begin_leadership(
          SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
          WHERE name = $4
          RETURNING epoch, position, state, fruitless, settled, head_begun_by, failures::text, ",
-        head_columns!()
+        head_columns!(),
+        ", ",
+        open_columns!()
     ))
     .bind(&host.id)
     .bind(&host.hostname)
@@ -169,6 +189,7 @@ pub(super) async fn begin_leadership(
         begun_by: row.try_get_unchecked(5)?,
         failures: stored::failures(row.try_get_unchecked(6)?)?,
         head: read_head(&row, 7)?,
+        open: read_open(&row, 13)?,
     })
 }
 
@@ -299,6 +320,8 @@ pub(super) async fn cursor(
     let row = sqlx::query(concat!(
         "SELECT epoch, position, settled, ",
         head_columns!(),
+        ", ",
+        open_columns!(),
         " FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE"
     ))
     .bind(group.as_str())
@@ -310,6 +333,7 @@ pub(super) async fn cursor(
         position: Position(row.try_get_unchecked(1)?),
         settled: row.try_get_unchecked(2)?,
         head: read_head(&row, 3)?,
+        open: read_open(&row, 9)?,
     })
 }
 
@@ -360,6 +384,7 @@ pub(super) async fn seek(
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups
          SET position = $1, epoch = epoch + 1, fruitless = 0,
+             open_ranges = nullif(open_ranges * int8multirange(int8range(1, $1 + 1)), '{}'),
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
              head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false
          WHERE name = $2",

@@ -6,6 +6,11 @@
 //! So once none of those transactions is left, everything at or below that
 //! position is decided. No clock decides anything here, and a transaction that
 //! writes something else holds nothing up.
+//!
+//! [`Horizon::passable`] is for groups that go on past slow transactions: what would
+//! be safe if those never came to write. It only says where to read to. What is still
+//! open of what is read there is found by that read itself, so nothing is lost
+//! whatever it says.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -76,6 +81,17 @@ impl Horizon {
         !self.pending.is_empty()
     }
 
+    /// The highest position at or below which nothing can appear any more but of
+    /// transactions that are slow.
+    pub(super) fn passable(&self, is_slow: impl Fn(&str) -> bool) -> Position {
+        let passable = self
+            .pending
+            .iter()
+            .rev()
+            .find(|pending| pending.writers.iter().all(|writer| is_slow(writer)));
+        Position(passable.map_or(self.safe, |pending| pending.last_position.max(self.safe)))
+    }
+
     /// Takes one more look into account. Looks must come in the order in which
     /// they were taken.
     pub(super) fn take(&mut self, look: Look) -> Result<Position, WentBack> {
@@ -120,12 +136,32 @@ impl Horizon {
                 self.pending.back().is_none_or(|newest| newest.last_position < last_position);
             if is_news {
                 if self.pending.len() >= MOST_PENDING {
+                    self.thin_out();
+                }
+                if self.pending.len() >= MOST_PENDING {
                     self.pending.pop_back();
                 }
                 self.pending.push_back(Pending { last_position, writers });
             }
         }
         Ok(self.safe())
+    }
+
+    /// Forgets looks that a later one is not behind: whoever is gone from among the
+    /// writers of the earlier is gone from among those of the later, which covers
+    /// more. So where a slow transaction holds up everything, one look is left of
+    /// those that wait for it alone, and there is room for new ones.
+    fn thin_out(&mut self) {
+        let mut later: Option<BTreeSet<String>> = None;
+        let mut kept = VecDeque::with_capacity(self.pending.len());
+        while let Some(pending) = self.pending.pop_back() {
+            if later.as_ref().is_some_and(|later| later.is_subset(&pending.writers)) {
+                continue;
+            }
+            later = Some(pending.writers.clone());
+            kept.push_front(pending);
+        }
+        self.pending = kept;
     }
 
     fn decide(&mut self, decided: i64, safe: i64) {
@@ -217,6 +253,36 @@ mod tests {
         let mut horizon = Horizon::default();
         for last in 1..10_000 {
             assert_eq!(took(&mut horizon, last, &["3/1", &format!("4/{last}")]), 0);
+        }
+        assert!(horizon.pending.len() <= MOST_PENDING);
+        assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);
+    }
+
+    #[test]
+    fn what_is_passable_waits_for_all_but_the_slow() {
+        let mut horizon = Horizon::default();
+        let passable = |horizon: &Horizon| horizon.passable(|writer| writer == "3/1").0;
+        took(&mut horizon, 5, &["3/1", "4/1"]);
+        assert_eq!(passable(&horizon), 0, "4/1 may have drawn one of them");
+        took(&mut horizon, 7, &["3/1", "5/1"]);
+        assert_eq!(passable(&horizon), 5);
+        assert_eq!(took(&mut horizon, 8, &["3/1"]), 0);
+        assert_eq!(passable(&horizon), 8, "nobody else was there when 8 was drawn");
+        assert_eq!(horizon.passable(|_| false).0, 0);
+        assert_eq!(took(&mut horizon, 9, &[]), 9);
+        assert_eq!(passable(&horizon), 9);
+    }
+
+    #[test]
+    fn a_slow_transaction_never_keeps_what_is_passable_from_moving() {
+        let mut horizon = Horizon::default();
+        for last in 2..10_000_i64 {
+            // Each of the others is seen at three looks.
+            let others = [last - 1, last, last + 1].map(|n| format!("4/{n}"));
+            let writers = ["3/1", &others[0], &others[1], &others[2]];
+            assert_eq!(took(&mut horizon, last, &writers), 0);
+            let passable = horizon.passable(|writer| writer == "3/1").0;
+            assert!(passable >= last - 3 || last < 6, "at {last}: {passable}");
         }
         assert!(horizon.pending.len() <= MOST_PENDING);
         assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);

@@ -4,7 +4,8 @@
 //! transactions of their own, so positions become visible in another order than
 //! they were drawn in: `horizon` knows up to where the log is decided.
 //!
-//! The log lies in partitions, which `retention` ends and lets go of.
+//! The log lies in partitions, which `retention` ends and lets go of. `late` reads it
+//! past what is decided.
 //!
 //! `connection` shares the connections out and bounds everything in time,
 //! `schema` holds the migrations, `guards` refuses a database that would lose or
@@ -22,6 +23,7 @@ mod grants;
 mod groups;
 mod guards;
 mod horizon;
+mod late;
 mod listen;
 mod locks;
 mod log;
@@ -37,6 +39,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -48,10 +51,10 @@ use tracing::debug;
 
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogHolder, LogStatus, Maintained, NewVersion, Redelivery, Removed,
-    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber,
-    deployment,
+    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Late,
+    LateFetch, Leadership, LockSession, LogHolder, LogStatus, Maintained, NewVersion, Overtaken,
+    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Start, Store, StoreError,
+    Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -84,6 +87,8 @@ pub struct PostgresStore {
 struct Watch {
     connection: Option<PgConnection>,
     horizon: Horizon,
+    /// Since when each transaction has been seen that may hold it up.
+    writing_since: BTreeMap<String, Instant>,
     /// Since when the safe position has stood still because somebody holds it.
     held_since: Option<Instant>,
     /// Since when somebody has held it without a break, whether it moved or not.
@@ -93,6 +98,12 @@ struct Watch {
 impl Watch {
     fn take(&mut self, look: horizon::Look) -> Result<Position, Broken> {
         let before = self.horizon.safe();
+        self.writing_since.retain(|writer, _| look.writers.contains(writer));
+        for writer in &look.writers {
+            if !self.writing_since.contains_key(writer) {
+                self.writing_since.insert(writer.clone(), Instant::now());
+            }
+        }
         let safe = self.horizon.take(look).map_err(went_back)?;
         self.held_since = match self.held_since {
             _ if !self.horizon.is_held() => None,
@@ -256,6 +267,32 @@ impl Store for PostgresStore {
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
         on_shared!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
+    }
+
+    async fn passable(&self, longer_than: Duration) -> Position {
+        let watch = self.watch.lock().await;
+        watch.horizon.passable(|writer| {
+            watch.writing_since.get(writer).is_some_and(|since| since.elapsed() >= longer_than)
+        })
+    }
+
+    async fn overtake(
+        &self,
+        fetch: Fetch<'_>,
+        safe: Position,
+        max_ranges: usize,
+    ) -> Result<Overtaken, StoreError> {
+        on_shared!(self.connections, "fetch events past open transactions", |c| {
+            late::overtake(c, &fetch, safe, max_ranges)
+        })
+    }
+
+    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+        // Where nobody writes, more is decided than the safe position says, which stops
+        // at the last event.
+        let decided = Position(self.watch.lock().await.horizon.decided());
+        let late = LateFetch { safe: late.safe.max(decided), ..late };
+        on_shared!(self.connections, "look for late events", |c| late::look(c, &late))
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {

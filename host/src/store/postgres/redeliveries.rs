@@ -28,13 +28,14 @@ pub(super) async fn write(
         "WITH gone AS (
              DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position = ANY ($2))
          INSERT INTO event_host.redeliveries (
-             group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text)
+             group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text, late)
          SELECT $1, r.* FROM unnest($3::bigint[], $4::bigint[], $5::timestamptz[], $6::text[],
-                                    $7::text[], $8::text[]) AS r
+                                    $7::text[], $8::text[], $9::boolean[]) AS r
          ON CONFLICT (group_name, position) DO UPDATE
          SET attempt = excluded.attempt, due_at = excluded.due_at,
              partitionkey = excluded.partitionkey,
-             failure_kind = excluded.failure_kind, failure_text = excluded.failure_text",
+             failure_kind = excluded.failure_kind, failure_text = excluded.failure_text,
+             late = excluded.late",
     )
     .bind(group.as_str())
     .bind(over)
@@ -44,6 +45,7 @@ pub(super) async fn write(
     .bind(set.iter().map(|r| r.key.as_deref().map(kept)).collect::<Vec<_>>())
     .bind(failures(|failure| &failure.kind))
     .bind(failures(|failure| &failure.text))
+    .bind(set.iter().map(|r| r.late).collect::<Vec<_>>())
     .execute(connection)
     .await?;
     Ok(())
@@ -70,7 +72,7 @@ pub(super) async fn list(
     group: &GroupName,
 ) -> Result<Vec<Redelivery>, Broken> {
     let rows = sqlx::query(
-        "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text
+        "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text, late
          FROM event_host.redeliveries WHERE group_name = $1 ORDER BY position",
     )
     .bind(group.as_str())
@@ -88,6 +90,7 @@ pub(super) async fn list(
                 due_at: time(row, 2)?,
                 key: row.try_get_unchecked(3)?,
                 failure,
+                late: row.try_get_unchecked(6)?,
             })
         })
         .collect()

@@ -11,7 +11,7 @@ use super::groups::bind_head;
 use super::{log, redeliveries};
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
+use crate::store::{NewDeadLetter, Overtaking, Settled, Settlement, StateWrite, stored};
 
 /// The cursor's row, under the epoch and after the settlement before this one.
 /// Written first in every settlement: from then on nobody else can move the
@@ -28,13 +28,14 @@ pub(super) async fn settle(
     connection: &mut PgConnection,
     settlement: &Settlement,
 ) -> Result<Settled, Broken> {
-    let Settlement { group, dead_letters, emits, state, .. } = settlement;
+    let Settlement { group, dead_letters, emits, state, overtaking, .. } = settlement;
     let changes = settlement.redelivery_changes()?;
     let nothing_else = dead_letters.is_empty()
         && emits.is_empty()
         && state.is_empty()
         && settlement.redeliveries.is_empty()
-        && settlement.redelivered.is_empty();
+        && settlement.redelivered.is_empty()
+        && overtaking.is_none();
     if nothing_else {
         // The common case: a single statement, which commits by itself, in one
         // round trip.
@@ -48,6 +49,9 @@ pub(super) async fn settle(
         transaction.rollback().await?;
         return Ok(Settled::NotLeader);
     };
+    if let Some(overtaking) = overtaking {
+        write_open(&mut transaction, group, overtaking).await?;
+    }
     redeliveries::write(&mut transaction, group, &changes).await?;
     bury(&mut transaction, group, &tenant, dead_letters).await?;
     log::append(&mut transaction, &tenant, emits).await?;
@@ -71,6 +75,29 @@ async fn move_cursor(
         .await?;
     let Some(row) = row else { return Ok(None) };
     Ok(Some(stored::tenant(row.try_get_unchecked(0)?)?))
+}
+
+/// What is open from now on. A statement of its own: hardly any settlement has one.
+async fn write_open(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    Overtaking { open, late }: &Overtaking,
+) -> Result<(), Broken> {
+    let ranges = open.as_slice();
+    sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET late_events = late_events + $4,
+             open_ranges = (SELECT range_agg(int8range(r.first, r.last, '[]'))
+                            FROM unnest($2::bigint[], $3::bigint[]) AS r (first, last))
+         WHERE name = $1",
+    )
+    .bind(group.as_str())
+    .bind(ranges.iter().map(|range| range.first.0).collect::<Vec<_>>())
+    .bind(ranges.iter().map(|range| range.last.0).collect::<Vec<_>>())
+    .bind(i64::try_from(*late).unwrap_or(i64::MAX))
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 async fn bury(

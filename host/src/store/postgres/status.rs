@@ -9,7 +9,7 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 use super::columns::{count, optional_time, time};
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
-use super::groups::{head_columns, read_head, read_leader};
+use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
 use super::horizon::Horizon;
 use super::log::{receives, types_and_prefixes};
 use super::{HELD_UP_AFTER, retention, safe};
@@ -33,6 +33,8 @@ macro_rules! select {
                     CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
                     g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.delayed, ",
             head_columns!(),
+            ", g.late_events, ",
+            open_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN (
@@ -78,7 +80,11 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
     snapshot.rollback().await?;
     // Where somebody writes, one look cannot tell what is safe; what a group has
     // settled is.
-    let settled = groups.iter().map(|group| group.position).max().unwrap_or(Position::ZERO);
+    let decided = |group: &GroupStatus| match group.open_ranges.first() {
+        Some(open) => Position(open.first.0 - 1),
+        None => group.position,
+    };
+    let settled = groups.iter().map(decided).max().unwrap_or(Position::ZERO);
     // The last event may have gone; then the log ends with what was settled.
     let last = last.map_or(settled, Position);
     Ok(LogStatus {
@@ -153,12 +159,16 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     .bind(types)
     .bind(prefixes)
     .bind(position.0)
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
     let head = read_head(row, 19)?;
     let parked: i64 = row.try_get_unchecked(16)?;
+    let open_ranges = read_open(row, 26)?.as_slice().to_vec();
+    // As it is now, and not in the snapshot: transactions are in none.
+    let open_ranges_held_by =
+        if open_ranges.is_empty() { Vec::new() } else { holders(connection).await? };
     Ok(GroupStatus {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(row.try_get_unchecked(3)?)?,
@@ -176,6 +186,9 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
         head,
         dead_letters: row.try_get_unchecked(9)?,
+        open_ranges,
+        open_ranges_held_by,
+        late_events: row.try_get_unchecked(25)?,
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
         name,

@@ -7,6 +7,7 @@ mod errors;
 mod guards;
 mod locks;
 mod migrations;
+mod overtaking;
 mod plans;
 mod publishing;
 mod replays;
@@ -256,6 +257,7 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
         failures: None,
+        overtaking: None,
     }
 }
 
@@ -266,6 +268,7 @@ fn redelivery(position: i64, attempt: u32) -> Redelivery {
         due_at: jiff::Timestamp::UNIX_EPOCH,
         key: Some("customer-7".to_owned()),
         failure: Some(FailureRecord::new(FailureKind::Retry, "no answer")),
+        late: false,
     }
 }
 

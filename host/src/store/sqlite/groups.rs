@@ -16,7 +16,7 @@ use super::{locks, log, redeliveries};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
+    Leadership, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -166,6 +166,7 @@ pub(super) async fn begin_leadership(
         settled: row.try_get_unchecked(4)?,
         failures: stored::failures(&text(&row, 5)?)?,
         head: read_head(&row, 6)?,
+        open: OpenRanges::NONE,
     })
 }
 
@@ -305,6 +306,7 @@ pub(super) async fn cursor(
         settled: row.try_get_unchecked(1)?,
         position: Position(row.try_get_unchecked(2)?),
         head: read_head(&row, 3)?,
+        open: OpenRanges::NONE,
     })
 }
 

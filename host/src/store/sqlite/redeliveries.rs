@@ -32,7 +32,8 @@ pub(super) async fn write(
     for chunk in chunks.iter().map(|chunk| &chunk[..]).chain(rest.chunks(1)) {
         let mut statement: Statement<'_> = sqlx::query(AssertSqlSafe(upsert_of(chunk.len())));
         for redelivery in chunk {
-            let Redelivery { position, attempt, due_at, key, failure } = redelivery;
+            // Nothing is late where one writes after the other.
+            let Redelivery { position, attempt, due_at, key, failure, late: _ } = redelivery;
             statement = statement
                 .bind(group.as_str())
                 .bind(position.0)
@@ -101,6 +102,7 @@ pub(super) async fn list(
                 failure: optional_text(row, 4)?
                     .zip(optional_text(row, 5)?)
                     .map(|(kind, text)| FailureRecord { kind, text }),
+                late: false,
             })
         })
         .collect()

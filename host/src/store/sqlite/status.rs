@@ -103,6 +103,10 @@ async fn read(
         next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
         head,
         dead_letters: row.try_get_unchecked(9)?,
+        // Nobody writes while somebody else does.
+        open_ranges: Vec::new(),
+        open_ranges_held_by: Vec::new(),
+        late_events: 0,
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
         name,

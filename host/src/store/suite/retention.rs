@@ -193,6 +193,7 @@ pub async fn an_event_that_comes_again_stays_with_all_that_follow(database: &dyn
         due_at: time("2026-02-01T00:00:00Z"),
         key: None,
         failure: None,
+        late: false,
     };
     let parking = Settlement {
         redeliveries: vec![again],

@@ -97,6 +97,7 @@ pub(super) fn redelivery(position: i64, attempt: u32) -> Redelivery {
         due_at: time("2026-02-01T00:00:00.000001Z"),
         key: Some("customer-7".to_owned()),
         failure: Some(FailureRecord::new(FailureKind::Trap, "it trapped")),
+        late: false,
     }
 }
 
@@ -121,6 +122,7 @@ pub(super) async fn settlement(
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
         failures: None,
+        overtaking: None,
     }
 }
 

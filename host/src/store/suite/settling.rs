@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Attempt, Position, Tenant};
 use crate::store::{
-    Cursor, FailureCounts, FailureRecord, GroupSettings, Head, NewDeadLetter, Settled, Settlement,
-    Start, Subscription,
+    Cursor, FailureCounts, FailureRecord, GroupSettings, Head, NewDeadLetter, OpenRanges, Settled,
+    Settlement, Start, Subscription,
 };
 
 pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabase) {
@@ -31,7 +31,8 @@ pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabas
 
     let committed = other.cursor(&group("g")).await.unwrap();
     let head = Some(head(events[2].0, 2));
-    assert_eq!(committed, Cursor { epoch, settled: 1, position: events[1], head });
+    let open = OpenRanges::NONE;
+    assert_eq!(committed, Cursor { epoch, settled: 1, position: events[1], head, open });
     let buried: Vec<Position> =
         letters(&other, "g").await.iter().map(|letter| letter.event.position).collect();
     assert_eq!(buried, events[..2]);
@@ -56,7 +57,8 @@ pub async fn a_settlement_that_breaks_off_leaves_nothing(database: &dyn TestData
     let broken =
         Settlement { emits: vec![event("emitted", "e1"), event("", "no type")], ..whole.clone() };
     store.settle(&broken).await.unwrap_err();
-    let nothing = Cursor { epoch, settled: 0, position: Position::ZERO, head: None };
+    let open = OpenRanges::NONE;
+    let nothing = Cursor { epoch, settled: 0, position: Position::ZERO, head: None, open };
     assert_eq!(store.cursor(&group("g")).await.unwrap(), nothing);
     assert!(letters(&store, "g").await.is_empty());
     assert!(fetch_all(&store, "g", events[1].0).await.is_empty());
@@ -147,7 +149,8 @@ pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn TestDa
     let waiting = Settlement { head: Some(head(1, 2)), ..settlement(&store, "g", epoch, 0).await };
     store.settle(&waiting).await.unwrap();
     store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
-    let done = Cursor { epoch, settled: 2, position: Position(1), head: None };
+    let open = OpenRanges::NONE;
+    let done = Cursor { epoch, settled: 2, position: Position(1), head: None, open };
     assert_eq!(store.cursor(&group("g")).await.unwrap(), done);
 
     store.settle(&Settlement { number: 3, ..waiting }).await.unwrap();

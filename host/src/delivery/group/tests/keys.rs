@@ -98,6 +98,7 @@ async fn the_keys_of_all_scopes_count() {
         emits: Vec::new(),
         state: vec![write("a"), write("b")],
         failures: None,
+        overtaking: None,
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
     };

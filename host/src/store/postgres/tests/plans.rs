@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::{PostgresDatabase, group, publish, run, value};
 use crate::event::{Position, Tenant};
+use crate::store::postgres::late::{GAPS, LATE};
 use crate::store::postgres::log::FETCH;
 use crate::store::postgres::redeliveries::EVENTS;
 use crate::store::{Fetch, Store, Subscription};
@@ -152,5 +153,56 @@ async fn events_at_their_positions_are_looked_up_and_not_searched_for() {
         }
         assert!(!plan.contains("Seq Scan"), "{plan}");
         assert_eq!(plan.matches("Index Cond: (\"position\" = ANY ($2))").count(), 3, "{plan}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_open_is_looked_for_in_its_ranges_alone() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    fill(&mut owner).await;
+    for analyzed in [false, true] {
+        if analyzed {
+            run(&mut owner, "ANALYZE event_host.events").await;
+        }
+        let prepare = format!(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off;
+             SET plan_cache_mode = force_generic_plan;
+             PREPARE gaps_{analyzed} (bigint, bigint, bigint) AS {GAPS};
+             PREPARE late_{analyzed} (text, text, bool, text[], text[], bigint[], bigint[], bigint)
+             AS {LATE}"
+        );
+        run(&mut owner, prepare).await;
+        for (execute, rows) in [
+            (format!("gaps_{analyzed} (150000, 150100, 10)"), 100),
+            (
+                format!(
+                    "late_{analyzed} ('g', '', true, '{{}}', '{{}}', '{{7, 150000}}', '{{9, 199999}}', 50)"
+                ),
+                3 + 50,
+            ),
+        ] {
+            let explain = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {execute}");
+            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
+                .fetch_all(&mut owner)
+                .await
+                .unwrap();
+            let plan = plan.join("\n");
+            assert!(!plan.contains("Seq Scan"), "{plan}");
+            let read: u32 = plan
+                .lines()
+                .filter(|line| line.contains("using events_0_pkey"))
+                .map(|line| {
+                    // Of one loop, rounded.
+                    let number = |after: &str| -> f64 {
+                        let rest = line.split_once(after).unwrap().1;
+                        let end = rest.find([' ', ')']).unwrap();
+                        rest[..end].parse().unwrap()
+                    };
+                    (number("rows=") * number("loops=")).round() as u32
+                })
+                .sum();
+            assert!(read.abs_diff(rows) <= 2, "{read} rows: {plan}");
+        }
     }
 }

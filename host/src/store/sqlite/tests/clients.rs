@@ -196,6 +196,7 @@ async fn other_writers_never_make_a_settlement_fail() {
             redeliveries: vec![],
             redelivered: vec![],
             failures: None,
+            overtaking: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
     }
@@ -273,6 +274,7 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         redeliveries: vec![],
         redelivered: vec![],
         failures: None,
+        overtaking: None,
     };
     store.settle(&settlement).await.unwrap();
     let status = store.status().await.unwrap();

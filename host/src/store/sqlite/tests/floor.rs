@@ -89,6 +89,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             redeliveries: vec![],
             redelivered: vec![],
             failures: None,
+            overtaking: None,
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         cursor = fetched.scanned_to;

@@ -1,0 +1,123 @@
+//! What the group has passed while transactions were open: looking whether something
+//! has appeared there, and waiting where too much of it is open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::flow::{Flow, is_over};
+use super::trouble::Doing;
+use super::{GroupLoop, HeldBack, Signals};
+use crate::event::Position;
+use crate::store::{Late, LateFetch, OpenRanges, StoreError};
+
+/// How often is looked whether something has appeared where the group had passed.
+/// Nobody tells: whoever holds it may be gone before anybody has seen it.
+const LATE_POLL: Duration = Duration::from_millis(100);
+
+/// How many late events are taken over at once, so that a transaction of a million
+/// comes in parts.
+const LATE_AT_ONCE: usize = 1_000;
+
+/// So many ranges of positions a group leaves open; then it waits. They are written
+/// with each settlement that changes them.
+pub(super) const MOST_OPEN_RANGES: usize = 1_000;
+
+/// A look at what the group had passed and what was open then.
+pub(super) struct Looked {
+    at: OpenRanges,
+    answer: Result<Late, StoreError>,
+}
+
+impl Flow<'_> {
+    /// Looks whether something has appeared where the group had passed.
+    pub(super) fn look_for_late(&mut self, safe: Position) {
+        if self.looking.is_some() || !is_over(self.look_after) {
+            return;
+        }
+        let Some((at, room)) = self.work.book().schedule.to_look_at(safe, MOST_OPEN_RANGES) else {
+            return;
+        };
+        let work = Arc::clone(&self.work);
+        self.looking = Some(Box::pin(async move {
+            let GroupLoop { settings, store, share, .. } = &work.group;
+            let _turn = share.read_turn(store.at_once().reads).await;
+            let late = LateFetch {
+                group: &settings.name,
+                tenant: &settings.tenant,
+                subscription: &settings.subscription,
+                open: &at,
+                safe,
+                max_events: room.min(LATE_AT_ONCE),
+            };
+            let answer = store.late(late).await;
+            Looked { at, answer }
+        }));
+    }
+
+    pub(super) fn looked(&mut self, Looked { at, answer }: Looked) {
+        let work = Arc::clone(&self.work);
+        let (name, now) = (&work.group.settings.name, work.group.clock.now());
+        match answer {
+            Ok(late) => {
+                self.led.trouble.over(name, Doing::Read);
+                if !late.events.is_empty() {
+                    info!(group = %name, events = late.events.len(), "events were committed late");
+                }
+                self.look_after = (!late.has_more).then(|| Instant::now() + LATE_POLL);
+                let schedule = &mut work.book().schedule;
+                schedule.late(&at, late, now);
+                if schedule.open_ranges() == 0 {
+                    info!(group = %name, "nothing is open any more of what was passed");
+                }
+            }
+            Err(error) => {
+                let delay = self.led.trouble.met(name, Doing::Read, &error);
+                self.look_after = Some(Instant::now() + delay);
+            }
+        }
+    }
+
+    /// Says so when as many events are parked, or as much is open, as may be, and
+    /// when that is over.
+    pub(super) async fn say_whether_held_back(&mut self, passable: Position, signals: &Signals) {
+        let held_back = {
+            let schedule = &self.work.book().schedule;
+            if schedule.is_held_back() {
+                Some(HeldBack::Parked)
+            } else if schedule.open_ranges() >= MOST_OPEN_RANGES && schedule.scanned_to() < passable
+            {
+                Some(HeldBack::Open)
+            } else {
+                None
+            }
+        };
+        if held_back == self.led.held_back {
+            return;
+        }
+        let GroupLoop { settings, store, .. } = &self.work.group;
+        let remark = held_back.map(|held_back| match held_back {
+            HeldBack::Parked => format!(
+                "{} events wait for their time, for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
+                settings.max_parked
+            ),
+            HeldBack::Open => format!(
+                "open transactions may still commit something in {MOST_OPEN_RANGES} places that the group has passed, as many as it leaves behind: it waits until some of them end"
+            ),
+        });
+        match (&remark, self.led.held_back) {
+            (Some(remark), _) => warn!(group = %settings.name, "{remark}"),
+            (None, Some(HeldBack::Open)) => {
+                info!(group = %settings.name, "less is open: the group reads on");
+            }
+            (None, _) => info!(group = %settings.name, "fewer events wait: the group reads on"),
+        }
+        self.led.held_back = held_back;
+        let names = [settings.name.clone()];
+        if let Some(Err(why)) = signals.answer(store.remark(&names, remark.as_deref())).await {
+            debug!(group = %settings.name, "`status` is not told: {why}");
+        }
+    }
+}
