@@ -373,7 +373,7 @@ pub(super) fn group(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) ->
             ordering: settings.ordering,
             concurrency: settings.concurrency,
             max_parked: settings.max_parked,
-            overtake: None,
+            overtake: settings.overtake,
             retry: settings.retry.clone(),
             batch: settings.batch,
             breaker: settings.breaker.clone(),

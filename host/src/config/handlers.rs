@@ -45,6 +45,9 @@ pub struct HandlerSettings {
     pub concurrency: usize,
     /// Events that wait while others of the group pass.
     pub max_parked: usize,
+    /// Transactions that have been about to publish for longer than this are not
+    /// waited for; `None` where all are.
+    pub overtake: Option<Duration>,
     /// How long an instance lives.
     pub reuse: Reuse,
     /// When to try again, and when to give up.
@@ -150,6 +153,7 @@ fn handler(
     let batch = batch(section.section("batch", &keys::BATCH));
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
     let max_parked = section.integer("max_parked", 1..=1_000_000).unwrap_or(MAX_PARKED);
+    let overtake = overtake(&mut section, ordering);
     let (limits, concurrency) = limits(section.section("limits", &keys::LIMITS), ordering);
     let limits = tenants.bound(&tenant, entry, limits);
     let grants = grants(section.section("allow", &keys::ALLOW));
@@ -167,6 +171,7 @@ fn handler(
         ordering: ordering?,
         concurrency,
         max_parked,
+        overtake,
         reuse,
         retry,
         limits,
@@ -339,6 +344,24 @@ fn ordering(section: &mut Section<'_>) -> Option<Ordering> {
             None
         }
     }
+}
+
+/// The shortest patience with transactions that are about to publish: shorter, and
+/// those that are just committing would be passed.
+const LEAST_OVERTAKE: Duration = Duration::from_millis(100);
+
+/// `ordering` is `None` where it has a problem of its own.
+fn overtake(section: &mut Section<'_>, ordering: Option<Ordering>) -> Option<Duration> {
+    let entry = section.entry("overtake")?;
+    let overtake = section.duration("overtake", LEAST_OVERTAKE..=YEAR);
+    if ordering == Some(Ordering::Total) {
+        section.problem(
+            entry.at,
+            "`overtake` is of no use with `ordering = \"total\"`, which waits for every transaction, because what it commits comes before all that was published after it: leave it out, or choose `ordering = \"key\"`",
+        );
+        return None;
+    }
+    overtake
 }
 
 fn reuse(section: &mut Section<'_>) -> Reuse {

@@ -46,6 +46,7 @@ pub(super) const HANDLER: Place = Place {
         "tenant",
         "ordering",
         "max_parked",
+        "overtake",
         "start",
         "reuse",
         "retry",

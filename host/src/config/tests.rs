@@ -61,6 +61,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         ordering: Ordering::Total,
         concurrency: 1,
         max_parked: 10_000,
+        overtake: None,
         reuse: Reuse::Batch,
         retry: RetryPolicy::default(),
         limits: Limits::default(),
@@ -163,6 +164,8 @@ component = "a.wasm"
 subscribe = ["*"]
 start = 2026-01-31T12:00:00+01:00
 reuse = "event"
+ordering = "none"
+overtake = "2s"
 "#,
     );
     assert_eq!(config.database, DatabaseUrl::Sqlite("data/eu.db".into()));
@@ -207,6 +210,7 @@ reuse = "event"
         ordering: Ordering::Total,
         concurrency: 1,
         max_parked: 10_000,
+        overtake: None,
         reuse: Reuse::Events(50),
         retry: RetryPolicy {
             max_attempts: 3,
@@ -252,6 +256,7 @@ reuse = "event"
     assert_eq!(*b, expected);
     assert_eq!(a.start, Start::Time("2026-01-31T11:00:00Z".parse().unwrap()));
     assert_eq!(a.reuse, Reuse::Event);
+    assert_eq!((a.ordering, a.overtake), (Ordering::None, Some(Duration::from_secs(2))));
 }
 
 #[test]
@@ -341,6 +346,14 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
             "4:10: `` is no name for a tenant: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, or leave it out",
         ),
         ("ordering = \"fifo\"", "4:12: `ordering` is `fifo`: use \"total\", \"key\" or \"none\""),
+        (
+            "overtake = \"2s\"",
+            "4:12: `overtake` is of no use with `ordering = \"total\"`, which waits for every transaction, because what it commits comes before all that was published after it: leave it out, or choose `ordering = \"key\"`",
+        ),
+        (
+            "ordering = \"key\"\novertake = \"99ms\"",
+            "5:12: `overtake` is `99ms`: it must be from 100ms to 8760h",
+        ),
         ("max_parked = 0", "4:14: `max_parked` is `0`: it must be from 1 to 1000000"),
         (
             "limits.concurrency = 8",

@@ -4,6 +4,7 @@
 mod guards;
 mod locks;
 mod log;
+mod overtake;
 mod replay;
 mod restart;
 
