@@ -13,7 +13,9 @@ use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::HandlerName;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineError, LoadError, LoadReason, LoadedHandler, Sandbox, Source};
+use crate::sandbox::{
+    EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
+};
 use crate::store::{Deployed, Missing, Store, StoreError};
 
 /// A handler with its code.
@@ -25,6 +27,13 @@ pub(super) struct Loaded {
     pub(super) deployed: Option<Deployed>,
     /// Its component.
     pub(super) handler: Arc<LoadedHandler>,
+}
+
+impl Loaded {
+    /// How its component is called.
+    pub(super) fn interface(&self) -> Interface {
+        self.handler.inspection().interface
+    }
 }
 
 /// Why a handler is not loaded.

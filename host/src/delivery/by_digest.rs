@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tracing::info;
 
-use super::{Call, Handler, Outcome, Report, Usage, Worker};
+use super::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::failure::{Failure, FailureKind};
 
@@ -96,6 +96,10 @@ impl Handler for ByDigest {
 
     fn state_keys(&self) -> Option<u64> {
         self.handlers.own.state_keys()
+    }
+
+    fn takes_batches(&self) -> bool {
+        self.handlers.own.takes_batches()
     }
 
     fn worker(&self) -> Box<dyn Worker> {
@@ -191,6 +195,22 @@ impl Worker for ByDigestWorker {
         } else {
             Box::pin(self.attempt_with_another(call))
         }
+    }
+
+    fn attempt_all<'worker, 'call, 'attempt>(
+        &'worker mut self,
+        call: BatchCall<'call>,
+    ) -> Pin<Box<dyn Future<Output = BatchReport> + Send + 'attempt>>
+    where
+        'worker: 'attempt,
+        'call: 'attempt,
+        Self: 'attempt,
+    {
+        // No replay is in a batch, so all of it is for the handler's own component.
+        if self.digest.is_some() {
+            self.turn_to(None, self.handlers.own.worker());
+        }
+        self.worker.attempt_all(call)
     }
 
     fn end_batch(&mut self) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::book::Memory;
 use super::lane::{Hold, Lane, Turn};
 use super::{Member, SLICE};
-use crate::delivery::Report;
+use crate::delivery::Usage;
 
 /// What one batch of a group may do now. Gives everything back when it is
 /// dropped, also in the middle of a wait.
@@ -84,7 +84,7 @@ impl Permit {
     }
 
     /// Runs an attempt, on a core only while it computes. To be called once ready.
-    pub async fn run(&mut self, attempt: impl Future<Output = Report>) -> Report {
+    pub async fn run<R: AsRef<Usage>>(&mut self, attempt: impl Future<Output = R>) -> R {
         // From here on it counts.
         self.event = None;
         let mut attempt = pin!(attempt);
@@ -107,7 +107,7 @@ impl Permit {
             polled
         })
         .await;
-        self.worked = self.worked.saturating_add(report.usage.duration);
+        self.worked = self.worked.saturating_add(report.as_ref().duration);
         report
     }
 
