@@ -212,9 +212,9 @@ impl Work {
         *self.halted.borrow()
     }
 
-    /// The next event, if one may run now; and whether the leader was just told to
-    /// read on.
-    fn next(&self) -> Option<(Job, bool)> {
+    /// The next event, if one may run now, and those that go into the same call; and
+    /// whether the leader was just told to read on.
+    fn next(&self) -> Option<(Job, Vec<Job>, bool)> {
         // Whoever cannot commit does not go on: it would all be to do again.
         if self.is_halted() || self.trouble.is_in(Doing::Settle) {
             return None;
@@ -225,11 +225,12 @@ impl Work {
         }
         let had_enough = !self.wants_more(&book);
         let job = book.schedule.next(self.group.settings.concurrency)?;
+        let fellows = book.schedule.fellows(&job);
         let reads_on = had_enough && self.wants_more(&book);
         if reads_on {
             self.progress.notify_one();
         }
-        Some((job, reads_on))
+        Some((job, fellows, reads_on))
     }
 
     /// How many events may be there to run.
@@ -258,7 +259,8 @@ impl Work {
         let ceilings = self.group.share.ceilings();
         let began = Instant::now();
         let batch = self.group.settings.batch;
-        for _ in 0..batch.max_events {
+        let mut left = batch.max_events;
+        while left > 0 {
             if !permit.is_ready() {
                 // What is done is not held up by what waits here.
                 self.progress.notify_one();
@@ -271,15 +273,22 @@ impl Work {
                     break;
                 }
             }
-            let Some((job, reads_on)) = self.next() else { break };
+            let Some((job, fellows, reads_on)) = self.next() else { break };
+            left = left.saturating_sub(1 + fellows.len());
             if reads_on {
                 // Whom a task wakes is bound to its thread until it makes way, and
                 // what is read then comes while these events are handled.
                 permit.rest();
                 tokio::task::yield_now().await;
             }
-            let report = self.attempt(&job, &mut worker, &mut permit).await;
-            self.conclude(job, report, &ceilings, &mut worker, &mut permit).await;
+            if fellows.is_empty() {
+                let report = self.attempt(&job, &mut worker, &mut permit).await;
+                self.conclude(job, report, &ceilings, &mut worker, &mut permit).await;
+            } else {
+                let jobs = std::iter::once(job).chain(fellows).collect();
+                // Apart, so that other handlers' slots do not carry its future.
+                Box::pin(self.handle_together(jobs, &ceilings, &mut worker, &mut permit)).await;
+            }
             if began.elapsed() >= batch.max_time {
                 break;
             }
@@ -389,10 +398,19 @@ impl Work {
                 return;
             }
         };
-        // It could be run.
+        self.note(&mut book, verdict, 1, is_own);
+    }
+
+    /// The handler could be run.
+    pub(super) fn is_run(&self) {
         self.trouble.over(&self.group.settings.name, Doing::Run);
+    }
+
+    /// Takes note of how an attempt ended, or one call for so many events.
+    pub(super) fn note(&self, book: &mut Book, verdict: Verdict, events: u64, is_own: bool) {
+        self.is_run();
         if verdict != Verdict::Failed {
-            book.handled += 1;
+            book.handled += events;
         }
         if book.done_since.is_none() && (verdict != Verdict::Failed || book.schedule.has_gaps()) {
             book.done_since = Some(Instant::now());
@@ -407,9 +425,11 @@ impl Work {
                 book.halt.get_or_insert(Halt::Tripped(why));
             }
         }
-        let done = book.schedule.done_so_far();
-        if done == self.group.settings.batch.max_events || book.schedule.done_bytes() >= BATCH_BYTES
-        {
+        let (done, most) =
+            (book.schedule.done_so_far() as u64, self.group.settings.batch.max_events);
+        // Those that were done before did not come so far.
+        let is_enough = done >= most as u64 && done - events.min(done) < most as u64;
+        if is_enough || book.schedule.done_bytes() >= BATCH_BYTES {
             self.progress.notify_one();
         }
     }

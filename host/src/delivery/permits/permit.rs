@@ -111,6 +111,15 @@ impl Permit {
         report
     }
 
+    /// Counts further events against the attempts a second, which go into the next
+    /// call: they are there, and whoever comes next waits for that.
+    pub fn take_along(&mut self, events: usize) {
+        let rates = &self.member.rates;
+        if rates.are_limited() {
+            rates.take_events(events, Instant::now());
+        }
+    }
+
     /// Whether it holds memory out of what the tenant may use at once.
     #[must_use]
     pub fn holds_memory(&self) -> bool {
