@@ -46,6 +46,9 @@ impl Check {
                         "interface": loaded.interface().to_string(),
                         "subscribe": loaded.settings.subscription.patterns(),
                     });
+                    if loaded.interface() == Interface::BatchHandler {
+                        handler["batch_size"] = json!(loaded.settings.batch.calls().size);
+                    }
                     if !loaded.settings.tenant.is_none() {
                         handler["tenant"] = json!(loaded.settings.tenant);
                     }
