@@ -351,29 +351,10 @@ impl Instance {
                     .map_err(in_call)?;
                 Ok(Answer::One(answer))
             }
+            // Apart, so that the future of a single event does not carry it.
             (Exports::BatchHandler(handler), events) => {
-                let texts: Vec<_> = events
-                    .iter()
-                    .map(|event| (event.event.time.to_string(), deliver_after(event)))
-                    .collect();
-                let extensions: Vec<_> = events
-                    .iter()
-                    .zip(&texts)
-                    .map(|(event, (_, deliver_after))| extensions(event, deliver_after.as_deref()))
-                    .collect();
-                let events: Vec<_> = events
-                    .iter()
-                    .zip(texts.iter().zip(&extensions))
-                    .map(|(event, ((time, _), extensions))| {
-                        guest_event(event, given.attempt, time, extensions)
-                    })
-                    .collect();
-                let answers = handler
-                    .event_host_handler_batch_handler()
-                    .call_handle_batch(&mut self.store, &events)
-                    .await
-                    .map_err(in_call)?;
-                Ok(Answer::Each(answers))
+                let answers = call_batch(&mut self.store, handler, events, given.attempt);
+                Box::pin(answers).await.map(Answer::Each).map_err(in_call)
             }
             // Nobody asks for it: `Handler::takes_batches` says no.
             (Exports::Handler(_), _) => Err(in_call(Ending::limit(
@@ -382,6 +363,27 @@ impl Instance {
             ))),
         }
     }
+}
+
+async fn call_batch(
+    store: &mut Store<Side>,
+    handler: &BatchEventHandler,
+    events: &[&LogEvent],
+    attempt: Attempt,
+) -> wasmtime::Result<Vec<Answered>> {
+    let texts: Vec<_> =
+        events.iter().map(|event| (event.event.time.to_string(), deliver_after(event))).collect();
+    let extensions: Vec<_> = events
+        .iter()
+        .zip(&texts)
+        .map(|(event, (_, deliver_after))| extensions(event, deliver_after.as_deref()))
+        .collect();
+    let events: Vec<_> = events
+        .iter()
+        .zip(texts.iter().zip(&extensions))
+        .map(|(event, ((time, _), extensions))| guest_event(event, attempt, time, extensions))
+        .collect();
+    handler.event_host_handler_batch_handler().call_handle_batch(store, &events).await
 }
 
 /// Writes when an event happened over what the text held.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tracing::{Instrument, debug};
+use tracing::{Instrument, info};
 
 use super::slot::{Halt, Uncommitted, Work};
 use crate::delivery::breaker::Verdict;
@@ -92,7 +92,7 @@ impl Work {
 
     /// Nothing of a call counts: its events are attempted one by one.
     fn take_apart(&self, jobs: Vec<Job>, why: &str) {
-        debug!(
+        info!(
             group = %self.group.settings.name,
             events = jobs.len(),
             why,

@@ -195,6 +195,8 @@ pub struct Schedule {
     due: BTreeSet<(Timestamp, Position)>,
     /// The numbers of events in no lane that wait for others to go with them.
     gathering: BTreeSet<u64>,
+    /// Up to when the last of those waits that wait for others.
+    gathers_to: Timestamp,
     /// Events of the window that are done in one call with others.
     joint: usize,
     /// Events that the cursor passed and that are done in one call with others, the
@@ -260,6 +262,7 @@ impl Schedule {
             due_now: BinaryHeap::new(),
             due: BTreeSet::new(),
             gathering: BTreeSet::new(),
+            gathers_to: Timestamp::MIN,
             joint: 0,
             held: Vec::new(),
             parked: BTreeMap::new(),
@@ -492,6 +495,7 @@ impl Schedule {
     /// Lets everything run whose time has come. Gives the positions of parked
     /// events that are to be read from the log first: [`Schedule::loaded`].
     pub fn wake(&mut self, now: Timestamp) -> Vec<Position> {
+        self.follow_clock(now);
         let mut to_load = Vec::new();
         while let Some((due_at, position)) = self.due.first().copied()
             && due_at <= now
@@ -625,14 +629,10 @@ impl Schedule {
         }
     }
 
-    /// How many calls there may be to make.
+    /// Whether there may be an event to run.
     #[must_use]
     pub fn may_run(&self) -> usize {
-        let fresh = match self.ordering {
-            Ordering::None => self.fresh.len().div_ceil(self.calls.size),
-            Ordering::Total | Ordering::Key => self.fresh.len(),
-        };
-        fresh + self.due_now.len()
+        self.fresh.len() + self.due_now.len()
     }
 
     fn next_suspect(&mut self, position: Position) -> Option<Job> {

@@ -952,6 +952,22 @@ fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
+    let calls = Calls { size: 3, wait: Duration::from_secs(1) };
+    let now = after(NOW, Duration::from_hours(1));
+    for ordering in [Ordering::Total, Ordering::None] {
+        let mut schedule =
+            Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), now).with_calls(calls);
+        let events = (1..=2).map(|position| event(position, None)).collect();
+        schedule.admit(Fetched { events, scanned_to: Position(2) }, now);
+        schedule.wake(now);
+        assert!(schedule.next(16).is_none(), "{ordering:?}");
+        schedule.wake(NOW);
+        assert_eq!(positions(&next_call(&mut schedule)), [1, 2], "{ordering:?}");
+    }
+}
+
+#[test]
 fn an_event_of_a_call_that_failed_waits_for_nobody() {
     let calls = Calls { size: 2, wait: Duration::from_secs(1) };
     for ordering in [Ordering::Total, Ordering::None] {

@@ -84,6 +84,14 @@ async fn an_answer_with_another_number_of_results_is_a_bad_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_beyond_all_measure_is_refused_before_the_host_holds_it() {
+    let results = "(drop (memory.grow (i32.const 1900))) (i32.const 3000000)";
+    let report = call_of(BatchGuest { results, ..BatchGuest::default() }.build(), &[""]).await;
+    let [Some((kind, text))] = failures(&report)[..] else { panic!("{report:?}") };
+    assert_eq!(kind, FailureKind::HostCallLimit, "{text}");
+}
+
+#[tokio::test]
 async fn one_event_is_a_batch_of_one() {
     let wasm = BatchGuest { each: BY_DATA, ..BatchGuest::default() }.build();
     let handler = load(wasm).await;

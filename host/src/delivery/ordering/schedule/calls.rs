@@ -140,6 +140,7 @@ impl Schedule {
         }
         self.window[index].state = SlotState::Gathering;
         self.due.insert((until, position));
+        self.gathers_to = self.gathers_to.max(until);
         self.woken = true;
         if lane.is_none() {
             self.gathering.insert(number);
@@ -168,6 +169,21 @@ impl Schedule {
             return self.offer_gathered();
         }
         self.offer_slot(self.first + index as u64);
+    }
+
+    /// Where the clock was set back, nobody waits for others until it has caught up.
+    pub(super) fn follow_clock(&mut self, now: Timestamp) {
+        if self.gathers_to <= after(now, self.calls.wait) {
+            return;
+        }
+        self.gathers_to = Timestamp::MIN;
+        for index in 0..self.window.len() {
+            if self.window[index].state == SlotState::Gathering {
+                self.stop_gathering(index);
+                self.window[index].company.until = None;
+                self.offer_slot(self.first + index as u64);
+            }
+        }
     }
 
     /// Lets all events run that wait in no lane.
