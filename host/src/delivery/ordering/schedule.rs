@@ -1071,7 +1071,7 @@ impl Schedule {
     pub fn wants_more(&self, appetite: usize, most: usize, most_bytes: usize) -> bool {
         // Before the one that the process died of is read, nothing runs.
         self.suspect.is_some_and(|position| position > self.scanned_to)
-            || self.at_hand() < appetite
+            || self.at_hand() < appetite.max(self.calls.size)
                 && self.window.len() < most
                 && self.window_bytes < most_bytes
     }

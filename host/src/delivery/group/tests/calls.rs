@@ -209,6 +209,19 @@ async fn events_wait_for_others_to_come_and_hold_up_nothing_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_take_long_have_as_many_events_as_others() {
+    for ordering in [Ordering::Total, Ordering::None] {
+        let rig = rig(ordering, 100, &[None; 4_000], |_, _| {
+            Act::Take(Duration::from_millis(50), Box::new(Act::Succeed))
+        })
+        .await;
+        let _running = rig.start().await;
+        rig.all_over(4_000).await;
+        assert_eq!(sizes(&rig.together()), [100; 40], "{ordering:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_others_to_come() {
     let mut rig = rig(Ordering::Total, 10, &[None; 3], |_, _| Act::Succeed).await;
     (rig.batch.wait, rig.batch.max_time) = (MINUTE, MINUTE);
