@@ -125,6 +125,9 @@ struct Driver {
     alone: BTreeSet<i64>,
     /// The first and the last event of each call with several that succeeded.
     together: Vec<(i64, i64)>,
+    /// Events that were parked after their time had come, which a clock that is set
+    /// back does not change.
+    were_delayed: BTreeSet<i64>,
     /// When events were read from the log by this leader.
     read_at: BTreeMap<i64, Timestamp>,
     /// Handled or given up, as far as this leader knows.
@@ -162,6 +165,7 @@ impl Driver {
             running: Vec::new(),
             alone: BTreeSet::new(),
             together: Vec::new(),
+            were_delayed: BTreeSet::new(),
             read_at: BTreeMap::new(),
             done: BTreeSet::new(),
             next: BTreeMap::new(),
@@ -489,9 +493,14 @@ impl Driver {
         let is_between = |position: i64| {
             self.together.iter().any(|(first, last)| (first..last).contains(&&position))
         };
-        let is_counted = |position: &&i64| !was_delayed(**position) && !is_between(**position);
+        let late: Vec<i64> =
+            parked.iter().copied().filter(|position| was_delayed(*position)).collect();
+        let were_delayed =
+            |position: &i64| late.contains(position) || self.were_delayed.contains(position);
+        let is_counted = |position: &&i64| !were_delayed(position) && !is_between(**position);
         let counted = parked.iter().filter(is_counted).count();
         assert!(counted <= self.max_parked, "too many are parked: {parked:?}");
+        self.were_delayed.extend(late);
         if self.ordering == Ordering::Total {
             let all = parked.iter().all(|position| self.deliver_after(*position).is_some());
             assert!(all, "parked in a group with total order: {parked:?}");
