@@ -33,6 +33,19 @@ fn calls(rig: &Rig) -> Vec<Vec<i64>> {
     rig.data_of("call").iter().map(positions).collect()
 }
 
+/// Runs a host and kills it some time after a settlement: leaders that settle nothing
+/// would make the next one go on one event at a time.
+fn kill_at_random(rig: &Rig, last: i64) {
+    let at = rig.number("SELECT position FROM consumer_groups WHERE name = 'batches'");
+    let host = rig.spawn_run();
+    host.wait_until_leading("batches");
+    let further = at + fastrand::i64(1..200);
+    rig.wait_until_handled("batches", further.min(last - 1));
+    // The moment of the kill is what is random here, so nothing is waited for.
+    std::thread::sleep(Duration::from_millis(fastrand::u64(0..15)));
+    host.kill9();
+}
+
 fn a_batch_of_many_is_one_call(store: Store) {
     let rig = Rig::on(store, &Settings::of([batches()]));
     rig.publish(&events(250, |_| json!(null)));
@@ -87,11 +100,7 @@ fn the_state_is_exact_though_hosts_are_killed_in_the_middle_of_batches(store: St
     };
     rig.publish(&events(EVENTS, wish));
     for _ in 0..10 {
-        let host = rig.spawn_run();
-        host.wait_until_leading("batches");
-        // The moment of the kill is what is random here, so nothing is waited for.
-        std::thread::sleep(Duration::from_millis(fastrand::u64(0..80)));
-        host.kill9();
+        kill_at_random(&rig, EVENTS);
         // What is committed is whole.
         let handled = i64::try_from(calls(&rig).concat().len()).expect("a count");
         assert_eq!(rig.state("batches", "count"), handled);
@@ -123,10 +132,7 @@ fn batches_of_a_key_keep_its_order_whatever_fails_and_is_killed(store: Store) {
         events(EVENTS, wish).into_iter().zip(1..).map(|(event, n)| keyed(event, n)).collect();
     rig.publish(&events);
     for _ in 0..6 {
-        let host = rig.spawn_run();
-        host.wait_until_leading("batches");
-        std::thread::sleep(Duration::from_millis(fastrand::u64(0..80)));
-        host.kill9();
+        kill_at_random(&rig, EVENTS);
     }
     rig.drain();
     let mut by_key: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
