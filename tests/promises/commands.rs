@@ -87,6 +87,19 @@ fn invoke_of_a_failing_handler_exits_with_1_and_tells_the_failure() {
 }
 
 #[test]
+fn invoke_calls_a_handler_of_batches_with_a_batch_of_one() {
+    let rig = Rig::new(&tally());
+    let (code, answer) = invoke(&rig, "batch", &event("a", 1, json!(null)), &[]);
+    assert_eq!((code, &answer["outcome"]), (Some(0), &json!("success")), "{answer}");
+    assert_eq!(answer["state"], json!([{ "key": "count", "value": "1" }]));
+    assert_eq!(answer["emits"][0]["data"], json!({ "positions": [1] }));
+    let rejected = event("a", 1, json!({ "reject": true }));
+    let (code, answer) = invoke(&rig, "batch", &rejected, &[]);
+    assert_eq!((code, &answer["failure"]["text"]), (Some(1), &json!("as it was told")));
+    assert_eq!(answer["emits"], json!([]));
+}
+
+#[test]
 fn invoke_refuses_what_is_no_event_or_no_component() {
     let rig = Rig::new(&tally());
     let file = guest_file("noop");

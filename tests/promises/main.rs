@@ -7,6 +7,7 @@
 // marked as a test.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod batches;
 mod commands;
 mod crash;
 mod delayed;

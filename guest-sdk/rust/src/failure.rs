@@ -194,7 +194,8 @@ impl Error for FailureError {}
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return the error `{Self}`",
     label = "wanted: `Failure`, a `std::error::Error`, `anyhow::Error`, `Box<dyn Error>` or `String`",
-    note = "a handler looks like `fn name(event: Event) -> Result<(), Failure>`"
+    note = "a handler looks like `fn name(event: Event) -> Result<(), Failure>`",
+    note = "a batch handler looks like `fn name(events: Vec<Event>) -> Vec<Result<(), Failure>>`"
 )]
 pub trait IntoFailure<Form> {
     /// The failure that this error stands for.
@@ -251,6 +252,14 @@ impl IntoFailure<form::Text> for String {
 #[doc(hidden)]
 pub fn into_failure<E: IntoFailure<Form>, Form>(result: Result<(), E>) -> Result<(), Failure> {
     result.map_err(IntoFailure::into_failure)
+}
+
+/// What a handler of batches returned, with its errors as failures.
+#[doc(hidden)]
+pub fn into_failures<E: IntoFailure<Form>, Form>(
+    results: Vec<Result<(), E>>,
+) -> Vec<Result<(), Failure>> {
+    results.into_iter().map(into_failure).collect()
 }
 
 #[cfg(test)]

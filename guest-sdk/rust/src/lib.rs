@@ -26,6 +26,43 @@
 //! # Ok::<(), Failure>(())
 //! ```
 //!
+//! # Batches
+//!
+//! Where many events in one call are cheaper than each by itself, as for one request
+//! or one write to the state for all of them, [`batch_handler`] takes a `Vec` of them
+//! and returns a result for each. The host calls it with up to `batch.size` events
+//! at a time: of one `partitionkey` with `ordering = "key"`.
+//!
+//! ```
+//! use event_host_sdk::{Event, Failure, batch_handler, state};
+//!
+//! #[batch_handler]
+//! fn total(events: Vec<Event>) -> Vec<Result<(), Failure>> {
+//!     let amounts: Vec<Result<u64, _>> = events.iter().map(Event::json).collect();
+//!     let sum: u64 = amounts.iter().flatten().sum();
+//!     if let Err(error) = add(sum) {
+//!         return events.iter().map(|_| Err(error.clone())).collect();
+//!     }
+//!     amounts.into_iter().map(|amount| Ok(amount.map(drop)?)).collect()
+//! }
+//!
+//! fn add(sum: u64) -> Result<(), Failure> {
+//!     let before: u64 = state::get("total")?.unwrap_or(0);
+//!     Ok(state::set("total", &(before + sum))?)
+//! }
+//! # use event_host_sdk::Message;
+//! # let amount = |text: &str| Event::for_test(Message::new("paid").text(text));
+//! # assert_eq!(total(vec![amount("1"), amount("2")]), [Ok(()), Ok(())]);
+//! # assert_eq!(state::get::<u64>("total").unwrap(), Some(3));
+//! # assert!(total(vec![amount("x")])[0].is_err());
+//! ```
+//!
+//! What is emitted and written in a call belongs to all its events together. It is
+//! kept when every result is `Ok`. Else, and after a panic, nothing of the call
+//! counts, and the same events come again one by one, each in a call of its own.
+//! So one bad event costs its neighbours a second call, and nothing else; what the
+//! first call did outside of the host, it did.
+//!
 //! # Building
 //!
 //! ```toml
@@ -75,19 +112,21 @@ pub mod state;
 pub mod testing;
 
 pub use event::{Event, ExtensionValue, FromExtension, InvalidEvent};
-pub use event_host_sdk_macros::handler;
+pub use event_host_sdk_macros::{batch_handler, handler};
 pub use failure::{Failure, FailureError, IntoFailure};
 pub use outbox::{EmitError, Message, emit};
 
-/// What `#[handler]` expands to. No part of the public interface.
+/// What `#[handler]` and `#[batch_handler]` expand to. No part of the public interface.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::bindings;
+    pub use crate::bindings::batch::export_batch;
+    pub use crate::bindings::batch::exports::event_host::handler::batch_handler::Guest as BatchGuest;
     pub use crate::bindings::event_host::handler::types::{Event, Failure};
     pub use crate::bindings::export;
     pub use crate::bindings::exports::event_host::handler::handler::Guest;
-    pub use crate::failure::into_failure;
-    pub use crate::runtime::handle;
+    pub use crate::failure::{into_failure, into_failures};
+    pub use crate::runtime::{handle, handle_batch};
 }
 
 /// The handler in the project's README, so that it compiles.

@@ -12,7 +12,7 @@ use crate::{ExtensionValue, host};
 ///
 /// Only the type is needed. What is left out is filled in by the host: an id
 /// that is the same on each attempt, the group as source, the time of the
-/// settlement, and the partition key of the handled event.
+/// settlement, and the partition key of the handled event, or of a whole batch.
 ///
 /// ```
 /// # use event_host_sdk::{Message, emit, testing};
@@ -137,7 +137,8 @@ impl Message {
     }
 }
 
-/// Publishes an event when, and only when, this call of the handler succeeds.
+/// Publishes an event when, and only when, this call of the handler succeeds: that of
+/// a [`batch_handler`](crate::batch_handler) for every event.
 ///
 /// ```
 /// # use event_host_sdk::{Message, emit};

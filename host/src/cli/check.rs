@@ -10,6 +10,7 @@ use super::loading::{Loaded, Loader, deployed_ones};
 use super::{Global, database, output};
 use crate::config::Config;
 use crate::delivery::Handler as _;
+use crate::sandbox::Interface;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -42,8 +43,12 @@ impl Check {
                         "group": loaded.settings.group,
                         "component": loaded.settings.component.to_string(),
                         "digest": loaded.handler.digest(),
+                        "interface": loaded.interface().to_string(),
                         "subscribe": loaded.settings.subscription.patterns(),
                     });
+                    if loaded.interface() == Interface::BatchHandler {
+                        handler["batch_size"] = json!(loaded.settings.batch.calls().size);
+                    }
                     if !loaded.settings.tenant.is_none() {
                         handler["tenant"] = json!(loaded.settings.tenant);
                     }
@@ -53,16 +58,19 @@ impl Check {
             output::json(&list)?;
             return Ok(());
         }
-        // Where nobody is a tenant the word says nothing.
+        // Where nobody is a tenant the word says nothing, and so with batches.
         let tenants = handlers.iter().any(|loaded| !loaded.settings.tenant.is_none());
         let owner = tenants.then_some("tenant");
-        let headers = ["handler", "group"].into_iter().chain(owner);
+        let batches = handlers.iter().any(|loaded| loaded.interface() == Interface::BatchHandler);
+        let called = batches.then_some("interface");
+        let headers = ["handler", "group"].into_iter().chain(owner).chain(called);
         let mut table = output::table(headers.chain(["subscribe", "component", "digest"]));
         for loaded in &handlers {
             let settings = &loaded.settings;
             let owner = tenants.then(|| settings.tenant.to_string());
+            let called = batches.then(|| loaded.interface().to_string());
             let named = [settings.name.to_string(), settings.group.to_string()];
-            table.add_row(named.into_iter().chain(owner).chain([
+            table.add_row(named.into_iter().chain(owner).chain(called).chain([
                 settings.subscription.patterns().join(", "),
                 settings.component.to_string(),
                 loaded.handler.digest().chars().take(19).collect(),

@@ -13,7 +13,9 @@ use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::HandlerName;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{EngineError, LoadError, LoadReason, LoadedHandler, Sandbox, Source};
+use crate::sandbox::{
+    EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
+};
 use crate::store::{Deployed, Missing, Store, StoreError};
 
 /// A handler with its code.
@@ -25,6 +27,13 @@ pub(super) struct Loaded {
     pub(super) deployed: Option<Deployed>,
     /// Its component.
     pub(super) handler: Arc<LoadedHandler>,
+}
+
+impl Loaded {
+    /// How its component is called.
+    pub(super) fn interface(&self) -> Interface {
+        self.handler.inspection().interface
+    }
 }
 
 /// Why a handler is not loaded.
@@ -48,6 +57,11 @@ pub(super) enum NotLoaded {
         "its component imports the state, and with `ordering = \"none\"` there is none: choose `ordering = \"key\"`, which has one for each `partitionkey`"
     )]
     StateWithoutOrder,
+    /// Its component takes single events, and the settings speak of several.
+    #[error(
+        "its component takes one event a call, because it exports `handler` and not `batch-handler`: leave `batch.size` and `batch.wait` out, or build it as a handler of batches"
+    )]
+    TakesNoBatches,
     /// Its component comes from the database, where none is.
     #[error("nothing is deployed for it yet: `host deploy {0} FILE` does that")]
     NotDeployed(HandlerName),
@@ -159,7 +173,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let bytes = store.component(&settings.tenant, digest).await?;
         let name = format!("component {}", digest.short());
-        self.load(settings, Source::Bytes { name, bytes }).await
+        self.load(&settings.for_single_calls(), Source::Bytes { name, bytes }).await
     }
 
     /// Loads a component for a handler of which nothing is known: with the
@@ -194,6 +208,11 @@ impl Loader {
             && imports.iter().any(|import| import.starts_with("event-host:handler/state@"))
         {
             return Err(NotLoaded::StateWithoutOrder);
+        }
+        let speaks_of_several =
+            settings.batch.size.is_some_and(|size| size > 1) || !settings.batch.wait.is_zero();
+        if speaks_of_several && !handler.takes_batches() {
+            return Err(NotLoaded::TakesNoBatches);
         }
         match &settings.digest {
             Some(pinned) if pinned.as_str() != handler.digest() => {
@@ -235,9 +254,10 @@ fn no_component(why: &NotLoaded) -> NoComponent {
         NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })
         | NotLoaded::Store(_)
         | NotLoaded::NotDeployed(_) => NoComponent::Failed(said),
-        NotLoaded::Component(_) | NotLoaded::Pinned { .. } | NotLoaded::StateWithoutOrder => {
-            NoComponent::Refused(said)
-        }
+        NotLoaded::Component(_)
+        | NotLoaded::Pinned { .. }
+        | NotLoaded::StateWithoutOrder
+        | NotLoaded::TakesNoBatches => NoComponent::Refused(said),
     }
 }
 

@@ -325,6 +325,9 @@ fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
         && one.limits == other.limits
         && one.grants == other.grants
         && one.reuse == other.reuse
+        // What these are may be refused to a component.
+        && one.ordering == other.ordering
+        && one.batch == other.batch
 }
 
 /// What goes on as before may be in a group that the settings have given to

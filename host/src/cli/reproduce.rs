@@ -44,7 +44,7 @@ impl Reproduce {
             None => failed_one(&letter, settings, &*store, loader.component_bytes()).await?,
         };
         // The pin is for what runs; here anything may be tried.
-        let settings = HandlerSettings { digest: None, ..settings.clone() };
+        let settings = HandlerSettings { digest: None, ..settings.for_single_calls() };
         let handler = loader.load(&settings, source).await?;
         let state = Arc::new(StoredState { store, group: letter.group.clone() });
         let attempted = Attempt {

@@ -65,7 +65,7 @@ pub(super) const RETRY: Place = Place {
 
 /// How large a handler's batches get.
 pub(super) const BATCH: Place =
-    Place { name: "handlers.NAME.batch", keys: &["max_events", "max_time"] };
+    Place { name: "handlers.NAME.batch", keys: &["max_events", "max_time", "size", "wait"] };
 
 /// When a handler's group trips.
 pub(super) const BREAKER: Place = Place {

@@ -131,6 +131,8 @@ on_trip = "rollback"
 [handlers.b.batch]
 max_events = 10
 max_time = "2s"
+size = 5
+wait = "20ms"
 
 [handlers.b.limits]
 memory = "64MiB"
@@ -245,7 +247,12 @@ overtake = "2s"
             config: [("currency".to_owned(), "euR".to_owned())].into(),
             clocks: Clocks::Fine,
         },
-        batch: BatchSettings { max_events: 10, max_time: Duration::from_secs(2) },
+        batch: BatchSettings {
+            max_events: 10,
+            max_time: Duration::from_secs(2),
+            size: Some(5),
+            wait: Duration::from_millis(20),
+        },
         breaker: BreakerSettings {
             events: 7,
             attempts_after_swap: 0,
@@ -414,6 +421,19 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         (
             "retry.multiplier = \"2\"",
             "4:20: `multiplier` is a string, not a number: write `multiplier = 2.0`",
+        ),
+        ("batch.size = 0", "4:14: `size` is `0`: it must be from 1 to 10000"),
+        (
+            "batch.size = 2000",
+            "4:14: `size` is 2000, and no more than `max_events` (1000 by default) are settled at once: lower `size` or raise `max_events`",
+        ),
+        (
+            "batch = { max_events = 10, size = 11 }",
+            "4:35: `size` is 11, and no more than `max_events` (10) are settled at once: lower `size` or raise `max_events`",
+        ),
+        (
+            "batch.wait = \"501ms\"",
+            "4:14: `wait` (501ms) is longer than `max_time` (500ms by default), after which what is done is settled: lower `wait` or raise `max_time`",
         ),
         ("retry.jitter = 1.5", "4:16: `jitter` is `1.5`: it must be from 0 to 1"),
         (

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tracing::info;
 
-use super::{Call, Handler, Outcome, Report, Usage, Worker};
+use super::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::failure::{Failure, FailureKind};
 
@@ -96,6 +96,10 @@ impl Handler for ByDigest {
 
     fn state_keys(&self) -> Option<u64> {
         self.handlers.own.state_keys()
+    }
+
+    fn takes_batches(&self) -> bool {
+        self.handlers.own.takes_batches()
     }
 
     fn worker(&self) -> Box<dyn Worker> {
@@ -193,6 +197,22 @@ impl Worker for ByDigestWorker {
         }
     }
 
+    fn attempt_all<'worker, 'call, 'attempt>(
+        &'worker mut self,
+        call: BatchCall<'call>,
+    ) -> Pin<Box<dyn Future<Output = BatchReport> + Send + 'attempt>>
+    where
+        'worker: 'attempt,
+        'call: 'attempt,
+        Self: 'attempt,
+    {
+        // No replay is in a batch, so all of it is for the handler's own component.
+        if self.digest.is_some() {
+            self.turn_to(None, self.handlers.own.worker());
+        }
+        self.worker.attempt_all(call)
+    }
+
     fn end_batch(&mut self) {
         if self.digest.is_some() {
             // One that waits for events must not keep another's code.
@@ -232,6 +252,10 @@ mod tests {
             7
         }
 
+        fn takes_batches(&self) -> bool {
+            true
+        }
+
         fn worker(&self) -> Box<dyn Worker> {
             Box::new(NamedWorker { digest: self.digest.clone(), _alive: Arc::clone(&self.alive) })
         }
@@ -247,6 +271,12 @@ mod tests {
         async fn attempt(&mut self, _: Call<'_>) -> Report {
             let emits = vec![event(self.digest.as_str())];
             Report { outcome: Outcome::Success, emits, usage: Usage::default() }
+        }
+
+        async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
+            let outcomes = vec![Outcome::Success; call.events.len()];
+            let emits = vec![event(self.digest.as_str())];
+            BatchReport { outcomes, emits, usage: Usage::default() }
         }
 
         fn end_batch(&mut self) {}
@@ -351,6 +381,24 @@ mod tests {
             assert_eq!(ran(&mut worker, wanted.as_ref()).await, digest(runs).as_str());
         }
         assert_eq!(shelf.asked(), 1, "once, and not for its own");
+    }
+
+    #[tokio::test]
+    async fn several_events_in_one_call_go_to_the_groups_own_component() {
+        let (_, handler) = handler();
+        assert!(handler.takes_batches());
+        let mut worker = handler.worker();
+        let (group, tenant) = ("g".parse().unwrap(), Tenant::none());
+        let event =
+            LogEvent { position: Position(1), deliver_to: None, digest: None, event: event("e") };
+        for before in [None, Some(digest(1))] {
+            ran(&mut worker, before.as_ref()).await;
+            let state = BatchState::new("").attempt(Arc::new(EmptyState));
+            let events = [&event, &event];
+            let call = BatchCall { group: &group, tenant: &tenant, events: &events, state };
+            let report = worker.attempt_all(call).await;
+            assert_eq!((report.outcomes.len(), &*report.emits[0].id), (2, digest(0).as_str()));
+        }
     }
 
     #[tokio::test]

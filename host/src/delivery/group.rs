@@ -15,7 +15,7 @@
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
 //! `flow` is the loop itself, `late` finds what open transactions committed late, `slot`
-//! makes the attempts, `settle` commits.
+//! makes the attempts, `together` those of several events in one call, `settle` commits.
 
 mod ceilings;
 mod flow;
@@ -25,6 +25,7 @@ mod signals;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod together;
 mod trip;
 mod trouble;
 
@@ -44,7 +45,7 @@ use trouble::{Doing, Trouble};
 use super::backoff::RetryPolicy;
 use super::breaker::{Breaker, BreakerSettings};
 use super::clock::Clock;
-use super::ordering::{Ordering, Schedule};
+use super::ordering::{Calls, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
 use crate::event::{Epoch, GroupName, Position, Tenant};
@@ -72,11 +73,29 @@ pub struct BatchSettings {
     pub max_events: usize,
     /// What is done is settled after so long at the latest.
     pub max_time: Duration,
+    /// At most so many events go into one call of a handler that takes batches.
+    /// Without, [`CALL_SIZE`].
+    pub size: Option<usize>,
+    /// So long an event waits for others to come that go into the same call.
+    pub wait: Duration,
 }
+
+/// Events in one call of a handler that takes batches, where nobody says how many.
+pub const CALL_SIZE: usize = 100;
 
 impl Default for BatchSettings {
     fn default() -> Self {
-        Self { max_events: 1_000, max_time: Duration::from_millis(500) }
+        let max_time = Duration::from_millis(500);
+        Self { max_events: 1_000, max_time, size: None, wait: Duration::ZERO }
+    }
+}
+
+impl BatchSettings {
+    /// How many events go into one call of a handler that takes batches.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        let size = self.size.unwrap_or(CALL_SIZE).min(self.max_events).max(1);
+        Calls { size, wait: self.wait }
     }
 }
 
@@ -109,14 +128,6 @@ pub struct GroupSettings {
 
 /// The log is read on while fewer batches than so many wait or are handled.
 const BATCHES_AT_ONCE: usize = 2;
-
-impl GroupSettings {
-    /// Events that may have begun and not be settled when a process dies: those of
-    /// the settlement on its way, and those that were read.
-    fn most_under_way(&self) -> usize {
-        self.batch.max_events.saturating_mul(BATCHES_AT_ONCE + 2).saturating_add(self.concurrency)
-    }
-}
 
 /// How a leadership ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,6 +229,19 @@ impl Led {
 }
 
 impl GroupLoop {
+    /// How many events go into one call.
+    fn calls(&self) -> Calls {
+        if self.handler.takes_batches() { self.settings.batch.calls() } else { Calls::default() }
+    }
+
+    /// Events that may have begun and not be settled when a process dies: those of
+    /// the settlement on its way, and those that were read.
+    fn most_under_way(&self) -> usize {
+        let GroupSettings { batch, concurrency, .. } = &self.settings;
+        let running = concurrency.saturating_mul(self.calls().size);
+        batch.max_events.saturating_mul(BATCHES_AT_ONCE + 2).saturating_add(running)
+    }
+
     /// What a new leader begins with.
     #[must_use]
     pub fn begin_leading(&self, leadership: Leadership) -> Led {
@@ -244,7 +268,7 @@ impl GroupLoop {
             held_back: None,
         };
         if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
-            led.cautious = self.settings.most_under_way();
+            led.cautious = self.most_under_way();
             warn!(
                 group = %self.settings.name,
                 leaderships = leadership.fruitless,
@@ -257,7 +281,7 @@ impl GroupLoop {
         if led.head.as_ref().is_some_and(|head| head.in_flight) {
             // The process died in a marked attempt: what comes next is marked too,
             // or the next death of the same event would not be counted.
-            led.cautious = self.settings.most_under_way();
+            led.cautious = self.most_under_way();
         }
         led
     }
@@ -294,7 +318,8 @@ impl GroupLoop {
             redeliveries,
             self.clock.now(),
         )
-        .with_open(led.open.clone());
+        .with_open(led.open.clone())
+        .with_calls(self.calls());
         let work = Arc::new(Work::new(self.clone(), schedule, led));
         let end = Flow::new(Arc::clone(&work), led).run(&mut signals).await;
         // Whoever ends otherwise leaves nothing to go on with.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::event::{Attempt, Event, GroupName, LogEvent, Tenant};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use state::AttemptState;
 
 /// Code that handles events, loaded and ready. Shared by everything that runs
@@ -44,6 +44,11 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
+    /// Whether one call may handle several events.
+    fn takes_batches(&self) -> bool {
+        false
+    }
+
     /// Something that makes attempts, one at a time. Cheap: instances are made
     /// when they are needed.
     fn worker(&self) -> Box<dyn Worker>;
@@ -52,12 +57,24 @@ pub trait Handler: Send + Sync + 'static {
 /// Makes attempts, one at a time, and keeps the instance between them for as
 /// long as its settings say.
 ///
-/// A future of [`Worker::attempt`] may be dropped at any await: the attempt
-/// then never happened, and the next one gets a fresh instance.
+/// A future of [`Worker::attempt`] or [`Worker::attempt_all`] may be dropped at any
+/// await: the attempt then never happened, and the next one gets a fresh instance.
 #[async_trait]
 pub trait Worker: Send {
     /// Calls the handler with one event.
     async fn attempt(&mut self, call: Call<'_>) -> Report;
+
+    /// Calls the handler once with several events. To be asked only of the workers
+    /// of a handler that [takes batches](Handler::takes_batches); others refuse, and
+    /// have each event attempted by itself.
+    async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
+        let refused = Failure::new(FailureKind::BadAnswer, "the handler takes one event a call");
+        BatchReport {
+            outcomes: vec![Outcome::Failure(refused); call.events.len()],
+            emits: Vec::new(),
+            usage: Usage::default(),
+        }
+    }
 
     /// Tells that a batch has ended.
     fn end_batch(&mut self);
@@ -80,6 +97,20 @@ pub struct Call<'a> {
     pub state: Arc<AttemptState>,
 }
 
+/// What one call with several events is given.
+#[derive(Clone)]
+pub struct BatchCall<'a> {
+    /// The group on whose behalf.
+    pub group: &'a GroupName,
+    /// Who owns the events and the handler.
+    pub tenant: &'a Tenant,
+    /// The events, at least one, in the order of the log. For each it is the first
+    /// attempt, and none of them is a replay.
+    pub events: &'a [&'a LogEvent],
+    /// The group's state as this call sees it; takes its writes.
+    pub state: Arc<AttemptState>,
+}
+
 /// What one attempt did.
 #[derive(Debug)]
 pub struct Report {
@@ -90,6 +121,31 @@ pub struct Report {
     pub emits: Vec<Event>,
     /// What it used.
     pub usage: Usage,
+}
+
+impl AsRef<Usage> for Report {
+    fn as_ref(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+/// What one call with several events did.
+#[derive(Debug)]
+pub struct BatchReport {
+    /// How it ended for each event, in their order. A call that broke off ended
+    /// alike for all of them.
+    pub outcomes: Vec<Outcome>,
+    /// What it emitted, complete with id, source and time. To be dropped unless
+    /// every outcome is success, because nobody can tell which event caused it.
+    pub emits: Vec<Event>,
+    /// What the call used.
+    pub usage: Usage,
+}
+
+impl AsRef<Usage> for BatchReport {
+    fn as_ref(&self) -> &Usage {
+        &self.usage
+    }
 }
 
 /// How an attempt ended.

@@ -19,15 +19,38 @@
 //! The cursor may pass an event that is done or parked. So the window is cut at the
 //! first event that is neither; where that one takes long and others after it are
 //! done, it is parked while it runs, and what it does is settled when it ends.
+//!
+//! A handler of batches is called with several events of one lane, or of none where
+//! there is no order: fresh ones, which nobody attempted. They run, and are done,
+//! together: what the call did is one, so no settlement takes some of them alone. If
+//! the call fails, each of them runs again by itself.
 
 mod lanes;
 mod schedule;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 pub use schedule::{Again, Cut, Effects, Job, Schedule, Written};
+
+/// How many events go into one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calls {
+    /// At most so many. At least 1.
+    pub size: usize,
+    /// An event waits so long for others to come, where there are fewer.
+    pub wait: Duration,
+}
+
+impl Default for Calls {
+    /// One event a call.
+    fn default() -> Self {
+        Self { size: 1, wait: Duration::ZERO }
+    }
+}
 
 /// In which order a group's events are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

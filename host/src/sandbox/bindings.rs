@@ -20,6 +20,25 @@ wasmtime::component::bindgen!({
     exports: { default: async },
 });
 
+/// The world of handlers of batches, with the imports of the other.
+pub mod batch {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "batch-event-handler",
+        ownership: Borrowing { duplicate_if_necessary: true },
+        exports: { default: async },
+        with: {
+            "event-host:handler/types": super::event_host::handler::types,
+            "event-host:handler/outbox": super::event_host::handler::outbox,
+            "event-host:handler/state": super::event_host::handler::state,
+            "event-host:handler/log": super::event_host::handler::log,
+            "event-host:handler/context": super::event_host::handler::context,
+        },
+    });
+}
+
+pub use self::batch::{BatchEventHandler, BatchEventHandlerPre};
+
 use self::event_host::handler::types::{Event, Failure};
 use wasmtime::component::TypedFunc;
 

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component, Linker};
+use wasmtime::component::{Component, ComponentNamedList, InstancePre, Lift, Linker, Lower};
 use wasmtime::{Cache, Engine};
 
-use super::bindings::EventHandlerPre;
 use super::bindings::event_host::handler::types::{Event, Failure};
+use super::bindings::{BatchEventHandlerPre, EventHandlerPre};
 use super::cache;
 use super::compiler::Compiler;
 use super::compiler::process::Processes;
-use super::contract::{self, Surface};
+use super::contract::{self, Interface, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
 use super::http::{Client, Outlet};
@@ -98,6 +98,8 @@ pub struct Inspection {
     pub bytes: u64,
     /// How it was given.
     pub form: Form,
+    /// How it is called.
+    pub interface: Interface,
     /// What it imports.
     pub imports: Vec<String>,
     /// What it exports.
@@ -106,10 +108,58 @@ pub struct Inspection {
 
 /// A component that fits the contract, compiled and linked.
 pub(super) struct Program {
-    pub(super) pre: EventHandlerPre<Side>,
+    pub(super) entry: Entry,
     pub(super) inspection: Inspection,
     /// To be told of each call.
     pub(super) ticker: Arc<Ticker>,
+}
+
+/// What instances are made of, by how they are called.
+pub(super) enum Entry {
+    Handler(EventHandlerPre<Side>),
+    BatchHandler(BatchEventHandlerPre<Side>),
+}
+
+impl Entry {
+    fn new(interface: Interface, pre: InstancePre<Side>) -> wasmtime::Result<Self> {
+        Ok(match interface {
+            Interface::Handler => Self::Handler(EventHandlerPre::new(pre)?),
+            Interface::BatchHandler => Self::BatchHandler(BatchEventHandlerPre::new(pre)?),
+        })
+    }
+
+    fn pre(&self) -> &InstancePre<Side> {
+        match self {
+            Self::Handler(pre) => pre.instance_pre(),
+            Self::BatchHandler(pre) => pre.instance_pre(),
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        self.pre().engine()
+    }
+
+    fn component(&self) -> &Component {
+        self.pre().component()
+    }
+
+    /// The bindings look the function up by name and leave its type to the first
+    /// call; an operator wants to know before.
+    fn check(&self) -> Result<(), LoadReason> {
+        let pre = self.pre();
+        match self {
+            Self::Handler(_) => check_export::<(Event<'_>,), (Result<(), Failure>,)>(
+                pre,
+                Interface::Handler,
+                "handle",
+            ),
+            Self::BatchHandler(_) => check_export::<(&[Event<'_>],), (Vec<Result<(), Failure>>,)>(
+                pre,
+                Interface::BatchHandler,
+                "handle-batch",
+            ),
+        }
+    }
 }
 
 impl Sandbox {
@@ -261,7 +311,7 @@ impl Inner {
             }
         };
         if let Some(limits) = limits {
-            fit_limits(program.pre.instance_pre().component(), limits)?;
+            fit_limits(program.entry.component(), limits)?;
         }
         Ok(program)
     }
@@ -280,17 +330,18 @@ impl Inner {
     ) -> Result<Program, LoadReason> {
         let Binary { digest, size, form, component } = binary;
         let surface = contract::surface(&component)?;
-        contract::check(&surface, &component)?;
+        let interface = contract::check(&surface, &component)?;
         if let Some(processes) = &self.processes {
             processes.prepare(&runtime.engine, fuel, runtime.allocation, &component)?;
         }
         let component = compile(&runtime.engine, source, &component)?;
         let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
-        let pre = EventHandlerPre::new(pre).map_err(|error| export_type(chain(&error)))?;
-        check_export(&pre)?;
+        let entry =
+            Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
+        entry.check()?;
         let Surface { imports, exports } = surface;
-        let inspection = Inspection { digest, bytes: size, form, imports, exports };
-        Ok(Program { pre, inspection, ticker: Arc::clone(&runtime.ticker) })
+        let inspection = Inspection { digest, bytes: size, form, interface, imports, exports };
+        Ok(Program { entry, inspection, ticker: Arc::clone(&runtime.ticker) })
     }
 
     fn runtime(&self, fuel: bool) -> Result<&Runtime, LoadReason> {
@@ -358,27 +409,34 @@ fn fit_limits(component: &Component, limits: &Limits) -> Result<(), LoadReason> 
     Ok(())
 }
 
-/// The bindings look the function up by name and leave its type to the first
-/// call; an operator wants to know before.
-fn check_export(pre: &EventHandlerPre<Side>) -> Result<(), LoadReason> {
-    let pre = pre.instance_pre();
+/// Whether the function that is called has this type.
+fn check_export<Params, Answer>(
+    pre: &InstancePre<Side>,
+    interface: Interface,
+    name: &str,
+) -> Result<(), LoadReason>
+where
+    Params: ComponentNamedList + Lower,
+    Answer: ComponentNamedList + Lift,
+{
+    let wrong = |detail: String| export_type(interface, format!("`{name}` {detail}"));
     let component = pre.component();
     let function = component
-        .get_export_index(None, "event-host:handler/handler@0.1.0")
-        .and_then(|interface| component.get_export(Some(&interface), "handle"));
+        .get_export_index(None, interface.name())
+        .and_then(|interface| component.get_export(Some(&interface), name));
     let Some((ComponentItem::ComponentFunc(function), _)) = function else {
-        return Err(export_type("`handle` is not a function".to_owned()));
+        return Err(wrong("is not a function".to_owned()));
     };
     if function.async_() {
-        return Err(export_type("`handle` is asynchronous".to_owned()));
+        return Err(wrong("is asynchronous".to_owned()));
     }
     function
-        .typecheck::<(Event<'_>,), (Result<(), Failure>,)>(&pre.instance_type())
-        .map_err(|error| export_type(format!("`handle` has another type: {}", chain(&error))))
+        .typecheck::<Params, Answer>(&pre.instance_type())
+        .map_err(|error| wrong(format!("has another type: {}", chain(&error))))
 }
 
-fn export_type(detail: String) -> LoadReason {
-    LoadReason::ExportType { name: "event-host:handler/handler@0.1.0".to_owned(), detail }
+fn export_type(interface: Interface, detail: String) -> LoadReason {
+    LoadReason::ExportType { name: interface.name().to_owned(), detail }
 }
 
 /// wasmtime says of every import that does not fit that it was not found, and

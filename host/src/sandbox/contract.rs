@@ -4,6 +4,8 @@
 //! for some languages and a link error says little to the author of a handler.
 //! The types are wasmtime's to check, afterwards.
 
+use std::fmt;
+
 use wasmparser::component_types::ComponentEntityType;
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
@@ -73,6 +75,32 @@ pub(super) struct Surface {
     pub(super) exports: Vec<String>,
 }
 
+/// How a component wants to be called: the one of two interfaces that it exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interface {
+    /// With one event.
+    Handler,
+    /// With several events.
+    BatchHandler,
+}
+
+impl Interface {
+    /// Its name at a component's surface, as this host has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Handler => "event-host:handler/handler@0.1.0",
+            Self::BatchHandler => "event-host:handler/batch-handler@0.1.0",
+        }
+    }
+}
+
+impl fmt::Display for Interface {
+    /// The interface's own name, as the contract writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Name::parse(self.name()).interface)
+    }
+}
+
 /// Reads the names at a component's surface.
 pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
     let mut surface = Surface::default();
@@ -99,9 +127,9 @@ pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
     Ok(surface)
 }
 
-/// Checks the names of a component.
-pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<(), LoadReason> {
-    check_exports(&surface.exports)?;
+/// Checks the names of a component, and tells how it is called.
+pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<Interface, LoadReason> {
+    let interface = check_exports(&surface.exports)?;
     for import in &surface.imports {
         if let Err(reason) = check_import(import)
             && !holds_only_types(component, import)
@@ -109,26 +137,27 @@ pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<(), LoadReaso
             return Err(reason);
         }
     }
-    Ok(())
+    Ok(interface)
 }
 
-fn check_exports(exports: &[String]) -> Result<(), LoadReason> {
-    let find = |interface: &str| {
-        exports.iter().find(|export| {
+fn check_exports(exports: &[String]) -> Result<Interface, LoadReason> {
+    let find = |interface: Interface| {
+        let wanted = Name::parse(interface.name());
+        let export = exports.iter().find(|export| {
             let name = Name::parse(export);
-            name.package == PACKAGE && name.interface == interface
-        })
+            name.package == wanted.package && name.interface == wanted.interface
+        });
+        export.map(|export| (export, interface))
     };
-    let (single, batch) = (find("handler"), find("batch-handler"));
-    let name = match (single, batch) {
+    let (name, interface) = match (find(Interface::Handler), find(Interface::BatchHandler)) {
         (Some(_), Some(_)) => return Err(LoadReason::BothHandlers),
         (None, None) => return Err(LoadReason::NoHandler { found: Names(exports.to_vec()) }),
-        (Some(name), None) | (None, Some(name)) => name,
+        (Some(found), None) | (None, Some(found)) => found,
     };
     if !is_compatible(Name::parse(name).version, VERSION) {
         return Err(other_version("exports", name, VERSION));
     }
-    if batch.is_some() { Err(LoadReason::BatchHandler) } else { Ok(()) }
+    Ok(interface)
 }
 
 fn check_import(import: &str) -> Result<(), LoadReason> {
@@ -232,13 +261,16 @@ mod tests {
 
     use super::*;
 
-    fn exports(names: &[&str]) -> Result<(), LoadReason> {
+    fn exports(names: &[&str]) -> Result<Interface, LoadReason> {
         check_exports(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_component_exports_exactly_one_handler_interface() {
-        assert!(exports(&["event-host:handler/handler@0.1.0", "other"]).is_ok());
+        for interface in [Interface::Handler, Interface::BatchHandler] {
+            assert_eq!(exports(&[interface.name(), "other"]).unwrap(), interface);
+            assert_eq!(Name::parse(interface.name()).version, Some(VERSION));
+        }
         let none = exports(&["wasi:http/incoming-handler@0.2.0"]).unwrap_err().to_string();
         assert_eq!(
             none,
@@ -250,8 +282,12 @@ mod tests {
             "event-host:handler/batch-handler@0.1.0",
         ]);
         assert!(matches!(both, Err(LoadReason::BothHandlers)));
-        let batch = exports(&["event-host:handler/batch-handler@0.1.0"]);
-        assert!(matches!(batch, Err(LoadReason::BatchHandler)));
+        // Which one is meant is asked before whether its version fits.
+        let both = exports(&[
+            "event-host:handler/handler@0.2.0",
+            "event-host:handler/batch-handler@0.1.0",
+        ]);
+        assert!(matches!(both, Err(LoadReason::BothHandlers)));
     }
 
     #[test]

@@ -82,11 +82,6 @@ pub enum LoadReason {
         "it exports both `event-host:handler/handler` and `event-host:handler/batch-handler`; wanted is one of them, so that it is clear how it is called"
     )]
     BothHandlers,
-    /// It handles batches, which this version cannot do yet.
-    #[error(
-        "it exports `event-host:handler/batch-handler@0.1.0`, which a later version of the host will call; until then export `event-host:handler/handler@0.1.0`, which takes one event a call"
-    )]
-    BatchHandler,
     /// It was made for another version of the contract.
     #[error(
         "it {does} `{name}`, and this host has version {host} of `{package}`; build it with bindings of that version"

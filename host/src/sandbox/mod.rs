@@ -31,6 +31,7 @@ mod worker;
 
 pub use compiler::process as compile_process;
 pub use component::{Inspection, Sandbox};
+pub use contract::Interface;
 pub use engine::{Allocation, CacheSettings, EngineError, EngineSettings, PoolSettings};
 pub use imports::{GuestLine, LineOrigin, LogSink};
 pub use load_error::{LoadError, LoadReason, Names};

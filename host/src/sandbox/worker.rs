@@ -1,4 +1,5 @@
-//! Attempts: one event through one instance, whatever the guest does.
+//! Attempts: one event through one instance, or several in one call, whatever the
+//! guest does.
 //!
 //! The path of an event through an instance that is alive already is a few
 //! microseconds, of which the guest has most; what is done for every event is
@@ -17,15 +18,16 @@ use wasmtime::{Store, UpdateDeadline};
 use super::bindings::event_host::handler::types::{
     Event as GuestEvent, ExtensionValueParam, Failure as GuestFailure,
 };
-use super::bindings::{self, EventHandler};
-use super::component::{Inspection, Program};
+use super::bindings::{self, BatchEventHandler, EventHandler};
+use super::component::{Entry, Inspection, Program};
+use super::contract::Interface;
 use super::ending::{self, Ending, Phase, timeout_text};
-use super::imports::{GuestLog, LogSink, Profile, Side};
+use super::imports::{Given, GuestLog, LogSink, Profile, Side};
 use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
 use crate::delivery::backoff::LONGEST;
-use crate::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
-use crate::event::{DELIVER_AFTER, Event, ExtensionValue};
+use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
+use crate::event::{Attempt, DELIVER_AFTER, Event, ExtensionValue, LogEvent};
 use crate::failure::{Failure, FailureKind};
 
 /// A handler that is loaded: its component, compiled and linked, and its
@@ -88,6 +90,10 @@ impl Handler for LoadedHandler {
         Some(self.profile.limits.state_keys)
     }
 
+    fn takes_batches(&self) -> bool {
+        self.program.inspection.interface == Interface::BatchHandler
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
         Box::new(self.new_worker(None))
     }
@@ -108,6 +114,72 @@ struct SandboxWorker {
 #[async_trait]
 impl Worker for SandboxWorker {
     async fn attempt(&mut self, call: Call<'_>) -> Report {
+        let events = [call.event];
+        let (ended, usage) = self.call(Given::one(&call, &events)).await;
+        let (outcome, emits) = match ended {
+            Ok((answer, emits)) => (answer.into_outcome(), emits),
+            Err(outcome) => (outcome, Vec::new()),
+        };
+        Report { outcome, emits, usage }
+    }
+
+    async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
+        let (ended, usage) = self.call(Given::all(&call)).await;
+        let (outcomes, emits) = match ended {
+            Ok((answer, emits)) => (answer.into_outcomes(), emits),
+            Err(outcome) => (vec![outcome; call.events.len()], Vec::new()),
+        };
+        BatchReport { outcomes, emits, usage }
+    }
+
+    fn end_batch(&mut self) {
+        if self.reuse == Reuse::Batch {
+            self.kept = None;
+        }
+    }
+}
+
+type Answered = Result<(), GuestFailure>;
+
+/// What a guest answered.
+enum Answer {
+    One(Answered),
+    /// As many as there were events.
+    Each(Vec<Answered>),
+}
+
+impl Answer {
+    fn is_success(&self) -> bool {
+        match self {
+            Self::One(answered) => answered.is_ok(),
+            Self::Each(all) => all.iter().all(Result::is_ok),
+        }
+    }
+
+    /// How the call ended for its one event.
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Self::One(answered) => outcome_of(answered),
+            Self::Each(all) => all.into_iter().next().map_or(Outcome::Success, outcome_of),
+        }
+    }
+
+    fn into_outcomes(self) -> Vec<Outcome> {
+        match self {
+            Self::One(answered) => vec![outcome_of(answered)],
+            Self::Each(all) => all.into_iter().map(outcome_of).collect(),
+        }
+    }
+}
+
+/// What became of a call; `None` when it took too long.
+type Called = Option<Result<Answer, (wasmtime::Error, Phase)>>;
+
+/// How a call ended: with an answer and what was emitted, or alike for all events.
+type Ended = Result<(Answer, Vec<Event>), Outcome>;
+
+impl SandboxWorker {
+    async fn call(&mut self, given: Given<'_>) -> (Ended, Usage) {
         let started = Instant::now();
         // Kept representable, whatever the settings.
         let deadline = started + self.profile.limits.timeout.min(LONGEST);
@@ -121,75 +193,64 @@ impl Worker for SandboxWorker {
             }
         };
         let fresh = instance.handler.is_none();
-        instance.store.data_mut().begin(&call, deadline);
+        instance.store.data_mut().begin(&given, deadline);
 
-        self.time.clear();
-        // Writing to a string cannot fail.
-        let _ = write!(self.time, "{}", call.event.event.time);
-        let answer = {
+        let called = {
             let _ticking = self.program.ticker.guest_runs();
-            let running = pin!(instance.run(&self.program, &call, &self.time));
+            let running = pin!(instance.run(&self.program, &given, &mut self.time));
             within(deadline, running).await
         };
 
         let log_lines = self.log.end();
         let memory_bytes = instance.store.data().limiter.memory_bytes();
-        let (outcome, emits) = self.settle(answer, instance, &call);
-        let usage = Usage { duration: started.elapsed(), memory_bytes, fresh, log_lines };
-        Report { outcome, emits, usage }
+        let ended = self.settle(called, instance, &given);
+        (ended, Usage { duration: started.elapsed(), memory_bytes, fresh, log_lines })
     }
 
-    fn end_batch(&mut self) {
-        if self.reuse == Reuse::Batch {
-            self.kept = None;
-        }
-    }
-}
-
-/// What became of a call; `None` when it took too long.
-type Answer = Option<Result<Result<(), GuestFailure>, (wasmtime::Error, Phase)>>;
-
-impl SandboxWorker {
-    /// Tells how an attempt ended, and keeps its instance if it may live on.
-    fn settle(
-        &mut self,
-        answer: Answer,
-        mut instance: Instance,
-        call: &Call<'_>,
-    ) -> (Outcome, Vec<Event>) {
+    /// Tells how a call ended, and keeps its instance if it may live on.
+    fn settle(&mut self, called: Called, mut instance: Instance, given: &Given<'_>) -> Ended {
         let side = instance.store.data_mut();
         let over = side.http.over().cloned();
         let under_way = side.end();
         // Requests run beside the guest, which may have answered whatever since.
         if let Some(failure) = over {
-            return (Outcome::Failure(failure), Vec::new());
+            return Err(Outcome::Failure(failure));
         }
-        let outcome = match answer {
-            Some(Ok(Ok(()))) => {
-                self.keep(instance);
-                let mut emits = under_way.map(|u| u.emits).unwrap_or_default();
-                inherit_key(&mut emits, call.event.event.partitionkey.as_deref());
-                return (Outcome::Success, emits);
+        let failed = |kind, text: &str| Err(Outcome::Failure(Failure::new(kind, text)));
+        match called {
+            Some(Ok(Answer::Each(all))) if all.len() != given.events.len() => {
+                let (results, events) = (all.len(), given.events.len());
+                failed(
+                    FailureKind::BadAnswer,
+                    &format!("answered {results} results for {events} events"),
+                )
             }
-            Some(Ok(Err(failure))) => Outcome::Failure(guest_failure(failure)),
-            Some(Err((error, phase))) => ending::outcome(&error, phase, &self.profile),
+            Some(Ok(answer)) if answer.is_success() => {
+                self.keep(instance, given.events.len());
+                let mut emits = under_way.map(|u| u.emits).unwrap_or_default();
+                inherit_key(&mut emits, given.common_key());
+                Ok((answer, emits))
+            }
+            Some(Ok(answer)) => Ok((answer, Vec::new())),
+            Some(Err((error, phase))) => Err(ending::outcome(&error, phase, &self.profile)),
             None => {
                 let limits = &self.profile.limits;
                 // A store that hangs is not the handler's fault; one that is
                 // asked all the time is.
                 let waited = under_way.and_then(|u| u.store_asked).map(|since| since.elapsed());
                 if waited.is_some_and(|waited| waited >= limits.timeout / 2) {
-                    Outcome::NotRun("the store did not answer a read of state in time".to_owned())
+                    let why = "the store did not answer a read of state in time";
+                    Err(Outcome::NotRun(why.to_owned()))
                 } else {
-                    Outcome::Failure(Failure::new(FailureKind::Timeout, &timeout_text(limits)))
+                    failed(FailureKind::Timeout, &timeout_text(limits))
                 }
             }
-        };
-        (outcome, Vec::new())
+        }
     }
 
-    fn keep(&mut self, mut instance: Instance) {
-        instance.handled = instance.handled.saturating_add(1);
+    fn keep(&mut self, mut instance: Instance, events: usize) {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        instance.handled = instance.handled.saturating_add(events);
         let lives_on = match self.reuse {
             Reuse::Batch => true,
             Reuse::Event => false,
@@ -206,14 +267,29 @@ struct Instance {
     store: Store<Side>,
     /// `None` until its first attempt has made it: start functions run within
     /// an attempt's limits too.
-    handler: Option<EventHandler>,
+    handler: Option<Exports>,
     handled: u32,
+}
+
+/// The functions of an instance.
+enum Exports {
+    Handler(EventHandler),
+    BatchHandler(BatchEventHandler),
+}
+
+impl Exports {
+    async fn of(program: &Program, store: &mut Store<Side>) -> wasmtime::Result<Self> {
+        Ok(match &program.entry {
+            Entry::Handler(pre) => Self::Handler(pre.instantiate_async(store).await?),
+            Entry::BatchHandler(pre) => Self::BatchHandler(pre.instantiate_async(store).await?),
+        })
+    }
 }
 
 impl Instance {
     fn new(program: &Program, profile: &Arc<Profile>, log: &Arc<GuestLog>) -> Self {
         let side = Side::new(Arc::clone(profile), Arc::clone(log));
-        let mut store = Store::new(program.pre.engine(), side);
+        let mut store = Store::new(program.entry.engine(), side);
         store.limiter(|side| &mut side.limiter);
         store.set_hostcall_fuel(profile.limits.host_call_bytes);
         store.set_max_component_handles(COMPONENT_HANDLES);
@@ -245,18 +321,16 @@ impl Instance {
     async fn run(
         &mut self,
         program: &Program,
-        call: &Call<'_>,
-        time: &str,
-    ) -> Result<Result<(), GuestFailure>, (wasmtime::Error, Phase)> {
+        given: &Given<'_>,
+        time: &mut String,
+    ) -> Result<Answer, (wasmtime::Error, Phase)> {
         // A store begins with its deadline in the past.
         self.store.set_epoch_deadline(1);
         self.refuel().map_err(|error| (error, Phase::Start))?;
         let handler = match &self.handler {
             Some(handler) => handler,
             None => {
-                let handler = program
-                    .pre
-                    .instantiate_async(&mut self.store)
+                let handler = Exports::of(program, &mut self.store)
                     .await
                     .map_err(|error| (error, Phase::Start))?;
                 // So that an attempt has the same whether its instance is fresh.
@@ -264,28 +338,85 @@ impl Instance {
                 self.handler.insert(handler)
             }
         };
-        let deliver_after = call.event.event.deliver_after.map(|time| time.to_string());
-        let mut extensions: Vec<(&str, ExtensionValueParam<'_>)> =
-            call.event.event.extensions.iter().map(extension).collect();
-        if let Some(time) = &deliver_after {
-            let place = extensions.partition_point(|(name, _)| *name < DELIVER_AFTER);
-            extensions.insert(place, (DELIVER_AFTER, ExtensionValueParam::Text(time)));
+        let in_call = |error| (error, Phase::Call);
+        match (handler, given.events) {
+            (Exports::Handler(handler), [event]) => {
+                write_time(time, event);
+                let deliver_after = deliver_after(event);
+                let extensions = extensions(event, deliver_after.as_deref());
+                let event = guest_event(event, given.attempt, time, &extensions);
+                let (answer,) = bindings::handle(handler)
+                    .call_async(&mut self.store, (&event,))
+                    .await
+                    .map_err(in_call)?;
+                Ok(Answer::One(answer))
+            }
+            // Apart, so that the future of a single event does not carry it.
+            (Exports::BatchHandler(handler), events) => {
+                let answers = call_batch(&mut self.store, handler, events, given.attempt);
+                Box::pin(answers).await.map(Answer::Each).map_err(in_call)
+            }
+            // Nobody asks for it: `Handler::takes_batches` says no.
+            (Exports::Handler(_), _) => Err(in_call(Ending::limit(
+                FailureKind::BadAnswer,
+                "the handler takes one event a call".to_owned(),
+            ))),
         }
-        let event = guest_event(call, time, &extensions);
-        let (answer,) = bindings::handle(handler)
-            .call_async(&mut self.store, (&event,))
-            .await
-            .map_err(|error| (error, Phase::Call))?;
-        Ok(answer)
     }
 }
 
+async fn call_batch(
+    store: &mut Store<Side>,
+    handler: &BatchEventHandler,
+    events: &[&LogEvent],
+    attempt: Attempt,
+) -> wasmtime::Result<Vec<Answered>> {
+    let texts: Vec<_> =
+        events.iter().map(|event| (event.event.time.to_string(), deliver_after(event))).collect();
+    let extensions: Vec<_> = events
+        .iter()
+        .zip(&texts)
+        .map(|(event, (_, deliver_after))| extensions(event, deliver_after.as_deref()))
+        .collect();
+    let events: Vec<_> = events
+        .iter()
+        .zip(texts.iter().zip(&extensions))
+        .map(|(event, ((time, _), extensions))| guest_event(event, attempt, time, extensions))
+        .collect();
+    handler.event_host_handler_batch_handler().call_handle_batch(store, &events).await
+}
+
+/// Writes when an event happened over what the text held.
+fn write_time(text: &mut String, event: &LogEvent) {
+    text.clear();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{}", event.event.time);
+}
+
+fn deliver_after(event: &LogEvent) -> Option<String> {
+    event.event.deliver_after.map(|time| time.to_string())
+}
+
+/// The extension attributes of an event, with when it is delivered among them.
+fn extensions<'a>(
+    event: &'a LogEvent,
+    deliver_after: Option<&'a str>,
+) -> Vec<(&'a str, ExtensionValueParam<'a>)> {
+    let mut extensions: Vec<_> = event.event.extensions.iter().map(extension).collect();
+    if let Some(time) = deliver_after {
+        let place = extensions.partition_point(|(name, _)| *name < DELIVER_AFTER);
+        extensions.insert(place, (DELIVER_AFTER, ExtensionValueParam::Text(time)));
+    }
+    extensions
+}
+
 fn guest_event<'a>(
-    call: &'a Call<'_>,
+    event: &'a LogEvent,
+    attempt: Attempt,
     time: &'a str,
     extensions: &'a [(&'a str, ExtensionValueParam<'a>)],
 ) -> GuestEvent<'a> {
-    let event = &call.event.event;
+    let LogEvent { position, event, .. } = event;
     GuestEvent {
         id: &event.id,
         source: &event.source,
@@ -298,8 +429,8 @@ fn guest_event<'a>(
         data: event.data.as_deref().unwrap_or_default(),
         partitionkey: event.partitionkey.as_deref(),
         // Positions begin at 1.
-        position: call.event.position.0.unsigned_abs(),
-        attempt: call.attempt.0,
+        position: position.0.unsigned_abs(),
+        attempt: attempt.0,
     }
 }
 
@@ -314,11 +445,19 @@ fn extension<'a>(
     (name, value)
 }
 
-/// Emits are of the handled event's key unless they say otherwise.
+/// Emits are of the handled event's key, or of all events' of a batch, unless they
+/// say otherwise.
 fn inherit_key(emits: &mut [Event], key: Option<&str>) {
     let Some(key) = key else { return };
     for emit in emits {
         emit.partitionkey.get_or_insert_with(|| key.to_owned());
+    }
+}
+
+fn outcome_of(answered: Answered) -> Outcome {
+    match answered {
+        Ok(()) => Outcome::Success,
+        Err(failure) => Outcome::Failure(guest_failure(failure)),
     }
 }
 

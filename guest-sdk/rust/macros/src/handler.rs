@@ -1,4 +1,4 @@
-//! What `#[handler]` makes of a function.
+//! What `#[handler]` and `#[batch_handler]` make of a function.
 //!
 //! Whatever the syntax shows to be wrong is said here, at its place. What only
 //! types can show (the argument is no `Event`, the error cannot become a
@@ -10,20 +10,46 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, PatType, ReturnType, Type};
 
-const WANTED: &str = "a handler looks like `fn name(event: Event) -> Result<(), Failure>`";
+/// With what a handler is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One event.
+    Single,
+    /// Several events.
+    Batch,
+}
+
+impl Kind {
+    fn attribute(self) -> &'static str {
+        match self {
+            Self::Single => "`#[handler]`",
+            Self::Batch => "`#[batch_handler]`",
+        }
+    }
+
+    fn wanted(self) -> &'static str {
+        match self {
+            Self::Single => "a handler looks like `fn name(event: Event) -> Result<(), Failure>`",
+            Self::Batch => {
+                "a batch handler looks like `fn name(events: Vec<Event>) -> Vec<Result<(), Failure>>`"
+            }
+        }
+    }
+}
 
 /// The function and, beside it, the component's export or the errors.
-pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn expand(kind: Kind, attribute: TokenStream, item: TokenStream) -> TokenStream {
     let function = match syn::parse2::<ItemFn>(item.clone()) {
         Ok(function) => function,
         Err(error) => {
-            let error = Error::new(error.span(), format!("{WANTED}, and this is no function"));
+            let wanted = kind.wanted();
+            let error = Error::new(error.span(), format!("{wanted}, and this is no function"));
             let error = error.to_compile_error();
             return quote! { #item #error };
         }
     };
-    let addition = match check(&attribute, &function) {
-        Ok(signature) => export(&function, signature),
+    let addition = match check(kind, &attribute, &function) {
+        Ok(signature) => export(kind, &function, signature),
         Err(error) => error.to_compile_error(),
     };
     // The function stays even beside an error, so that the one error does not
@@ -37,10 +63,15 @@ struct Signature<'a> {
     result: &'a Type,
 }
 
-fn check<'a>(attribute: &TokenStream, function: &'a ItemFn) -> Result<Signature<'a>, Error> {
+fn check<'a>(
+    kind: Kind,
+    attribute: &TokenStream,
+    function: &'a ItemFn,
+) -> Result<Signature<'a>, Error> {
+    let wanted = kind.wanted();
     let mut errors = Errors::default();
     if !attribute.is_empty() {
-        errors.at(attribute, "`#[handler]` takes no arguments");
+        errors.at(attribute, &format!("{} takes no arguments", kind.attribute()));
     }
     let signature = &function.sig;
     if let Some(keyword) = &signature.asyncness {
@@ -58,16 +89,16 @@ fn check<'a>(attribute: &TokenStream, function: &'a ItemFn) -> Result<Signature<
     let argument = match signature.inputs.iter().collect::<Vec<_>>()[..] {
         [FnArg::Typed(PatType { ty, .. })] => Some(&**ty),
         [FnArg::Receiver(receiver)] => {
-            errors.at(receiver, &format!("a handler is no method: {WANTED}"));
+            errors.at(receiver, &format!("a handler is no method: {wanted}"));
             None
         }
         [] => {
-            errors.at(&signature.ident, &format!("the argument is missing: {WANTED}"));
+            errors.at(&signature.ident, &format!("the argument is missing: {wanted}"));
             None
         }
         [_, ref others @ ..] => {
             for other in others {
-                errors.at(other, &format!("one argument too many: {WANTED}"));
+                errors.at(other, &format!("one argument too many: {wanted}"));
             }
             None
         }
@@ -75,7 +106,7 @@ fn check<'a>(attribute: &TokenStream, function: &'a ItemFn) -> Result<Signature<
     let result = match &signature.output {
         ReturnType::Type(_, result) => Some(&**result),
         ReturnType::Default => {
-            errors.at(signature, &format!("the result is missing: {WANTED}"));
+            errors.at(signature, &format!("the result is missing: {wanted}"));
             None
         }
     };
@@ -83,23 +114,65 @@ fn check<'a>(attribute: &TokenStream, function: &'a ItemFn) -> Result<Signature<
     match (argument, result) {
         (Some(argument), Some(result)) => Ok(Signature { argument, result }),
         // Without an error above, both are there; an error is the safe answer.
-        _ => Err(Error::new(signature.span(), WANTED)),
+        _ => Err(Error::new(signature.span(), wanted)),
     }
 }
 
-fn export(function: &ItemFn, Signature { argument, result }: Signature<'_>) -> TokenStream {
+fn export(
+    kind: Kind,
+    function: &ItemFn,
+    Signature { argument, result }: Signature<'_>,
+) -> TokenStream {
     let name = &function.sig.ident;
-    let event = quote_spanned! { argument.span() => event };
-    let call = quote_spanned! { result.span() =>
-        ::event_host_sdk::__private::into_failure(#name(#event))
-    };
+    let sdk = quote! { ::event_host_sdk };
+    let private = quote! { ::event_host_sdk::__private };
+    let answer = |failure| quote! { ::core::result::Result<(), #failure> };
+    let (own, raw) = (answer(quote! { #sdk::Failure }), answer(quote! { #private::Failure }));
+    let given = quote_spanned! { argument.span() => given };
+    match kind {
+        Kind::Single => {
+            let call = quote_spanned! { result.span() =>
+                ::event_host_sdk::__private::into_failure(#name(#given))
+            };
+            let signature = quote! { fn handle(given: #sdk::Event) -> #own };
+            let guest = quote! {
+                impl #private::Guest for Component {
+                    fn handle(event: #private::Event) -> #raw {
+                        #private::handle(event, handle)
+                    }
+                }
+
+                #private::export!(Component with_types_in #private::bindings);
+            };
+            component(&signature, &call, &guest)
+        }
+        Kind::Batch => {
+            let call = quote_spanned! { result.span() =>
+                ::event_host_sdk::__private::into_failures(#name(#given))
+            };
+            let many = quote! { ::std::vec::Vec };
+            let signature = quote! { fn handle(given: #many<#sdk::Event>) -> #many<#own> };
+            let guest = quote! {
+                impl #private::BatchGuest for Component {
+                    fn handle_batch(events: #many<#private::Event>) -> #many<#raw> {
+                        #private::handle_batch(events, handle)
+                    }
+                }
+
+                #private::export_batch!(Component with_types_in #private::bindings::batch);
+            };
+            component(&signature, &call, &guest)
+        }
+    }
+}
+
+/// The function that calls the handler, and what calls it from outside.
+fn component(signature: &TokenStream, call: &TokenStream, guest: &TokenStream) -> TokenStream {
     quote! {
         const _: () = {
             // Natively only the compiler reads this, to find wrong types.
             #[allow(dead_code)]
-            fn handle(
-                event: ::event_host_sdk::Event,
-            ) -> ::core::result::Result<(), ::event_host_sdk::Failure> {
+            #signature {
                 #call
             }
 
@@ -107,17 +180,7 @@ fn export(function: &ItemFn, Signature { argument, result }: Signature<'_>) -> T
             const _: () = {
                 struct Component;
 
-                impl ::event_host_sdk::__private::Guest for Component {
-                    fn handle(
-                        event: ::event_host_sdk::__private::Event,
-                    ) -> ::core::result::Result<(), ::event_host_sdk::__private::Failure> {
-                        ::event_host_sdk::__private::handle(event, handle)
-                    }
-                }
-
-                ::event_host_sdk::__private::export!(
-                    Component with_types_in ::event_host_sdk::__private::bindings
-                );
+                #guest
             };
         };
     }
@@ -145,9 +208,11 @@ impl Errors {
 mod tests {
     use super::*;
 
-    fn errors_of(attribute: TokenStream, item: TokenStream) -> Vec<String> {
+    const KINDS: [Kind; 2] = [Kind::Single, Kind::Batch];
+
+    fn errors_of(kind: Kind, attribute: TokenStream, item: TokenStream) -> Vec<String> {
         let function = syn::parse2::<ItemFn>(item).unwrap();
-        match check(&attribute, &function) {
+        match check(kind, &attribute, &function) {
             Ok(_) => Vec::new(),
             Err(error) => error.into_iter().map(|error| error.to_string()).collect(),
         }
@@ -155,11 +220,24 @@ mod tests {
 
     #[test]
     fn a_plain_function_becomes_an_export_and_stays_callable() {
-        let item = quote! { fn triage(event: Event) -> Result<(), Failure> { Ok(()) } };
-        let expanded = expand(TokenStream::new(), item.clone()).to_string();
-        assert!(expanded.starts_with(&item.to_string()), "{expanded}");
-        assert!(expanded.contains("export"), "{expanded}");
-        assert!(!expanded.contains("compile_error"), "{expanded}");
+        for (kind, item, export) in [
+            (
+                Kind::Single,
+                quote! { fn triage(event: Event) -> Result<(), Failure> { Ok(()) } },
+                "export !",
+            ),
+            (
+                Kind::Batch,
+                quote! { fn triage(events: Vec<Event>) -> Vec<Result<(), Failure>> { vec![] } },
+                "export_batch !",
+            ),
+        ] {
+            let expanded = expand(kind, TokenStream::new(), item.clone()).to_string();
+            let function = syn::parse2::<ItemFn>(item).unwrap().to_token_stream().to_string();
+            assert!(expanded.starts_with(&function), "{expanded}");
+            assert!(expanded.contains(export), "{expanded}");
+            assert!(!expanded.contains("compile_error"), "{expanded}");
+        }
     }
 
     #[test]
@@ -176,24 +254,37 @@ mod tests {
             (quote!(), quote! { fn f(event: Event) { x } }, "result is missing"),
             (quote!(batch), quote! { fn f(event: Event) -> R { x } }, "takes no arguments"),
         ];
-        for (attribute, item, message) in wrong {
-            let errors = errors_of(attribute, item.clone());
-            assert_eq!(errors.len(), 1, "{item}: {errors:?}");
-            assert!(errors[0].contains(message), "{item}: {errors:?}");
+        for kind in KINDS {
+            for (attribute, item, message) in wrong.clone() {
+                let errors = errors_of(kind, attribute, item.clone());
+                assert_eq!(errors.len(), 1, "{item}: {errors:?}");
+                assert!(errors[0].contains(message), "{item}: {errors:?}");
+            }
+            assert!(errors_of(kind, none.clone(), quote! { fn f(e: E) -> R { x } }).is_empty());
         }
-        assert!(errors_of(none, quote! { fn f(event: Event) -> R { x } }).is_empty());
+    }
+
+    #[test]
+    fn each_kind_of_handler_is_told_what_its_own_looks_like() {
+        let errors = KINDS.map(|kind| errors_of(kind, quote!(x), quote! { fn f() -> R { x } }));
+        assert!(errors[0][0].starts_with("`#[handler]`"), "{errors:?}");
+        assert!(errors[0][1].contains("(event: Event)"), "{errors:?}");
+        assert!(errors[1][0].starts_with("`#[batch_handler]`"), "{errors:?}");
+        assert!(errors[1][1].contains("(events: Vec<Event>)"), "{errors:?}");
     }
 
     #[test]
     fn one_build_shows_every_error_of_a_signature() {
-        let errors = errors_of(quote!(x), quote! { async fn f() {} });
+        let errors = errors_of(Kind::Single, quote!(x), quote! { async fn f() {} });
         assert_eq!(errors.len(), 4, "{errors:?}");
     }
 
     #[test]
     fn what_is_no_function_is_told_what_a_handler_looks_like() {
-        let expanded = expand(TokenStream::new(), quote! { struct Handler; }).to_string();
-        assert!(expanded.contains("this is no function"), "{expanded}");
-        assert!(expanded.contains("struct Handler"), "{expanded}");
+        for kind in KINDS {
+            let expanded = expand(kind, TokenStream::new(), quote! { struct Handler; }).to_string();
+            assert!(expanded.contains("this is no function"), "{expanded}");
+            assert!(expanded.contains("struct Handler"), "{expanded}");
+        }
     }
 }

@@ -122,30 +122,8 @@ impl Work {
         state: &AttemptState,
         mut report: Report,
     ) -> Checked {
-        if let Some(most) = ceilings.state_bytes
-            && report.outcome == Outcome::Success
-        {
-            match self.exceeds_state(known, most, state).await {
-                Ok(None) => {}
-                Ok(Some(failure)) => report.outcome = Outcome::Failure(failure),
-                Err(why) => {
-                    report.outcome =
-                        Outcome::NotRun(format!("the tenant's state could not be measured: {why}"));
-                }
-            }
-        }
-        if let Some(most) = self.most_keys()
-            && report.outcome == Outcome::Success
-        {
-            match self.exceeds_keys(most, state).await {
-                Ok(None) => {}
-                Ok(Some(failure)) => report.outcome = Outcome::Failure(failure),
-                Err(why) => {
-                    report.outcome = Outcome::NotRun(format!(
-                        "the keys of the state could not be counted: {why}"
-                    ));
-                }
-            }
+        if report.outcome == Outcome::Success {
+            report.outcome = self.within_state_ceilings(known, ceilings, state).await;
         }
         // Whether it failed by itself, or just now because of the state.
         if let Some(most) = ceilings.dead_letters
@@ -161,6 +139,38 @@ impl Work {
             }
         }
         Checked::Within(report)
+    }
+
+    /// Holds what a success wrote against what its group and its tenant may keep.
+    pub(super) async fn within_state_ceilings(
+        &self,
+        known: &mut Option<KnownState>,
+        ceilings: &Ceilings,
+        state: &AttemptState,
+    ) -> Outcome {
+        if let Some(most) = ceilings.state_bytes {
+            match self.exceeds_state(known, most, state).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => return Outcome::Failure(failure),
+                Err(why) => {
+                    return Outcome::NotRun(format!(
+                        "the tenant's state could not be measured: {why}"
+                    ));
+                }
+            }
+        }
+        if let Some(most) = self.most_keys() {
+            match self.exceeds_keys(most, state).await {
+                Ok(None) => {}
+                Ok(Some(failure)) => return Outcome::Failure(failure),
+                Err(why) => {
+                    return Outcome::NotRun(format!(
+                        "the keys of the state could not be counted: {why}"
+                    ));
+                }
+            }
+        }
+        Outcome::Success
     }
 
     /// Whether the tenant has no room for one dead letter more.

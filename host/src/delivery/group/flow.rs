@@ -296,7 +296,8 @@ impl<'a> Flow<'a> {
             book.appetite = appetite(book.appetite, fetched, done, batch.max_events);
         }
         self.last_fetch = Some((now, 0, book.handled));
-        let max_events = book.appetite;
+        // A call takes what is there: one that is slow is to have as many all the same.
+        let max_events = book.appetite.max(self.group().calls().size);
         drop(book);
         let work = Arc::clone(&self.work);
         self.fetching = Some(Box::pin(async move {

@@ -212,8 +212,8 @@ impl Work {
         *self.halted.borrow()
     }
 
-    /// The next event, if one may run now.
-    fn next(&self) -> Option<Job> {
+    /// The next event, if one may run now, and those that go into the same call.
+    fn next(&self) -> Option<(Job, Vec<Job>)> {
         // Whoever cannot commit does not go on: it would all be to do again.
         if self.is_halted() || self.trouble.is_in(Doing::Settle) {
             return None;
@@ -224,11 +224,12 @@ impl Work {
         }
         let had_enough = !self.wants_more(&book);
         let job = book.schedule.next(self.group.settings.concurrency)?;
+        let fellows = book.schedule.fellows(&job);
         if had_enough && self.wants_more(&book) {
             // The leader is to read on while these events are handled.
             self.progress.notify_one();
         }
-        Some(job)
+        Some((job, fellows))
     }
 
     /// How many events may be there to run.
@@ -257,7 +258,8 @@ impl Work {
         let ceilings = self.group.share.ceilings();
         let began = Instant::now();
         let batch = self.group.settings.batch;
-        for _ in 0..batch.max_events {
+        let mut left = batch.max_events;
+        while left > 0 {
             if !permit.is_ready() {
                 // What is done is not held up by what waits here.
                 self.progress.notify_one();
@@ -270,9 +272,16 @@ impl Work {
                     break;
                 }
             }
-            let Some(job) = self.next() else { break };
-            let report = self.attempt(&job, &mut worker, &mut permit).await;
-            self.conclude(job, report, &ceilings, &mut worker).await;
+            let Some((job, fellows)) = self.next() else { break };
+            left = left.saturating_sub(1 + fellows.len());
+            if fellows.is_empty() {
+                let report = self.attempt(&job, &mut worker, &mut permit).await;
+                self.conclude(job, report, &ceilings, &mut worker).await;
+            } else {
+                let jobs = std::iter::once(job).chain(fellows).collect();
+                // Apart, so that other handlers' slots do not carry its future.
+                Box::pin(self.handle_together(jobs, &ceilings, &mut worker, &mut permit)).await;
+            }
             if began.elapsed() >= batch.max_time {
                 break;
             }
@@ -381,10 +390,19 @@ impl Work {
                 return;
             }
         };
-        // It could be run.
+        self.note(&mut book, verdict, 1, is_own);
+    }
+
+    /// The handler could be run.
+    pub(super) fn is_run(&self) {
         self.trouble.over(&self.group.settings.name, Doing::Run);
+    }
+
+    /// Takes note of how an attempt ended, or one call for so many events.
+    pub(super) fn note(&self, book: &mut Book, verdict: Verdict, events: u64, is_own: bool) {
+        self.is_run();
         if verdict != Verdict::Failed {
-            book.handled += 1;
+            book.handled += events;
         }
         if book.done_since.is_none() && (verdict != Verdict::Failed || book.schedule.has_gaps()) {
             book.done_since = Some(Instant::now());
@@ -399,9 +417,11 @@ impl Work {
                 book.halt.get_or_insert(Halt::Tripped(why));
             }
         }
-        let done = book.schedule.done_so_far();
-        if done == self.group.settings.batch.max_events || book.schedule.done_bytes() >= BATCH_BYTES
-        {
+        let (done, most) =
+            (book.schedule.done_so_far() as u64, self.group.settings.batch.max_events);
+        // Those that were done before did not come so far.
+        let is_enough = done >= most as u64 && done - events.min(done) < most as u64;
+        if is_enough || book.schedule.done_bytes() >= BATCH_BYTES {
             self.progress.notify_one();
         }
     }

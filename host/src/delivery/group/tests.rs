@@ -1,6 +1,7 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod calls;
 mod keys;
 mod lanes;
 mod overtaking;
@@ -18,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::delivery::permits::{Ceilings, Cores, Demand, Permits};
-use crate::delivery::{Call, Outcome, Report, Usage};
-use crate::event::{Attempt, Event};
+use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
+use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{
@@ -75,7 +76,10 @@ struct Scripted {
     /// Called when a worker that was used, and the instance that it may have
     /// kept, is dropped.
     dropped: Option<Box<dyn Fn() + Send + Sync>>,
+    takes_batches: bool,
     calls: watch::Sender<Vec<(i64, u32)>>,
+    /// The events of each call that had several.
+    together: watch::Sender<Vec<Vec<i64>>>,
 }
 
 #[derive(Clone)]
@@ -90,8 +94,23 @@ impl Shared {
         state_keys: Option<u64>,
         script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
     ) -> Self {
-        let (calls, script) = (watch::Sender::default(), Box::new(script));
-        Self(Arc::new(Scripted { script, state_keys, dropped: None, calls }))
+        Self::of(state_keys, false, script)
+    }
+
+    /// One that takes batches.
+    fn of_batches(script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static) -> Self {
+        Self::of(None, true, script)
+    }
+
+    fn of(
+        state_keys: Option<u64>,
+        takes_batches: bool,
+        script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
+    ) -> Self {
+        let (calls, together) = (watch::Sender::default(), watch::Sender::default());
+        let script = Box::new(script);
+        let dropped = None;
+        Self(Arc::new(Scripted { script, state_keys, dropped, takes_batches, calls, together }))
     }
 }
 
@@ -102,6 +121,10 @@ impl Handler for Shared {
 
     fn state_keys(&self) -> Option<u64> {
         self.0.state_keys
+    }
+
+    fn takes_batches(&self) -> bool {
+        self.0.takes_batches
     }
 
     fn worker(&self) -> Box<dyn Worker> {
@@ -163,6 +186,50 @@ impl Worker for ScriptedWorker {
                 std::future::pending().await
             }
         }
+    }
+
+    /// Handles each event as it would by itself, and counts them all at once. A trap
+    /// or a timeout ends the call, and so does what could not be run.
+    async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
+        self.used = true;
+        let positions = call.events.iter().map(|event| event.position.0).collect();
+        self.scripted.together.send_modify(|calls| calls.push(positions));
+        let (mut outcomes, mut emits, mut last) = (Vec::new(), Vec::new(), None);
+        for LogEvent { position, .. } in call.events {
+            let mut act = (self.scripted.script)(*position, Attempt::FIRST);
+            while let Act::Take(time, then) = act {
+                tokio::time::sleep(time).await;
+                act = *then;
+            }
+            match act {
+                Act::Fail(kind) => {
+                    let failure = Outcome::Failure(Failure::new(kind, "scripted"));
+                    if matches!(kind, FailureKind::Trap | FailureKind::Timeout) {
+                        last = Some(failure.clone());
+                    }
+                    outcomes.push(failure);
+                }
+                Act::NotRun => last = Some(Outcome::NotRun("scripted".into())),
+                Act::Hang => std::future::pending().await,
+                Act::Succeed | Act::Write(_) | Act::Emit(_) | Act::Take(..) => {
+                    outcomes.push(Outcome::Success);
+                }
+            }
+            emits.push(Event { id: format!("seen-{position}"), ..event("seen") });
+        }
+        let count = match call.state.get("count").await {
+            Ok(bytes) => bytes.map_or(0, |bytes| bytes[0] as usize * 256 + bytes[1] as usize),
+            Err(why) => {
+                last = Some(Outcome::NotRun(why.to_string()));
+                0
+            }
+        };
+        let next = count + call.events.len();
+        call.state.set("count".into(), vec![(next / 256) as u8, (next % 256) as u8]);
+        if let Some(last) = last {
+            outcomes = vec![last; call.events.len()];
+        }
+        BatchReport { outcomes, emits, usage: Usage::default() }
     }
 
     fn end_batch(&mut self) {}
@@ -371,6 +438,11 @@ impl Rig {
             }
         });
         Running { stop, interrupt, lost, task, feeder, epoch, version }
+    }
+
+    /// The events of each call that had several.
+    fn together(&self) -> Vec<Vec<i64>> {
+        self.handler.0.together.borrow().clone()
     }
 
     fn calls(&self) -> Vec<(i64, u32)> {
@@ -1279,13 +1351,31 @@ struct Mode {
     ordering: Ordering,
     concurrency: usize,
     max_parked: usize,
+    /// Events in one call, for a handler of batches, and milliseconds for which one
+    /// waits for others.
+    size: Option<(usize, u64)>,
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    let total = Just(Mode { ordering: Ordering::Total, concurrency: 1, max_parked: 1 });
+    let size = || {
+        let wait = prop_oneof![2 => Just(0), 1 => 1..500_u64];
+        proptest::option::of((2..6_usize, wait))
+    };
+    let total = size().prop_map(|size| Mode {
+        ordering: Ordering::Total,
+        concurrency: 1,
+        max_parked: 1,
+        size,
+    });
     let ordering = prop_oneof![3 => Just(Ordering::Key), 1 => Just(Ordering::None)];
-    let others = (ordering, 1..6_usize, 1..12_usize)
-        .prop_map(|(ordering, concurrency, max_parked)| Mode { ordering, concurrency, max_parked });
+    let others = (ordering, 1..6_usize, 1..12_usize, size()).prop_map(
+        |(ordering, concurrency, max_parked, size)| Mode {
+            ordering,
+            concurrency,
+            max_parked,
+            size,
+        },
+    );
     prop_oneof![2 => total, 3 => others]
 }
 
@@ -1293,7 +1383,7 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let script = fates.clone();
     let early = Arc::new(Mutex::new(Vec::new()));
     let (noted, published) = (Arc::clone(&early), Instant::now());
-    let mut rig = Rig::new(0, move |position, attempt| {
+    let act = move |position: Position, attempt: Attempt| {
         let fate = &script[usize::try_from(position.0 - 1).unwrap()];
         // The store keeps whole microseconds.
         if fate
@@ -1304,9 +1394,16 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
         }
         let act = if attempt.0 <= fate.failures { Act::Fail(fate.kind) } else { Act::Succeed };
         Act::Take(Duration::from_millis(fate.takes), Box::new(act))
-    })
-    .await;
-    let Mode { ordering, concurrency, max_parked } = mode;
+    };
+    let mut rig = Rig::new(0, |_, _| Act::NotRun).await;
+    let Mode { ordering, concurrency, max_parked, size } = mode;
+    rig.handler = match size {
+        Some((size, wait)) => {
+            (rig.batch.size, rig.batch.wait) = (Some(size), Duration::from_millis(wait));
+            Shared::of_batches(act)
+        }
+        None => Shared::new(act),
+    };
     (rig.ordering, rig.concurrency, rig.max_parked) = (ordering, concurrency, max_parked);
     rig.overtake = (ordering != Ordering::Total).then_some(Duration::from_secs(1));
     let key = |position: i64| fates[usize::try_from(position - 1).unwrap()].key;

@@ -1,12 +1,16 @@
 //! The window above the cursor and the parked events below it.
 
+mod calls;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use jiff::Timestamp;
 
-use super::Ordering;
+use calls::Company;
+
 use super::lanes::{LaneId, Lanes};
+use super::{Calls, Ordering};
 use crate::delivery::settlement::after;
 use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
@@ -88,6 +92,8 @@ enum SlotState {
     Delayed,
     /// Others of its lane come first.
     Waiting,
+    /// It may run, and waits for others that go into the same call.
+    Gathering,
     /// It may run.
     Offered,
     Running,
@@ -109,6 +115,7 @@ struct Slot {
     key: Option<String>,
     bytes: usize,
     again: Option<Box<Again>>,
+    company: Company,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +133,8 @@ enum Wait {
     Running,
     /// It runs since before the cursor passed it, and counts among the fresh ones.
     Passed,
+    /// It is done, in one call with others that no settlement can take yet.
+    Held,
 }
 
 /// An event that the cursor has passed.
@@ -175,6 +184,7 @@ pub struct Schedule {
     ordering: Ordering,
     /// Events are parked up to this number.
     max_parked: usize,
+    calls: Calls,
     window: VecDeque<Slot>,
     /// The number of the window's first event.
     first: u64,
@@ -190,6 +200,15 @@ pub struct Schedule {
     due_now: BinaryHeap<Reverse<Position>>,
     /// Everything that waits for its time.
     due: BTreeSet<(Timestamp, Position)>,
+    /// The numbers of events in no lane that wait for others to go with them.
+    gathering: BTreeSet<u64>,
+    /// Up to when the last of those waits that wait for others.
+    gathers_to: Timestamp,
+    /// Events of the window that are done in one call with others.
+    joint: usize,
+    /// Events that the cursor passed and that are done in one call with others, the
+    /// last of which, which stands first, it has not.
+    held: Vec<(Position, Position)>,
     parked: BTreeMap<Position, Parked>,
     /// Parked events that are loaded, or are to be.
     loaded: usize,
@@ -247,6 +266,7 @@ impl Schedule {
         let mut schedule = Self {
             ordering,
             max_parked,
+            calls: Calls::default(),
             window: VecDeque::new(),
             first: 0,
             scanned_to: cursor,
@@ -255,6 +275,10 @@ impl Schedule {
             fresh: BinaryHeap::new(),
             due_now: BinaryHeap::new(),
             due: BTreeSet::new(),
+            gathering: BTreeSet::new(),
+            gathers_to: Timestamp::MIN,
+            joint: 0,
+            held: Vec::new(),
             parked: BTreeMap::new(),
             loaded: 0,
             changed: BTreeSet::new(),
@@ -331,6 +355,7 @@ impl Schedule {
 
     /// A delayed event of the window comes into its lane.
     fn join_in_window(&mut self, index: usize) {
+        self.gathers_no_more(index);
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let key = slot.event.as_ref().and_then(|event| event.event.partitionkey.as_deref());
@@ -445,21 +470,31 @@ impl Schedule {
         }
         let bytes = event.event.data.as_ref().map_or(0, Vec::len);
         self.window_bytes += bytes;
+        let company = self.company(now);
         // One that was attempted was due then, whatever this host's clock says.
         if again.is_none()
             && let Some(deliver_after) = event.event.deliver_after.filter(|time| *time > now)
         {
             self.due.insert((deliver_after, position));
             let (state, event) = (SlotState::Delayed, Some(event));
-            let slot = Slot { position, state, lane: None, event, key: None, bytes, again };
-            self.window.push_back(slot);
+            let (lane, key) = (None, None);
+            self.window.push_back(Slot {
+                position,
+                state,
+                lane,
+                event,
+                key,
+                bytes,
+                again,
+                company,
+            });
             return;
         }
         let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
         self.retried += usize::from(again.is_some());
         let (event, key) = (Some(event), None);
-        self.window.push_back(Slot { position, state, lane, event, key, bytes, again });
+        self.window.push_back(Slot { position, state, lane, event, key, bytes, again, company });
         match lane {
             Some(id) => {
                 if let Some(lane) = self.lanes.get_mut(id) {
@@ -467,7 +502,7 @@ impl Schedule {
                 }
                 self.offer(id);
             }
-            None if state == SlotState::Waiting => self.offer_slot(number),
+            None if state == SlotState::Waiting => self.offer_or_gather(number, 0),
             None => {}
         }
     }
@@ -508,11 +543,14 @@ impl Schedule {
                 self.woken = true;
             }
         } else if let Some(number) = lane.queue.front().copied() {
-            if let Some(index) = self.at(number)
-                && self.window[index].state == SlotState::Waiting
-                && !lane.is_overtaken(self.window[index].position)
-            {
-                self.offer_slot(number);
+            let waiting = lane.queue.len();
+            let Some(slot) = self.at(number).map(|index| &self.window[index]) else { return };
+            match slot.state {
+                SlotState::Waiting if !lane.is_overtaken(slot.position) => {
+                    self.offer_or_gather(number, waiting);
+                }
+                SlotState::Gathering => self.offer_if_enough(number, waiting),
+                _ => {}
             }
         } else {
             self.lanes.tidy(id);
@@ -531,6 +569,7 @@ impl Schedule {
     /// Lets everything run whose time has come. Gives the positions of parked
     /// events that are to be read from the log first: [`Schedule::loaded`].
     pub fn wake(&mut self, now: Timestamp) -> Vec<Position> {
+        self.follow_clock(now);
         let mut to_load = Vec::new();
         while let Some((due_at, position)) = self.due.first().copied()
             && due_at <= now
@@ -572,7 +611,12 @@ impl Schedule {
                 parked.wait = Wait::Loading;
                 Some(position)
             }
-            Wait::Behind | Wait::Loading | Wait::Offered | Wait::Running | Wait::Passed => None,
+            Wait::Behind
+            | Wait::Loading
+            | Wait::Offered
+            | Wait::Running
+            | Wait::Passed
+            | Wait::Held => None,
         }
     }
 
@@ -581,6 +625,7 @@ impl Schedule {
         let slot = &mut self.window[index];
         match (slot.state, slot.lane) {
             (SlotState::Delayed, _) => self.join_in_window(index),
+            (SlotState::Gathering, _) => self.wake_gathering(index),
             (SlotState::Failed, Some(lane)) => {
                 slot.state = SlotState::Waiting;
                 self.offer(lane);
@@ -669,11 +714,10 @@ impl Schedule {
             return self.run_parked(position);
         }
         let index = self.slot(position)?;
-        let Slot { state, lane, .. } = self.window[index];
-        let is_busy = lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
+        let slot = &self.window[index];
+        let is_busy = slot.lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
         // It ran before all others then. What stands before it now was delayed.
-        (matches!(state, SlotState::Waiting | SlotState::Offered) && !is_busy)
-            .then(|| self.run_slot(index))?
+        (slot.is_ready() && !is_busy).then(|| self.run_slot(index))?
     }
 
     /// Whether an event is about to be read.
@@ -702,6 +746,7 @@ impl Schedule {
     }
 
     fn run_slot(&mut self, index: usize) -> Option<Job> {
+        self.stop_gathering(index);
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let event = slot.event.take()?;
@@ -893,13 +938,16 @@ impl Schedule {
         }
     }
 
-    /// Takes what a settlement may take: at most so many events of the window. What
-    /// is delayed is parked; with `over_gaps`, also what runs or waits where something
-    /// behind it is done or failed.
+    /// Takes what a settlement may take: at most so many events of the window, or
+    /// those that one call had together where they are more. What is delayed is
+    /// parked; with `over_gaps`, also what runs or waits where something behind it is
+    /// done or failed.
     ///
     /// The schedule goes on as if it were committed; if it cannot be, the schedule
     /// is worth nothing any more.
     pub fn cut(&mut self, most: usize, over_gaps: bool) -> Cut {
+        let reach = (self.joint > 0).then(|| self.reach(most, over_gaps));
+        let most = reach.unwrap_or(most);
         let mut behind = self.done - self.over.len() + self.retried;
         let mut end = 0;
         let mut touched = Vec::new();
@@ -912,7 +960,7 @@ impl Schedule {
             }
             let parks = self.is_to_park(slot) || self.ordering.parks() && over_gaps && behind > 0;
             let has_room = self.parked.len() < self.max_parked || self.is_overtaken(slot);
-            if !parks || !has_room {
+            if reach.is_none() && !(parks && has_room) {
                 break;
             }
             touched.extend(slot.lane);
@@ -924,6 +972,7 @@ impl Schedule {
         let mut done = 0;
         for slot in self.window.drain(..end) {
             position = slot.position;
+            self.joint -= slot.in_joint_call();
             done += usize::from(slot.state == SlotState::Done);
             self.window_bytes -= slot.bytes;
         }
@@ -942,6 +991,7 @@ impl Schedule {
         for lane in touched {
             self.offer(lane);
         }
+        self.let_go(position);
         let overtaking = self.take_over(position);
         done += self.over.len();
         self.done -= done;
@@ -994,7 +1044,7 @@ impl Schedule {
         match slot.state {
             SlotState::Delayed => true,
             SlotState::Failed => self.ordering.parks(),
-            SlotState::Waiting | SlotState::Offered => {
+            SlotState::Waiting | SlotState::Gathering | SlotState::Offered => {
                 let lane = slot.lane.and_then(|id| self.lanes.get(id));
                 let is_behind = lane.is_some_and(|lane| !lane.parked.is_empty());
                 self.ordering.parks() && is_behind || self.is_overtaken(slot)
@@ -1007,7 +1057,7 @@ impl Schedule {
     /// taken, which the cursor only reaches past it. So it is parked even beyond
     /// `max_parked`, as few as the window has of that kind.
     fn is_overtaken(&self, slot: &Slot) -> bool {
-        matches!(slot.state, SlotState::Waiting | SlotState::Offered)
+        slot.is_ready()
             && slot
                 .lane
                 .and_then(|id| self.lanes.get(id))
@@ -1016,6 +1066,7 @@ impl Schedule {
 
     /// Parks an event of the window.
     fn park(&mut self, index: usize) {
+        self.stop_gathering(index);
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let position = slot.position;
@@ -1047,7 +1098,7 @@ impl Schedule {
             // Both stand among those that wait for their time.
             SlotState::Delayed => parked.wait = Wait::Delayed,
             SlotState::Failed => self.waiting -= 1,
-            SlotState::Waiting | SlotState::Offered | SlotState::Done => {
+            SlotState::Waiting | SlotState::Gathering | SlotState::Offered | SlotState::Done => {
                 self.waiting -= 1;
                 if lane.is_some() {
                     parked.wait = Wait::Behind;
@@ -1115,7 +1166,7 @@ impl Schedule {
     pub fn wants_more(&self, appetite: usize, most: usize, most_bytes: usize) -> bool {
         // Before the one that the process died of is read, nothing runs.
         self.suspect.is_some_and(|position| position > self.scanned_to)
-            || self.at_hand() < appetite
+            || self.at_hand() < appetite.max(self.calls.size)
                 && self.window.len() < most
                 && self.window_bytes < most_bytes
     }
@@ -1166,7 +1217,7 @@ impl Schedule {
     #[must_use]
     pub fn has_work(&self) -> bool {
         let passes_first = self.window.front().is_some_and(|slot| {
-            slot.state == SlotState::Done
+            slot.state == SlotState::Done && self.takes_first(slot)
                 || self.parked.len() < self.max_parked && self.is_to_park(slot)
                 || self.is_overtaken(slot)
         });

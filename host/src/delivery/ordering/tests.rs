@@ -113,11 +113,23 @@ struct Driver {
     ordering: Ordering,
     concurrency: usize,
     max_parked: usize,
+    calls: Calls,
     fates: Vec<Fate>,
     now: Timestamp,
     committed: Committed,
     schedule: Schedule,
-    running: Vec<Job>,
+    /// The calls under way, each with its events.
+    running: Vec<Vec<Job>>,
+    /// Events that were in a call with others which failed, as far as this leader
+    /// knows.
+    alone: BTreeSet<i64>,
+    /// The first and the last event of each call with several that succeeded.
+    together: Vec<(i64, i64)>,
+    /// Events that were parked after their time had come, which a clock that is set
+    /// back does not change.
+    were_delayed: BTreeSet<i64>,
+    /// When events were read from the log by this leader.
+    read_at: BTreeMap<i64, Timestamp>,
     /// Handled or given up, as far as this leader knows.
     done: BTreeSet<i64>,
     /// When each event's next attempt may begin, and which it is, as far as this
@@ -132,17 +144,29 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(ordering: Ordering, concurrency: usize, max_parked: usize, fates: Vec<Fate>) -> Self {
+    fn new(
+        ordering: Ordering,
+        concurrency: usize,
+        max_parked: usize,
+        calls: Calls,
+        fates: Vec<Fate>,
+    ) -> Self {
         let now = beginning();
+        let schedule = Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new(), now);
         Self {
             ordering,
             concurrency: if ordering == Ordering::Total { 1 } else { concurrency },
             max_parked,
+            calls,
             fates,
             now,
             committed: Committed::default(),
-            schedule: Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new(), now),
+            schedule: schedule.with_calls(calls),
             running: Vec::new(),
+            alone: BTreeSet::new(),
+            together: Vec::new(),
+            were_delayed: BTreeSet::new(),
+            read_at: BTreeMap::new(),
             done: BTreeSet::new(),
             next: BTreeMap::new(),
             at_hand: BTreeSet::new(),
@@ -201,17 +225,18 @@ impl Driver {
         (1..position).filter(is_before).collect()
     }
 
-    /// The model: whether an event may run now, as far as its order is concerned.
-    /// One that was delayed comes after what is done of those behind it, and is
-    /// settled after them.
-    fn may_run(&self, position: i64) -> bool {
+    /// The model: whether an event may run now, as far as its order is concerned, in
+    /// one call with these before it. One that was delayed comes after what is done
+    /// of those behind it, and is settled after them.
+    fn may_run(&self, position: i64, call: &[Job]) -> bool {
         let is_settled = |other: &i64| {
             self.committed.handled.contains(other) || self.committed.dead.contains(other)
         };
         let mut behind = (position + 1..=self.last())
             .filter(|other| self.share_a_lane(position, *other) && self.done.contains(other));
-        let mut running = self.running.iter().map(|job| job.event.position.0);
-        self.before(position).iter().all(|other| self.done.contains(other))
+        let mut running = self.running.iter().flatten().map(|job| job.event.position.0);
+        let in_call = |other: &i64| call.iter().any(|job| job.event.position.0 == *other);
+        self.before(position).iter().all(|other| self.done.contains(other) || in_call(other))
             && behind.all(|other| is_settled(&other))
             && !running.any(|other| self.share_a_lane(position, other))
             && !self.is_delayed(position)
@@ -223,8 +248,8 @@ impl Driver {
             Step::Run => self.run(),
             Step::Finish(nth) => self.finish(*nth),
             Step::Abandon(nth) => {
-                if let Some(job) = self.nth(*nth) {
-                    self.schedule.give_back(job);
+                if let Some(call) = self.nth(*nth) {
+                    self.schedule.give_back_all(call);
                 }
             }
             Step::Settle(over_gaps, most) => self.settle(*over_gaps, *most),
@@ -252,6 +277,7 @@ impl Driver {
         let events: Vec<LogEvent> =
             (after + 1..=up_to).map(|position| self.event(position)).collect();
         self.at_hand.extend(after + 1..=up_to);
+        self.read_at.extend((after + 1..=up_to).map(|position| (position, self.now)));
         self.schedule.admit(Fetched { events, scanned_to: Position(up_to) }, self.now);
         self.load();
     }
@@ -275,24 +301,59 @@ impl Driver {
                 self.nothing_could_run();
                 return;
             };
-            let position = job.event.position.0;
-            assert!(
-                job.died || self.may_run(position),
-                "{position} runs before {:?}",
-                self.before(position)
-            );
-            assert!(!self.done.contains(&position), "{position} runs again");
-            assert!(
-                self.running.iter().all(|other| other.event.position.0 != position),
-                "{position} runs twice"
-            );
-            let (attempt, due) =
-                self.next.get(&position).copied().unwrap_or((Attempt::FIRST, Timestamp::MIN));
-            assert_eq!(job.attempt, attempt, "of {position}");
-            assert!(due <= self.now, "{position} runs before it is due");
-            assert_eq!(job.died, self.suspect == Some(position), "of {position}");
-            self.running.push(job);
+            let fellows = self.schedule.fellows(&job);
+            let mut call = Vec::new();
+            for job in std::iter::once(job).chain(fellows) {
+                self.check_begins(&job, &call);
+                call.push(job);
+            }
+            self.check_call(&call);
+            self.running.push(call);
         }
+    }
+
+    /// The model: what may begin, in one call with these before it.
+    fn check_begins(&self, job: &Job, call: &[Job]) {
+        let position = job.event.position.0;
+        assert!(
+            job.died || self.may_run(position, call),
+            "{position} runs before {:?}",
+            self.before(position)
+        );
+        assert!(!self.done.contains(&position), "{position} runs again");
+        let mut running = self.running.iter().flatten().chain(call);
+        assert!(running.all(|other| other.event.position.0 != position), "{position} runs twice");
+        let (attempt, due) =
+            self.next.get(&position).copied().unwrap_or((Attempt::FIRST, Timestamp::MIN));
+        assert_eq!(job.attempt, attempt, "of {position}");
+        assert!(due <= self.now, "{position} runs before it is due");
+        assert_eq!(job.died, self.suspect == Some(position), "of {position}");
+    }
+
+    /// The model: what may go into one call.
+    fn check_call(&self, call: &[Job]) {
+        assert!(call.len() <= self.calls.size, "{} in one call", call.len());
+        if call.len() == 1 {
+            return;
+        }
+        let first = call[0].event.position.0;
+        for job in call {
+            let position = job.event.position.0;
+            assert!(!job.died && job.attempt == Attempt::FIRST, "{position} goes with others");
+            assert!(!self.alone.contains(&position), "{position} goes with others again");
+            let is_parked = self.committed.redeliveries.contains_key(&job.event.position);
+            assert!(!is_parked, "{position} was parked");
+            let share = position == first || self.share_a_lane(first, position);
+            assert!(share || self.ordering == Ordering::None, "{position} goes with {first}");
+        }
+    }
+
+    /// The model: whether an event may wait for others to go into one call with it.
+    fn may_wait(&self, position: i64) -> bool {
+        let until = self.read_at.get(&position).map(|at| after(*at, self.calls.wait));
+        self.calls.size > 1
+            && until.is_some_and(|until| until > self.now)
+            && self.next.get(&position).is_none_or(|(attempt, _)| *attempt == Attempt::FIRST)
     }
 
     /// There is room, and nothing was given to run: the model must know nothing
@@ -305,22 +366,28 @@ impl Driver {
             return;
         }
         for position in &self.at_hand {
-            let runs = self.running.iter().any(|job| job.event.position.0 == *position);
+            let mut running = self.running.iter().flatten();
+            let runs = running.any(|job| job.event.position.0 == *position);
             let waits = self.next.get(position).is_some_and(|(_, due)| *due > self.now);
             // One that was parked behind others is loaded when its turn comes.
             let is_parked = self.committed.redeliveries.contains_key(&Position(*position));
             if !runs && !waits && !is_parked && !self.done.contains(position) {
-                assert!(!self.may_run(*position), "{position} could run: {:#?}", self.schedule);
+                let may_run = self.may_run(*position, &[]) && !self.may_wait(*position);
+                assert!(!may_run, "{position} could run: {:#?}", self.schedule);
             }
         }
     }
 
-    fn nth(&mut self, nth: usize) -> Option<Job> {
+    fn nth(&mut self, nth: usize) -> Option<Vec<Job>> {
         (nth < self.running.len()).then(|| self.running.remove(nth))
     }
 
     fn finish(&mut self, nth: usize) {
-        let Some(job) = self.nth(nth) else { return };
+        let Some(mut call) = self.nth(nth) else { return };
+        if call.len() > 1 {
+            return self.finish_together(call);
+        }
+        let Some(job) = call.pop() else { return };
         let position = job.event.position.0;
         if job.died {
             self.suspect = None;
@@ -353,6 +420,23 @@ impl Driver {
         self.load();
     }
 
+    /// A call with several events ends: it succeeds where every one of them would.
+    fn finish_together(&mut self, call: Vec<Job>) {
+        let positions: Vec<i64> = call.iter().map(|job| job.event.position.0).collect();
+        if positions.iter().any(|position| self.failures(*position) > 0) {
+            self.alone.extend(positions);
+            self.schedule.apart(call);
+        } else {
+            self.together.extend(positions.first().copied().zip(positions.last().copied()));
+            self.done.extend(positions);
+            let emit =
+                |job: &Job| Event { id: job.event.position.to_string(), ..job.event.event.clone() };
+            let emits = call.iter().map(emit).collect();
+            self.schedule.done_together(call, Effects { emits, ..Effects::default() });
+        }
+        self.load();
+    }
+
     fn settle(&mut self, over_gaps: bool, most: usize) {
         let cut = self.schedule.cut(most, over_gaps);
         let mut settlement = settlement();
@@ -369,7 +453,8 @@ impl Driver {
         assert!(settlement.position >= committed.cursor, "the cursor moves back");
         assert_eq!(done, settlement.emits.len() + settlement.dead_letters.len());
         let handled: Vec<i64> = settlement.emits.iter().map(|e| e.id.parse().unwrap()).collect();
-        assert!(handled.is_sorted(), "emits out of order: {handled:?}");
+        // A call's emits are those of its last event.
+        assert!(self.calls.size > 1 || handled.is_sorted(), "emits out of order: {handled:?}");
         let dead: Vec<i64> = settlement.dead_letters.iter().map(|d| d.event.position.0).collect();
         for position in handled.iter().chain(&dead) {
             assert!(self.done.contains(position), "{position} is not done");
@@ -404,8 +489,18 @@ impl Driver {
         // What was delayed and is overtaken may have to be parked beyond the bound.
         let was_delayed =
             |position: i64| self.deliver_after(position).is_some() && !self.is_delayed(position);
-        let counted = parked.iter().filter(|position| !was_delayed(**position)).count();
+        // And so what lies between the events of a call, which are taken together.
+        let is_between = |position: i64| {
+            self.together.iter().any(|(first, last)| (first..last).contains(&&position))
+        };
+        let late: Vec<i64> =
+            parked.iter().copied().filter(|position| was_delayed(*position)).collect();
+        let were_delayed =
+            |position: &i64| late.contains(position) || self.were_delayed.contains(position);
+        let is_counted = |position: &&i64| !were_delayed(position) && !is_between(**position);
+        let counted = parked.iter().filter(is_counted).count();
         assert!(counted <= self.max_parked, "too many are parked: {parked:?}");
+        self.were_delayed.extend(late);
         if self.ordering == Ordering::Total {
             let all = parked.iter().all(|position| self.deliver_after(*position).is_some());
             assert!(all, "parked in a group with total order: {parked:?}");
@@ -415,6 +510,8 @@ impl Driver {
     fn crash(&mut self, behind: u32) {
         self.now -= jiff::SignedDuration::from_secs(behind.into());
         self.running.clear();
+        self.alone.clear();
+        self.read_at.clear();
         self.done = self.committed.handled.union(&self.committed.dead).copied().collect();
         self.at_hand.clear();
         self.next.clear();
@@ -434,13 +531,17 @@ impl Driver {
             self.committed.head.clone(),
             self.committed.redeliveries.values().cloned().collect(),
             self.now,
-        );
+        )
+        .with_calls(self.calls);
         self.load();
     }
 
     /// The attempt is marked before it begins, and the process dies of it.
     fn die(&mut self, nth: usize) {
-        if let Some(job) = self.running.get(nth).filter(|job| !job.died) {
+        // Whoever marks an attempt makes no other.
+        if let Some([job]) = self.running.get(nth).map(Vec::as_slice)
+            && !job.died
+        {
             self.committed.head = Some(Head {
                 position: job.event.position,
                 attempt: job.attempt,
@@ -477,6 +578,13 @@ impl Driver {
     }
 }
 
+/// One event a call, or several, with a wait for others or without.
+fn calls() -> impl Strategy<Value = Calls> {
+    let several = (2..8_usize, prop_oneof![2 => Just(0), 1 => 1..3_u64])
+        .prop_map(|(size, wait)| Calls { size, wait: Duration::from_secs(wait) });
+    prop_oneof![1 => Just(Calls::default()), 2 => several]
+}
+
 fn ordering() -> impl Strategy<Value = Ordering> {
     prop_oneof![
         1 => Just(Ordering::Total),
@@ -495,10 +603,11 @@ proptest! {
         ordering in ordering(),
         concurrency in 1..6_usize,
         max_parked in 1..8_usize,
+        calls in calls(),
         fates in proptest::collection::vec(fate(), 1..24),
         steps in proptest::collection::vec(step(), 0..60),
     ) {
-        let mut driver = Driver::new(ordering, concurrency, max_parked, fates);
+        let mut driver = Driver::new(ordering, concurrency, max_parked, calls, fates);
         for step in &steps {
             driver.take(step);
         }
@@ -691,4 +800,199 @@ fn so_many_redeliveries_are_loaded_at_once_and_the_next_one_when_there_is_room()
     schedule.done(job, None, Effects::default());
     assert!(schedule.take_woken(), "nobody looks");
     assert_eq!(schedule.wake(NOW).len(), 1);
+}
+
+/// A schedule of these keys, whose calls take so many events.
+fn in_calls(ordering: Ordering, size: usize, keys: &[Option<&str>]) -> Schedule {
+    let calls = Calls { size, wait: Duration::ZERO };
+    let mut schedule =
+        Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+    let events: Vec<LogEvent> = (1..).zip(keys).map(|(at, key)| event(at, *key)).collect();
+    let scanned_to = events.last().unwrap().position;
+    schedule.admit(Fetched { events, scanned_to }, NOW);
+    schedule
+}
+
+fn next_call(schedule: &mut Schedule) -> Vec<Job> {
+    let first = schedule.next(16).expect("nothing runs");
+    let fellows = schedule.fellows(&first);
+    std::iter::once(first).chain(fellows).collect()
+}
+
+fn positions(call: &[Job]) -> Vec<i64> {
+    call.iter().map(|job| job.event.position.0).collect()
+}
+
+#[test]
+fn a_call_takes_the_next_events_of_its_lane() {
+    let (a, b) = (Some("a"), Some("b"));
+    for (ordering, calls) in [
+        (Ordering::Total, vec![vec![1, 2, 3]]),
+        (Ordering::Key, vec![vec![1, 3, 6], vec![2, 4], vec![5]]),
+        (Ordering::None, vec![vec![1, 2, 3], vec![4, 5, 6], vec![7]]),
+    ] {
+        let mut schedule = in_calls(ordering, 3, &[a, b, a, b, None, a, a]);
+        for expected in calls {
+            assert_eq!(positions(&next_call(&mut schedule)), expected, "{ordering:?}");
+        }
+        assert!(schedule.next(16).is_none());
+    }
+}
+
+#[test]
+fn a_call_holds_so_much_data_and_a_larger_event_goes_alone() {
+    let mut schedule = in_calls(Ordering::Total, 10, &[None]);
+    let sized = |(position, mebibytes): (i64, usize)| {
+        let mut event = event(position, None);
+        event.event.data = Some(vec![0; mebibytes << 20]);
+        event
+    };
+    let events = (2..).zip([1, 2, 1, 9, 1]).map(sized).collect();
+    schedule.admit(Fetched { events, scanned_to: Position(6) }, NOW);
+    for expected in [vec![1, 2, 3, 4], vec![5], vec![6]] {
+        let call = next_call(&mut schedule);
+        assert_eq!(positions(&call), expected);
+        schedule.done_together(call, Effects::default());
+    }
+}
+
+#[test]
+fn a_replay_goes_alone() {
+    let mut schedule = in_calls(Ordering::None, 10, &[None]);
+    let mut replay = event(2, None);
+    replay.deliver_to = Some("g".parse().unwrap());
+    let events = vec![replay, event(3, None), event(4, None)];
+    schedule.admit(Fetched { events, scanned_to: Position(4) }, NOW);
+    for expected in [vec![1], vec![2], vec![3, 4]] {
+        assert_eq!(positions(&next_call(&mut schedule)), expected);
+    }
+}
+
+#[test]
+fn a_cut_takes_no_event_of_a_call_without_the_others() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut schedule = in_calls(Ordering::Key, 3, &[a, b, a, b, a, b, a]);
+    let [of_a, of_b] = [(); 2].map(|()| next_call(&mut schedule));
+    schedule.done_together(of_a, Effects::default());
+    assert!(!schedule.has_work(), "there is nothing to take yet");
+    assert_eq!(schedule.cut(10, false).position, Position::ZERO);
+    schedule.done_together(of_b, Effects::default());
+    assert!(schedule.has_work());
+    // More than three, because no fewer can be taken.
+    let cut = schedule.cut(3, false);
+    assert_eq!((cut.position, cut.done), (Position(6), 6));
+}
+
+#[test]
+fn a_cut_ends_before_a_call_that_would_be_too_much() {
+    let mut schedule = in_calls(Ordering::Total, 3, &[None; 9]);
+    for _ in 0..3 {
+        let call = next_call(&mut schedule);
+        schedule.done_together(call, Effects::default());
+    }
+    assert_eq!(schedule.cut(8, false).position, Position(6));
+    assert_eq!(schedule.cut(8, false).position, Position(9));
+}
+
+#[test]
+fn what_the_cursor_passed_of_a_call_is_kept_until_the_rest_is_taken() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut schedule = in_calls(Ordering::Key, 3, &[a, b, a, b, a, b]);
+    let [of_a, of_b] = [(); 2].map(|()| next_call(&mut schedule));
+    schedule.done_together(of_b, Effects::default());
+    // The whole window is no more than one call: it is taken over what runs.
+    let cut = schedule.cut(10, true);
+    assert_eq!((cut.position, cut.done), (Position(6), 3));
+    schedule.done_together(of_a, Effects::default());
+    let cut = schedule.cut(10, false);
+    assert_eq!((cut.done, cut.has_work), (3, true));
+
+    // One of it was passed, the others were not, and one in between fails.
+    let mut schedule = in_calls(Ordering::Key, 3, &[a, b, a, Some("c"), a]);
+    let [of_a, of_b, of_c] = [(); 3].map(|()| next_call(&mut schedule));
+    assert_eq!(positions(&of_b), [2]);
+    for job in of_b {
+        schedule.done(job, None, Effects::default());
+    }
+    assert_eq!(schedule.cut(10, true).position, Position(2));
+    let emits = vec![event(1, a).event];
+    schedule.done_together(of_a, Effects { emits, ..Effects::default() });
+    assert!(!schedule.has_work(), "the store would forget the first");
+    let mut settled = settlement();
+    schedule.cut(10, false).fill(&mut settled);
+    assert!(settled.emits.is_empty() && settled.redelivered.is_empty(), "{settled:?}");
+    let is_kept = |schedule: &Schedule| schedule.parked() == 1;
+    assert!(is_kept(&schedule), "another schedule would not know of it");
+    for job in of_c {
+        schedule.done(job, None, Effects::default());
+    }
+    schedule.cut(10, false).fill(&mut settled);
+    assert_eq!((settled.emits.len(), settled.redelivered), (1, vec![Position(1)]));
+    assert_eq!((settled.position, schedule.parked()), (Position(5), 0));
+}
+
+#[test]
+fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
+    let calls = Calls { size: 3, wait: Duration::from_secs(1) };
+    for ordering in [Ordering::Total, Ordering::Key, Ordering::None] {
+        let new =
+            || Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+        let admit = |schedule: &mut Schedule, position: i64, now| {
+            let events = vec![event(position, Some("a"))];
+            schedule.admit(Fetched { events, scanned_to: Position(position) }, now);
+        };
+        let (soon, later) = (after(NOW, calls.wait / 2), after(NOW, calls.wait));
+        let mut schedule = new();
+        admit(&mut schedule, 1, NOW);
+        admit(&mut schedule, 2, soon);
+        schedule.wake(soon);
+        assert!(schedule.next(16).is_none(), "{ordering:?}");
+        assert_eq!(schedule.next_due(), Some(later));
+        schedule.wake(later);
+        assert_eq!(positions(&next_call(&mut schedule)), [1, 2]);
+        assert_eq!(schedule.next_due(), None, "nobody waits");
+
+        let mut schedule = new();
+        for position in 1..=3 {
+            assert!(schedule.next(16).is_none(), "{ordering:?}");
+            admit(&mut schedule, position, NOW);
+        }
+        assert_eq!(positions(&next_call(&mut schedule)), [1, 2, 3]);
+        assert_eq!(schedule.next_due(), None, "nobody waits");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
+    let calls = Calls { size: 3, wait: Duration::from_secs(1) };
+    let now = after(NOW, Duration::from_hours(1));
+    for ordering in [Ordering::Total, Ordering::None] {
+        let mut schedule =
+            Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), now).with_calls(calls);
+        let events = (1..=2).map(|position| event(position, None)).collect();
+        schedule.admit(Fetched { events, scanned_to: Position(2) }, now);
+        schedule.wake(now);
+        assert!(schedule.next(16).is_none(), "{ordering:?}");
+        schedule.wake(NOW);
+        assert_eq!(positions(&next_call(&mut schedule)), [1, 2], "{ordering:?}");
+    }
+}
+
+#[test]
+fn an_event_of_a_call_that_failed_waits_for_nobody() {
+    let calls = Calls { size: 2, wait: Duration::from_secs(1) };
+    for ordering in [Ordering::Total, Ordering::None] {
+        let mut schedule =
+            Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+        let events = (1..=2).map(|position| event(position, None)).collect();
+        schedule.admit(Fetched { events, scanned_to: Position(2) }, NOW);
+        let call = next_call(&mut schedule);
+        assert_eq!(positions(&call), [1, 2]);
+        schedule.apart(call);
+        for expected in 1..=2 {
+            let mut call = next_call(&mut schedule);
+            assert_eq!(positions(&call), [expected]);
+            schedule.done(call.pop().unwrap(), None, Effects::default());
+        }
+    }
 }

@@ -110,7 +110,12 @@ impl Rates {
     /// Takes one attempt, and says when its turn comes as far as attempts a second
     /// are concerned.
     pub(super) fn take_event(&self, now: Instant) -> Instant {
-        self.lock().events.as_mut().map_or(now, |bucket| bucket.take(1.0, now))
+        self.take_events(1, now)
+    }
+
+    /// Takes so many attempts at once, and says when they are there.
+    pub(super) fn take_events(&self, events: usize, now: Instant) -> Instant {
+        self.lock().events.as_mut().map_or(now, |bucket| bucket.take(events as f64, now))
     }
 
     /// Gives back an attempt that did not begin.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::book::Memory;
 use super::lane::Hold;
 use super::{Member, SLICE};
-use crate::delivery::Report;
+use crate::delivery::Usage;
 
 /// What one batch of a group may do now. Gives everything back when it is
 /// dropped, also in the middle of a wait.
@@ -75,7 +75,7 @@ impl Permit {
     }
 
     /// Runs an attempt. To be called once ready.
-    pub async fn run(&mut self, attempt: impl Future<Output = Report>) -> Report {
+    pub async fn run<R: AsRef<Usage>>(&mut self, attempt: impl Future<Output = R>) -> R {
         // From here on it counts.
         self.event = None;
         let rates = &self.member.rates;
@@ -91,8 +91,17 @@ impl Permit {
         } else {
             attempt.await
         };
-        self.worked = self.worked.saturating_add(report.usage.duration);
+        self.worked = self.worked.saturating_add(report.as_ref().duration);
         report
+    }
+
+    /// Counts further events against the attempts a second, which go into the next
+    /// call: they are there, and whoever comes next waits for that.
+    pub fn take_along(&mut self, events: usize) {
+        let rates = &self.member.rates;
+        if rates.are_limited() {
+            rates.take_events(events, Instant::now());
+        }
     }
 
     /// Whether it holds memory out of what the tenant may use at once.

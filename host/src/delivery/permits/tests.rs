@@ -194,7 +194,12 @@ async fn what_is_left_when_the_cores_end_is_cancelled() {
     let seen = tokio::spawn(panics);
     assert!(timeout(DEADLINE, seen).await.unwrap().unwrap_err().is_panic());
     let (sender, told) = tokio::sync::oneshot::channel::<()>();
-    let waits = share.spawn(async move { told.await.is_ok() });
+    let (begins, begun) = tokio::sync::oneshot::channel();
+    let waits = share.spawn(async move {
+        begins.send(()).unwrap();
+        told.await.is_ok()
+    });
+    timeout(DEADLINE, begun).await.unwrap().unwrap();
     drop(cores);
     // It comes into a line that has ended.
     sender.send(()).unwrap();

@@ -31,9 +31,9 @@ use meter::Meter;
 use policy::Target;
 pub use policy::{HttpPolicy, HttpRule, InvalidRule};
 
-use super::imports::{GuestLog, Profile, Side, toml_string};
+use super::imports::{Given, GuestLog, Profile, Side, toml_string};
 use super::settings::Limits;
-use crate::delivery::Call;
+use crate::event::LogEvent;
 use crate::failure::Failure;
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
@@ -104,9 +104,9 @@ impl Http {
     }
 
     /// Begins an attempt.
-    pub(super) fn begin(&mut self, call: &Call<'_>) {
+    pub(super) fn begin(&mut self, given: &Given<'_>) {
         let granted = !self.hooks.profile.outlet.policy.is_empty();
-        let key = if granted { key_of(call) } else { String::new() };
+        let key = if granted { key_of(given) } else { String::new() };
         self.hooks.attempt = Some(Requests { key, changes: 0, meter: None });
     }
 
@@ -226,18 +226,26 @@ impl Requests {
     }
 }
 
-/// Names the handled event for this group: `GROUP:SOURCE:ID`, as the source is a
-/// part of what identifies an event. What would be too long is a digest.
-fn key_of(call: &Call<'_>) -> String {
-    let (group, event) = (call.group.as_str(), &call.event.event);
-    let [source, id] =
-        [&event.source, &event.id].map(|part| utf8_percent_encode(part, KEY_ESCAPES).to_string());
-    let key = format!("{group}:{source}:{id}");
+/// Names what is handled for this group: `GROUP:SOURCE:ID` for an event, as the
+/// source is a part of what identifies it. What would be too long is a digest, and
+/// so is what names several events: the same ones in the same order.
+fn key_of(given: &Given<'_>) -> String {
+    let group = given.group.as_str();
+    let named = |event: &&LogEvent| {
+        let [source, id] = [&event.event.source, &event.event.id]
+            .map(|part| utf8_percent_encode(part, KEY_ESCAPES).to_string());
+        format!("{source}:{id}")
+    };
+    let key = match given.events {
+        [event] => format!("{group}:{}", named(event)),
+        events => events.iter().map(named).collect::<Vec<_>>().join("\n"),
+    };
     // What follows for later requests has room too.
-    if key.len() + ":4294967295".len() <= KEY_BYTES {
+    if given.events.len() == 1 && key.len() + ":4294967295".len() <= KEY_BYTES {
         return key;
     }
     let digest = Sha256::digest(key);
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{group}:sha256:{hex}")
+    let kind = if given.events.len() == 1 { "sha256" } else { "batch" };
+    format!("{group}:{kind}:{hex}")
 }

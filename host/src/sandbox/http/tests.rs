@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use super::client::Resolve;
 use super::*;
 use crate::delivery::state::{BatchState, EmptyState};
-use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use crate::event::{Attempt, Event, GroupName, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::sandbox::imports::ConfigValues;
 use crate::sandbox::settings::Grants;
@@ -79,11 +79,16 @@ impl Caller {
     }
 
     fn begin(&mut self, source: &str, id: &str) {
+        self.begin_with(&[(source, id)]);
+    }
+
+    /// Begins a call with events of these sources and ids.
+    fn begin_with(&mut self, events: &[(&str, &str)]) {
         let group: GroupName = "triage".parse().unwrap();
         let tenant = Tenant::none();
-        let event = Event {
-            id: id.to_owned(),
-            source: source.to_owned(),
+        let event = |(source, id): &(&str, &str)| Event {
+            id: (*id).to_owned(),
+            source: (*source).to_owned(),
             event_type: "t".to_owned(),
             subject: None,
             time: "2026-01-01T00:00:01Z".parse().unwrap(),
@@ -94,14 +99,16 @@ impl Caller {
             extensions: std::collections::BTreeMap::new(),
             data: None,
         };
-        let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event };
-        self.0.begin(&Call {
+        let in_log =
+            |event| LogEvent { position: Position(1), deliver_to: None, digest: None, event };
+        let events: Vec<LogEvent> = events.iter().map(event).map(in_log).collect();
+        self.0.begin(&Given {
             group: &group,
             tenant: &tenant,
-            event: &event,
+            events: &events.iter().collect::<Vec<_>>(),
             attempt: Attempt::FIRST,
             is_late: false,
-            state: BatchState::new("").attempt(Arc::new(EmptyState)),
+            state: &BatchState::new("").attempt(Arc::new(EmptyState)),
         });
     }
 
@@ -361,6 +368,19 @@ async fn what_changes_something_carries_a_key_that_is_the_same_in_each_attempt()
     let expected: Vec<Option<String>> =
         once.iter().chain(&once).map(|key| key.map(ToOwned::to_owned)).collect();
     assert_eq!(keys, expected);
+
+    // The same events in one call are named together, by nothing that one is named by.
+    let mut batch_key = async |events: &[(&str, &str)]| {
+        caller.begin_with(events);
+        caller.send(Request::post(server.url()), "x").await.unwrap();
+        server.header("idempotency-key").pop().flatten().unwrap()
+    };
+    let one = batch_key(&[("/a:b", "é 1"), ("/a", "b")]).await;
+    assert!(one.starts_with("triage:batch:") && one.len() < 100, "{one}");
+    assert_eq!(batch_key(&[("/a:b", "é 1"), ("/a", "b")]).await, one);
+    for others in [&[("/a:b", "é 1"), ("/a", "c")][..], &[("/a", "b"), ("/a:b", "é 1")]] {
+        assert_ne!(batch_key(others).await, one);
+    }
 
     caller.begin("/source", &"long".repeat(1_000));
     caller.send(Request::post(server.url()), "x").await.unwrap();

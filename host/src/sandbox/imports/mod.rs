@@ -26,9 +26,9 @@ use super::ending::Ending;
 use super::http::{Http, Outlet};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, Limits};
-use crate::delivery::Call;
 use crate::delivery::state::AttemptState;
-use crate::event::{Event, GroupName, Position, Tenant};
+use crate::delivery::{BatchCall, Call};
+use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 
 /// What one handler is: its name, and what it may use and reach.
 #[derive(Debug)]
@@ -42,6 +42,41 @@ pub(super) struct Profile {
     pub(super) outlet: Arc<Outlet>,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
+}
+
+/// What one call of a guest is given.
+pub(super) struct Given<'a> {
+    pub(super) group: &'a GroupName,
+    pub(super) tenant: &'a Tenant,
+    /// At least one.
+    pub(super) events: &'a [&'a LogEvent],
+    /// Which attempt of each.
+    pub(super) attempt: Attempt,
+    /// Whether it was committed after others that the group had gone on to.
+    pub(super) is_late: bool,
+    pub(super) state: &'a Arc<AttemptState>,
+}
+
+impl<'a> Given<'a> {
+    /// One event, which is `events` alone.
+    pub(super) fn one(call: &'a Call<'_>, events: &'a [&'a LogEvent; 1]) -> Self {
+        let Call { group, tenant, attempt, is_late, state, .. } = call;
+        Self { group, tenant, events, attempt: *attempt, is_late: *is_late, state }
+    }
+
+    /// All events of a batch.
+    pub(super) fn all(call: &'a BatchCall<'_>) -> Self {
+        let BatchCall { group, tenant, events, state } = call;
+        // A late event goes by itself.
+        Self { group, tenant, events, attempt: Attempt::FIRST, is_late: false, state }
+    }
+
+    /// The partition key that all its events have.
+    pub(super) fn common_key(&self) -> Option<&'a str> {
+        let mut keys = self.events.iter().map(|event| event.event.partitionkey.as_deref());
+        let first = keys.next()??;
+        keys.all(|key| key == Some(first)).then_some(first)
+    }
 }
 
 /// The host's side of one instance.
@@ -60,6 +95,7 @@ pub(super) struct Side {
 pub(super) struct UnderWay {
     group: GroupName,
     tenant: Tenant,
+    /// Of its last event: no other call that is settled has it too.
     position: Position,
     is_replay: bool,
     is_late: bool,
@@ -87,16 +123,16 @@ impl Side {
     }
 
     /// Begins an attempt. What an attempt before left behind is gone.
-    pub(super) fn begin(&mut self, call: &Call<'_>, deadline: Instant) {
-        self.http.begin(call);
+    pub(super) fn begin(&mut self, given: &Given<'_>, deadline: Instant) {
+        self.http.begin(given);
         self.attempt = Some(UnderWay {
-            group: call.group.clone(),
-            tenant: call.tenant.clone(),
-            position: call.event.position,
-            is_replay: call.event.deliver_to.is_some(),
-            is_late: call.is_late,
+            group: given.group.clone(),
+            tenant: given.tenant.clone(),
+            position: given.events.last().map_or(Position::ZERO, |event| event.position),
+            is_replay: given.events.iter().any(|event| event.deliver_to.is_some()),
+            is_late: given.is_late,
             deadline,
-            state: Arc::clone(&call.state),
+            state: Arc::clone(given.state),
             state_writes: 0,
             state_bytes: 0,
             store_asked: None,

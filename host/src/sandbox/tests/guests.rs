@@ -89,6 +89,66 @@ impl Guest<'_> {
     }
 }
 
+/// A handler of batches.
+pub(crate) struct BatchGuest<'a> {
+    /// Imports, and everything else that must come first.
+    pub(crate) imports: &'a str,
+    /// Globals, data.
+    pub(crate) items: &'a str,
+    /// Called for each event, which is at `$event`: gives 0 for a success and 1 for
+    /// a rejection, whose text is the event's data.
+    pub(crate) each: &'a str,
+    /// How many results it answers: `$count` is the number of events.
+    pub(crate) results: &'a str,
+}
+
+impl Default for BatchGuest<'_> {
+    fn default() -> Self {
+        Self { imports: "", items: "", each: "(i32.const 0)", results: "(local.get $count)" }
+    }
+}
+
+impl BatchGuest<'_> {
+    /// The module's bytes. An event takes 112 bytes and a result 40.
+    pub(crate) fn build(&self) -> Vec<u8> {
+        let Self { imports, items, each, results } = self;
+        let text = format!(
+            r#"(module
+              {imports}
+              (memory (export "memory") 2)
+              (global $next (mut i32) (i32.const 8192))
+              {items}
+              (func $realloc (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) {REALLOC})
+              (func $each (param $event i32) (result i32) {each})
+              (func (export "cabi_post_event-host:handler/batch-handler@0.1.0#handle-batch") (param i32)
+                (global.set $next (i32.const 8192)))
+              (func (export "event-host:handler/batch-handler@0.1.0#handle-batch")
+                (param $events i32) (param $count i32) (result i32)
+                (local $n i32) (local $event i32) (local $results i32) (local $result i32)
+                (local.set $results
+                  (call $realloc (i32.const 0) (i32.const 0) (i32.const 8)
+                    (i32.mul (local.get $count) (i32.const 40))))
+                (block $done
+                  (loop $more
+                    (br_if $done (i32.ge_u (local.get $n) (local.get $count)))
+                    (local.set $event
+                      (i32.add (local.get $events) (i32.mul (local.get $n) (i32.const 112))))
+                    (local.set $result
+                      (i32.add (local.get $results) (i32.mul (local.get $n) (i32.const 40))))
+                    (i32.store8 (local.get $result) (call $each (local.get $event)))
+                    (i32.store8 offset=8 (local.get $result) (i32.const 1))
+                    (i32.store offset=16 (local.get $result) (i32.load offset=76 (local.get $event)))
+                    (i32.store offset=20 (local.get $result) (i32.load offset=80 (local.get $event)))
+                    (local.set $n (i32.add (local.get $n) (i32.const 1)))
+                    (br $more)))
+                (i32.store (i32.const 1024) (local.get $results))
+                (i32.store (i32.const 1028) {results})
+                (i32.const 1024)))"#
+        );
+        marked(&text, "batch-event-handler", &[])
+    }
+}
+
 /// A handler that does nothing, well.
 pub(crate) fn noop() -> Vec<u8> {
     Guest::default().build()

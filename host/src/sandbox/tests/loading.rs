@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use super::guests::{self, Guest};
+use super::guests::{self, BatchGuest, Guest};
 use super::*;
-use crate::sandbox::{Form, LoadReason};
+use crate::sandbox::{Form, Interface, LoadReason};
 
 async fn reason(wasm: Vec<u8>) -> LoadReason {
     load_with(wasm, Limits::default(), Reuse::Batch).await.unwrap_err().reason
@@ -169,19 +169,16 @@ async fn a_component_of_another_world_is_told_what_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_handler_of_batches_is_told_to_wait() {
-    let wasm = guests::marked(
-        r#"(module
-          (memory (export "memory") 1)
-          (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8))
-          (func (export "event-host:handler/batch-handler@0.1.0#handle-batch")
-            (param i32 i32) (result i32) (i32.const 8)))"#,
-        "batch-event-handler",
-        &[],
-    );
-    let reason = reason(wasm).await;
-    assert!(matches!(reason, LoadReason::BatchHandler), "{reason}");
-    assert!(reason.to_string().contains("takes one event a call"), "{reason}");
+async fn what_a_component_exports_tells_how_it_is_called() {
+    for (wasm, interface, takes_batches) in [
+        (guests::noop(), Interface::Handler, false),
+        (BatchGuest::default().build(), Interface::BatchHandler, true),
+    ] {
+        let handler = load(wasm).await;
+        assert_eq!(handler.inspection().interface, interface);
+        assert_eq!(handler.inspection().exports, [interface.name()]);
+        assert_eq!(handler.takes_batches(), takes_batches);
+    }
 }
 
 /// A component that exports `handle` with this type, under this name.
@@ -209,6 +206,19 @@ async fn an_export_of_another_type_is_told_which_and_how() {
     assert_eq!(
         text,
         "its export `event-host:handler/handler@0.1.0` does not fit what the host calls: `handle` has another type: expected `record` found `string`"
+    );
+}
+
+#[tokio::test]
+async fn an_export_of_batches_of_another_type_is_told_so() {
+    let wasm = exporting("event-host:handler/batch-handler@0.1.0", TEXT_TO_TEXT, "");
+    let wasm = wasm.replace("\"handle\"", "\"handle-batch\"");
+    let text = reason_of_text(&wasm).await.to_string();
+    assert!(
+        text.starts_with(
+            "its export `event-host:handler/batch-handler@0.1.0` does not fit what the host calls: `handle-batch` has another type"
+        ),
+        "{text}"
     );
 }
 

@@ -1,5 +1,6 @@
 //! The sandbox from outside: real components, real limits, real time.
 
+mod batches;
 mod bombs;
 mod capabilities;
 mod endings;

@@ -1,0 +1,123 @@
+//! One call with several events, for a handler that takes batches.
+//!
+//! What a call emits and writes cannot be told apart by event. So it counts when every
+//! event of it succeeded; else nothing of it does, not even as an attempt, and each of
+//! its events is attempted by itself.
+
+use std::sync::Arc;
+
+use tracing::{Instrument, info};
+
+use super::slot::{Halt, Uncommitted, Work};
+use crate::delivery::breaker::Verdict;
+use crate::delivery::ordering::{Effects, Job};
+use crate::delivery::permits::{Ceilings, Permit};
+use crate::delivery::state::AttemptState;
+use crate::delivery::{BatchCall, BatchReport, Outcome, Report, Worker};
+use crate::event::LogEvent;
+
+impl Work {
+    /// Makes one call for several events, and takes its end.
+    pub(super) async fn handle_together(
+        &self,
+        jobs: Vec<Job>,
+        ceilings: &Ceilings,
+        worker: &mut Box<dyn Worker>,
+        permit: &mut Permit,
+    ) {
+        let Some((first, others)) = jobs.split_first() else { return };
+        let settings = &self.group.settings;
+        permit.take_along(others.len());
+        let state = first.state.attempt(Arc::clone(&self.committed));
+        let span = tracing::error_span!(
+            "batch",
+            group = %settings.name,
+            position = first.event.position.0,
+            events = jobs.len(),
+        );
+        let events: Vec<&LogEvent> = jobs.iter().map(|job| &job.event).collect();
+        let call = BatchCall {
+            group: &settings.name,
+            tenant: &settings.tenant,
+            events: &events,
+            state: Arc::clone(&state),
+        };
+        let report = permit.run(worker.attempt_all(call).instrument(span)).await;
+        self.conclude_together(jobs, report, &state, ceilings, worker).await;
+    }
+
+    async fn conclude_together(
+        &self,
+        jobs: Vec<Job>,
+        report: BatchReport,
+        state: &Arc<AttemptState>,
+        ceilings: &Ceilings,
+        worker: &mut Box<dyn Worker>,
+    ) {
+        let BatchReport { outcomes, emits, usage } = report;
+        let is_whole = outcomes.len() == jobs.len();
+        let mut report = Report { outcome: in_all(outcomes), emits, usage };
+        // Held until what was found to fit is in the book.
+        let mut known = None;
+        if report.outcome == Outcome::Success && self.may_exceed(ceilings, state, &report) {
+            let known = known.insert(self.known_state.lock().await);
+            report.outcome = self.within_state_ceilings(known, ceilings, state).await;
+            if report.outcome != Outcome::Success {
+                // The instance believes that what it wrote is kept.
+                *worker = self.group.handler.worker();
+            }
+        }
+        let (Some(lane), events) = (jobs.first().map(|job| job.state.clone()), jobs.len()) else {
+            return;
+        };
+        let writes = match report.outcome {
+            Outcome::Success if is_whole => lane.accept(state),
+            Outcome::Success => return self.take_apart(jobs, "it answered for other events"),
+            Outcome::Failure(failure) => return self.take_apart(jobs, &failure.text),
+            Outcome::NotRun(why) => {
+                let mut book = self.book();
+                book.schedule.give_back_all(jobs);
+                book.halt.get_or_insert(Halt::NotRun(why));
+                return;
+            }
+        };
+        let mut book = self.book();
+        book.open = book.open.plus(Uncommitted::of(&writes));
+        let effects = Effects { emits: report.emits, writes, dead_letter: None };
+        book.schedule.done_together(jobs, effects);
+        self.note(&mut book, Verdict::Success, events as u64, true);
+    }
+
+    /// Nothing of a call counts: its events are attempted one by one.
+    fn take_apart(&self, jobs: Vec<Job>, why: &str) {
+        info!(
+            group = %self.group.settings.name,
+            events = jobs.len(),
+            why,
+            "a call with several events failed: they are handled one by one"
+        );
+        let mut book = self.book();
+        book.schedule.apart(jobs);
+        if book.schedule.take_woken() {
+            self.progress.notify_one();
+        }
+        drop(book);
+        // It could be run.
+        self.is_run();
+    }
+}
+
+/// How a call ended in all: the first outcome that is no success, and before others
+/// that it could not be run.
+fn in_all(outcomes: Vec<Outcome>) -> Outcome {
+    let mut first = Outcome::Success;
+    for outcome in outcomes {
+        match outcome {
+            Outcome::Success => {}
+            Outcome::NotRun(_) => return outcome,
+            Outcome::Failure(_) if first == Outcome::Success => first = outcome,
+            Outcome::Failure(_) => {}
+        }
+    }
+    first
+}
