@@ -31,7 +31,7 @@ const LONGEST_NAP: Duration = Duration::from_secs(60);
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A settlement on its way, with its outcome.
-struct Committed {
+pub(super) struct Committed {
     settlement: Settlement,
     written: Written,
     outcome: Result<(), End>,
@@ -58,7 +58,7 @@ pub(super) struct Flow<'a> {
     fetching: Option<Pending<Result<Read, StoreError>>>,
     loading: Option<Pending<Loaded>>,
     pub(super) looking: Option<Pending<Looked>>,
-    settling: Option<Pending<Committed>>,
+    pub(super) settling: Option<Pending<Committed>>,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
@@ -408,6 +408,11 @@ impl<'a> Flow<'a> {
         let free = self.group().settings.concurrency.saturating_sub(self.slots.len());
         let mut wanted = ready.min(free);
         if wanted > 0 && !self.led.begun {
+            // It names the last settlement. And one on its way may hold what it needs,
+            // and does not go on while the leader waits for something else.
+            if self.settling.is_some() {
+                return Ok(true);
+            }
             let mut permit = self.group().share.permit();
             if !signals.let_begin(self.led.epoch, permit.ready(None)).await
                 || !self.begin(signals).await?

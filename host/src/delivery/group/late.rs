@@ -94,7 +94,8 @@ impl Flow<'_> {
                 None
             }
         };
-        if held_back == self.led.held_back {
+        // A settlement on its way does not go on while the leader waits for this.
+        if held_back == self.led.held_back || self.settling.is_some() {
             return;
         }
         let GroupLoop { settings, store, .. } = &self.work.group;

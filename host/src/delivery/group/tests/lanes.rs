@@ -605,3 +605,42 @@ async fn each_death_in_a_marked_attempt_counts_though_others_were_settled_betwee
     assert_eq!(rig.dead().await, [(2, 3, "crash".to_owned())]);
     assert_eq!(deaths, FRUITLESS_LEADERSHIPS + 3);
 }
+
+/// Parked events are at hand while what the log brings behind them is being settled:
+/// the leader must not wait for anything else then.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_first_settlement_comes_before_its_first_attempt_goes_on() {
+    let rig = rig(Ordering::Key, 4, &[Some("a")], |_, attempt| {
+        if attempt.0 == 1 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
+    })
+    .await;
+    rig.store.fail(Operation::EventsAt, Fault::Before, 1_000);
+    let first = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(1)).await;
+    drop(first);
+    rig.store.heal();
+    rig.publish_keys(&[Some("a"), Some("a")]).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let begun = rig.store.calls(Operation::BeginWork);
+    rig.store.fail(Operation::EventsAt, Fault::Slow(Duration::from_secs(1)), 1);
+    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let running = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(3)).await;
+    tokio::time::sleep(MINUTE / 2).await;
+    assert_eq!(rig.store.calls(Operation::BeginWork), begun);
+    rig.all_over(3).await;
+    assert!(!running.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_holds_back_says_so_once_its_settlement_is_over() {
+    let mut rig = rig(Ordering::None, 4, &[None; 6], |_, _| Act::Fail(FailureKind::Trap)).await;
+    (rig.max_parked, rig.retry.initial, rig.retry.max) = (1, 60 * MINUTE, 60 * MINUTE);
+    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let _running = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(1)).await;
+    tokio::time::sleep(MINUTE / 2).await;
+    assert_eq!(rig.store.calls(Operation::Remark), 0);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(rig.store.calls(Operation::Remark), 1);
+}
