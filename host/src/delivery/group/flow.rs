@@ -1,6 +1,6 @@
 //! The loop itself: what it looks at, what it begins, and what it waits for.
 
-use std::pin::Pin;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{Instrument as _, debug, error, info};
 
 use super::late::{Looked, MOST_OPEN_RANGES};
 use super::signals::{Interrupt, Interrupts, Seen};
@@ -28,10 +29,49 @@ use crate::store::{
 /// How long is waited at most without a look at the time of day, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(60);
 
-pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A call of the store, which goes on whatever the leader waits for meanwhile: it has
+/// a turn, and a connection, that others wait for, and perhaps the leader itself. It
+/// is given up when this is dropped.
+pub(super) struct UnderWay<T>(JoinHandle<T>);
+
+impl<T: Send + 'static> UnderWay<T> {
+    pub(super) fn begin(call: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(tokio::spawn(call.in_current_span()))
+    }
+
+    async fn answer(&mut self) -> T {
+        match (&mut self.0).await {
+            Ok(answer) => answer,
+            Err(why) => match why.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The runtime goes down, and the leader with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+impl<T> UnderWay<T> {
+    /// Gives it up, and waits until nothing of it runs.
+    async fn end(call: Option<Self>) {
+        let Some(mut call) = call else { return };
+        call.0.abort();
+        if let Err(why) = (&mut call.0).await
+            && let Ok(panic) = why.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl<T> Drop for UnderWay<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// A settlement on its way, with its outcome.
-pub(super) struct Committed {
+struct Committed {
     settlement: Settlement,
     written: Written,
     outcome: Result<(), End>,
@@ -55,10 +95,10 @@ pub(super) struct Flow<'a> {
     pub(super) work: Arc<Work>,
     pub(super) led: &'a mut Led,
     slots: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
-    fetching: Option<Pending<Result<Read, StoreError>>>,
-    loading: Option<Pending<Loaded>>,
-    pub(super) looking: Option<Pending<Looked>>,
-    pub(super) settling: Option<Pending<Committed>>,
+    fetching: Option<UnderWay<Result<Read, StoreError>>>,
+    loading: Option<UnderWay<Loaded>>,
+    pub(super) looking: Option<UnderWay<Looked>>,
+    settling: Option<UnderWay<Committed>>,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
@@ -80,12 +120,12 @@ enum Happened {
 }
 
 /// Waits for something that may not have been begun.
-async fn ended<T>(pending: &mut Option<Pending<T>>) -> T {
-    match pending {
-        Some(future) => {
-            let output = future.await;
-            *pending = None;
-            output
+async fn ended<T: Send + 'static>(call: &mut Option<UnderWay<T>>) -> T {
+    match call {
+        Some(under_way) => {
+            let answer = under_way.answer().await;
+            *call = None;
+            answer
         }
         None => std::future::pending().await,
     }
@@ -127,6 +167,10 @@ impl<'a> Flow<'a> {
         };
         self.work.set_halted(true);
         self.interrupt().await;
+        UnderWay::end(self.settling.take()).await;
+        UnderWay::end(self.fetching.take()).await;
+        UnderWay::end(self.loading.take()).await;
+        UnderWay::end(self.looking.take()).await;
         end
     }
 
@@ -300,7 +344,7 @@ impl<'a> Flow<'a> {
         let max_events = book.appetite.max(self.group().calls().size);
         drop(book);
         let work = Arc::clone(&self.work);
-        self.fetching = Some(Box::pin(async move {
+        self.fetching = Some(UnderWay::begin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let fetch = Fetch {
@@ -367,7 +411,7 @@ impl<'a> Flow<'a> {
             return;
         }
         let work = Arc::clone(&self.work);
-        self.loading = Some(Box::pin(async move {
+        self.loading = Some(UnderWay::begin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let answer = store.events_at(&settings.name, &asked).await;
@@ -408,8 +452,7 @@ impl<'a> Flow<'a> {
         let free = self.group().settings.concurrency.saturating_sub(self.slots.len());
         let mut wanted = ready.min(free);
         if wanted > 0 && !self.led.begun {
-            // It names the last settlement. And one on its way may hold what it needs,
-            // and does not go on while the leader waits for something else.
+            // It names the last settlement.
             if self.settling.is_some() {
                 return Ok(true);
             }
@@ -562,8 +605,7 @@ impl<'a> Flow<'a> {
         }
         let cut = self.cut(true);
         let done = cut.done;
-        let committing = self.commit(cut, signals);
-        let committed = committing.await;
+        let committed = self.commit(cut, signals).answer().await;
         self.committed(committed)?;
         // One that waits for its next attempt may still kill the process.
         self.led.cautious = self.led.cautious.saturating_sub(done);
@@ -692,7 +734,7 @@ impl<'a> Flow<'a> {
         cut
     }
 
-    fn commit(&self, cut: Cut, signals: &Signals) -> Pending<Committed> {
+    fn commit(&self, cut: Cut, signals: &Signals) -> UnderWay<Committed> {
         let mut settlement = Settlement {
             group: self.group().settings.name.clone(),
             epoch: self.led.epoch,
@@ -709,7 +751,7 @@ impl<'a> Flow<'a> {
         };
         let written = cut.fill(&mut settlement);
         let (work, signals) = (Arc::clone(&self.work), signals.clone());
-        Box::pin(async move {
+        UnderWay::begin(async move {
             let outcome = work.group.commit(&settlement, &work.trouble, &signals).await;
             Committed { settlement, written, outcome }
         })

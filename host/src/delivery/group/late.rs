@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::flow::{Flow, is_over};
+use super::flow::{Flow, UnderWay, is_over};
 use super::trouble::Doing;
 use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
@@ -41,7 +41,7 @@ impl Flow<'_> {
             return;
         };
         let work = Arc::clone(&self.work);
-        self.looking = Some(Box::pin(async move {
+        self.looking = Some(UnderWay::begin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let late = LateFetch {
@@ -94,8 +94,7 @@ impl Flow<'_> {
                 None
             }
         };
-        // A settlement on its way does not go on while the leader waits for this.
-        if held_back == self.led.held_back || self.settling.is_some() {
+        if held_back == self.led.held_back {
             return;
         }
         let GroupLoop { settings, store, .. } = &self.work.group;

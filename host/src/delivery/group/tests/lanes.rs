@@ -632,15 +632,44 @@ async fn a_leader_whose_first_settlement_comes_before_its_first_attempt_goes_on(
     assert!(!running.task.is_finished());
 }
 
+/// A parked event is at hand before the log is read, and the permit is long in coming:
+/// a tenant whose rate is used up must not keep others from the database meanwhile.
 #[tokio::test(start_paused = true)]
-async fn a_group_that_holds_back_says_so_once_its_settlement_is_over() {
+async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
+    let mut rig = rig(Ordering::Key, 1, &[Some("a")], |_, attempt| {
+        if attempt.0 == 1 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
+    })
+    .await;
+    rig.cores = Cores::on_this_runtime(Arc::new(Permits::new(Some(1))));
+    rig.store.fail(Operation::EventsAt, Fault::Before, 1_000);
+    let first = rig.start().await;
+    rig.until(|_, cursor, _| cursor == Position(1)).await;
+    drop(first);
+    rig.store.heal();
+    rig.publish_keys(&[Some("b")]).await;
+    let other = rig.cores.permits().share(&"other".parse().unwrap(), demand());
+    let mut held = other.permit();
+    tokio::time::timeout(MINUTE, held.ready(None)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let reads = rig.store.calls(Operation::Fetch);
+    rig.store.fail(Operation::EventsAt, Fault::Slow(Duration::from_millis(100)), 1);
+    rig.store.fail(Operation::Fetch, Fault::Slow(Duration::from_secs(1)), 1);
+    let _running = rig.start().await;
+    tokio::time::sleep(MINUTE).await;
+    assert!(rig.store.calls(Operation::Fetch) > reads, "nothing is read: this shows nothing");
+    let turn = tokio::time::timeout(MINUTE, other.read_turn(1)).await;
+    assert!(turn.is_ok(), "a read that does not go on has the turn");
+    drop(held);
+    rig.all_over(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_goes_on_while_its_leader_says_that_it_holds_back() {
     let mut rig = rig(Ordering::None, 4, &[None; 6], |_, _| Act::Fail(FailureKind::Trap)).await;
     (rig.max_parked, rig.retry.initial, rig.retry.max) = (1, 60 * MINUTE, 60 * MINUTE);
-    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    rig.store.fail(Operation::Remark, Fault::Slow(60 * MINUTE), 1);
     let _running = rig.start().await;
-    rig.until(|_, cursor, _| cursor == Position(1)).await;
-    tokio::time::sleep(MINUTE / 2).await;
-    assert_eq!(rig.store.calls(Operation::Remark), 0);
-    tokio::time::sleep(MINUTE).await;
+    let settled = rig.until(|_, cursor, _| cursor == Position(1));
+    assert!(tokio::time::timeout(MINUTE, settled).await.is_ok(), "it waits for the remark");
     assert_eq!(rig.store.calls(Operation::Remark), 1);
 }
