@@ -211,6 +211,8 @@ async fn what_is_rolled_back_is_open_no_longer_than_its_transaction() {
     let a = pid(&mut a).await;
     run(&mut c, format!("SELECT pg_terminate_backend({a}, 10000)")).await;
     let _ = super::try_to_run(&mut b, "SELECT 1 / 0").await.unwrap_err();
+    // A server says that a statement failed before it lets the transaction go.
+    let _ = super::try_to_run(&mut b, "SELECT 1").await.unwrap_err();
     reader.run().await;
     assert_eq!(reader.open(), []);
     assert_eq!(reader.all(), [3, 6]);
