@@ -48,7 +48,7 @@ use super::clock::Clock;
 use super::ordering::{Calls, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
-use crate::event::{Epoch, GroupName, Position, Tenant};
+use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::{
     FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
 };
@@ -102,8 +102,10 @@ impl BatchSettings {
 /// What a group is, for delivery.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupSettings {
-    /// Its name.
+    /// Its name, or that of its partition.
     pub name: GroupName,
+    /// Which part of its events this is about; `None` for all.
+    pub partition: Option<Partition>,
     /// Whose events it receives.
     pub tenant: Tenant,
     /// Which of them.
@@ -124,6 +126,15 @@ pub struct GroupSettings {
     pub batch: BatchSettings,
     /// When it trips, because the handler fails everything.
     pub breaker: BreakerSettings,
+}
+
+impl GroupSettings {
+    /// The group, whose name its handler knows and its state has, whichever part of
+    /// it this is about.
+    #[must_use]
+    pub fn group(&self) -> GroupName {
+        self.name.group()
+    }
 }
 
 /// The log is read on while fewer batches than so many wait or are handled.

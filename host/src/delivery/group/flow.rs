@@ -351,6 +351,7 @@ impl<'a> Flow<'a> {
                 group: &settings.name,
                 tenant: &settings.tenant,
                 subscription: &settings.subscription,
+                partition: settings.partition,
                 after,
                 up_to,
                 max_events,

@@ -323,6 +323,7 @@ impl Rig {
             tenant: Tenant::none(),
             subscription: Subscription::new(["t"]).unwrap(),
             start: Start::Earliest,
+            partitions: 1,
         };
         rig.store.ensure_group(&registration).await.unwrap();
         rig
@@ -362,6 +363,7 @@ impl Rig {
         let mut group = GroupLoop {
             settings: GroupSettings {
                 name: name(),
+                partition: None,
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["t"]).unwrap(),
                 ordering: self.ordering,
@@ -529,6 +531,7 @@ impl Rig {
         let store = self.store.another_host();
         let fetched = store
             .fetch(Fetch {
+                partition: None,
                 group: &name(),
                 tenant: &Tenant::none(),
                 subscription: &subscription,

@@ -1,0 +1,229 @@
+//! Groups that are split into partitions. Which one an event is in, the database does
+//! not know: it is found out here.
+
+use jiff::Timestamp;
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+
+use super::columns::{optional_text, optional_time, text};
+use super::error::Broken;
+use super::log::Receives;
+use crate::event::{GroupName, Partition, Position, Tenant};
+use crate::store::split::{MOST_AGAIN, add_failures, parts};
+use crate::store::{FailureCounts, Subscription, refusals, stored};
+
+/// Makes the rows of a group's partitions that are not there yet, with the epoch, the
+/// cursor and the state of the group's own. Without partitions there are none.
+pub(super) async fn make_parts(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    partitions: u32,
+) -> Result<(), Broken> {
+    if partitions <= 1 {
+        return Ok(());
+    }
+    for part in parts(group, partitions) {
+        sqlx::query(
+            "INSERT INTO consumer_groups (
+                 name, tenant, subscribe, position, epoch, state, reason, created_at, partitions,
+                 part_of)
+             SELECT ?2, tenant, subscribe, position, epoch, state, reason, ?3, partitions, name
+             FROM consumer_groups WHERE name = ?1
+             ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(group.as_str())
+        .bind(part.as_str())
+        .bind(Timestamp::now().as_microsecond())
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Forgets the redeliveries of a group and of its partitions above a position, within
+/// a transaction that has the write lock. Gives how many they were.
+pub(super) async fn forget_redeliveries(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    above: Position,
+) -> Result<i64, Broken> {
+    let done = sqlx::query(
+        "DELETE FROM redeliveries
+         WHERE position > ?2
+           AND group_name IN (SELECT name FROM consumer_groups WHERE name = ?1 OR part_of = ?1)",
+    )
+    .bind(group.as_str())
+    .bind(above.0)
+    .execute(connection)
+    .await?;
+    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
+}
+
+/// A group that is to be split anew.
+#[derive(Clone, Copy)]
+pub(super) struct Split<'a> {
+    pub(super) group: &'a GroupName,
+    pub(super) tenant: &'a Tenant,
+    pub(super) subscription: &'a Subscription,
+}
+
+/// A part of it.
+struct Part {
+    name: GroupName,
+    position: Position,
+    epoch: i64,
+    failures: FailureCounts,
+}
+
+/// Splits a group anew, within a transaction that has the write lock. Its cursors come
+/// together at the highest; what was parked, and what a part was behind, comes again
+/// in the part where it belongs now.
+pub(super) async fn split_anew(
+    connection: &mut SqliteConnection,
+    split: Split<'_>,
+    before: u32,
+    partitions: u32,
+) -> Result<(), Broken> {
+    let group = split.group;
+    let rows = rows_of(connection, group).await?;
+    let in_use = |part: &&Part| part.name.partition_number().is_some() == (before > 1);
+    let highest = rows.iter().filter(in_use).map(|part| part.position).max();
+    let highest = highest.unwrap_or(Position::ZERO);
+    let epoch = rows.iter().map(|part| part.epoch).max().unwrap_or(0) + 1;
+    let mut failures = FailureCounts::new();
+    rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+
+    // What all of it has done so far is the group's own from now on.
+    sqlx::query(
+        "UPDATE consumer_groups
+         SET partitions = ?2, position = ?3, epoch = ?4, fruitless = 0,
+             failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END
+         WHERE name = ?1 OR part_of = ?1",
+    )
+    .bind(group.as_str())
+    .bind(i64::from(partitions))
+    .bind(highest.0)
+    .bind(epoch)
+    .bind(stored::failures_json(&failures))
+    .execute(&mut *connection)
+    .await?;
+    make_parts(connection, group, partitions).await?;
+    let place = |key: Option<&str>, position| match partitions {
+        0 | 1 => group.clone(),
+        of => group.partition(Partition::number_of(key, position, of)),
+    };
+    for part in &rows {
+        move_redeliveries(connection, &part.name, place).await?;
+    }
+    let mut again = 0;
+    for part in rows.iter().filter(in_use).filter(|part| part.position < highest) {
+        let partition = part.name.partition_number().map(|number| Partition { number, of: before });
+        again += bring_again(connection, split, partition, (part.position, highest), place).await?;
+        if again > MOST_AGAIN {
+            return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
+        }
+    }
+    for part in rows.iter().filter_map(|part| Some((part, part.name.partition_number()?))) {
+        if partitions <= 1 || part.1 >= partitions {
+            sqlx::query("DELETE FROM consumer_groups WHERE name = ?")
+                .bind(part.0.name.as_str())
+                .execute(&mut *connection)
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a group and of its partitions, unless one holds what only it can hold.
+async fn rows_of(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Vec<Part>, Broken> {
+    let rows = sqlx::query(
+        "SELECT name, position, epoch, failures, head_position IS NOT NULL
+         FROM consumer_groups WHERE name = ?1 OR part_of = ?1 ORDER BY name",
+    )
+    .bind(group.as_str())
+    .fetch_all(connection)
+    .await?;
+    let mut parts = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let name = stored::group_name(&text(row, 0)?)?;
+        if row.try_get_unchecked(4)? {
+            let what = "an event is about to be tried again at its cursor";
+            return Err(refusals::unsettled_part(&name, what).into());
+        }
+        parts.push(Part {
+            name,
+            position: Position(row.try_get_unchecked(1)?),
+            epoch: row.try_get_unchecked(2)?,
+            failures: stored::failures(&text(row, 3)?)?,
+        });
+    }
+    Ok(parts)
+}
+
+/// Moves the redeliveries of a part to where they belong.
+async fn move_redeliveries(
+    connection: &mut SqliteConnection,
+    part: &GroupName,
+    place: impl Fn(Option<&str>, Position) -> GroupName,
+) -> Result<(), Broken> {
+    let rows = sqlx::query("SELECT position, partitionkey FROM redeliveries WHERE group_name = ?")
+        .bind(part.as_str())
+        .fetch_all(&mut *connection)
+        .await?;
+    for row in &rows {
+        let position = Position(row.try_get_unchecked(0)?);
+        let to = place(optional_text(row, 1)?.as_deref(), position);
+        sqlx::query("UPDATE redeliveries SET group_name = ? WHERE group_name = ? AND position = ?")
+            .bind(to.as_str())
+            .bind(part.as_str())
+            .bind(position.0)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Has the events of a part above its cursor, up to another, come again where they
+/// belong. Gives how many they are: at most one more than may be.
+async fn bring_again(
+    connection: &mut SqliteConnection,
+    split: Split<'_>,
+    partition: Option<Partition>,
+    (after, up_to): (Position, Position),
+    place: impl Fn(Option<&str>, Position) -> GroupName,
+) -> Result<i64, Broken> {
+    let receives = Receives::new(split.group, split.tenant, split.subscription);
+    let sql = format!(
+        "SELECT position, partitionkey, deliver_after FROM events
+         WHERE position > ? AND position <= ? AND {} ORDER BY position",
+        receives.condition
+    );
+    let statement = sqlx::query(AssertSqlSafe(sql)).bind(after.0).bind(up_to.0);
+    let rows = receives.bind(statement).fetch_all(&mut *connection).await?;
+    let mut again = 0;
+    for row in &rows {
+        let position = Position(row.try_get_unchecked(0)?);
+        let key = optional_text(row, 1)?;
+        if partition.is_some_and(|partition| !partition.holds(key.as_deref(), position)) {
+            continue;
+        }
+        again += 1;
+        if again > MOST_AGAIN {
+            break;
+        }
+        let due_at = optional_time(row, 2)?.unwrap_or(Timestamp::UNIX_EPOCH);
+        sqlx::query(
+            "INSERT INTO redeliveries (group_name, position, attempt, due_at, partitionkey)
+             VALUES (?, ?, 1, ?, ?)",
+        )
+        .bind(place(key.as_deref(), position).as_str())
+        .bind(position.0)
+        .bind(due_at.as_microsecond())
+        .bind(key.as_deref())
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(again)
+}
