@@ -128,7 +128,7 @@ impl Session {
         within(until, self.locks.try_locks(groups)).await
     }
 
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, StoreError> {
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
         let until = *self.proven_until.borrow();
         self.shares = !groups.is_empty();
         within(until, self.locks.sharers(groups)).await
@@ -149,12 +149,12 @@ impl Owner {
         let now = Instant::now();
         Self {
             store,
+            shares: Shares::new(&host.id),
             host,
             requests,
             held: HashMap::new(),
             session: None,
             waiting: BTreeMap::new(),
-            shares: Shares::default(),
             ask_at: now,
             connect_at: now,
             failures: 0,
@@ -224,9 +224,9 @@ impl Owner {
         }
     }
 
-    /// Counts the hosts that share groups with this one, and wants back what it leads
+    /// Finds the hosts that share groups with this one, and wants back what it leads
     /// beyond its share.
-    async fn count_sharers(&mut self) {
+    async fn find_sharers(&mut self) {
         let (held, waiting) = (&self.held, &self.waiting);
         self.shares.retain(|group| {
             let is_of_it = |part: &GroupName| part.whole() == group.as_str();
@@ -238,8 +238,8 @@ impl Owner {
             return;
         }
         match session.sharers(&groups).await {
-            Ok(sharers) => {
-                self.shares.know(&groups, &sharers);
+            Ok(others) => {
+                self.shares.know(&groups, &others);
                 self.want_back();
             }
             Err(why) => self.end_session(&why),
@@ -293,7 +293,7 @@ impl Owner {
             Ok(()) => {}
             Err(why) => return self.end_session(&why),
         }
-        self.count_sharers().await;
+        self.find_sharers().await;
     }
 
     /// The groups whose locks others have, as far as anybody waits for them.
@@ -329,7 +329,7 @@ impl Owner {
             !waiters.is_empty()
         });
         if !self.shares.are_known() {
-            self.count_sharers().await;
+            self.find_sharers().await;
         }
         let Some(session) = &mut self.session else { return };
         let all = Instant::now() >= self.ask_at;

@@ -175,7 +175,7 @@ struct Log {
     last_session: u64,
     severed: HashSet<u64>,
     /// Of whose partitions sessions take a share.
-    shares: HashMap<u64, Vec<GroupName>>,
+    shares: HashMap<u64, (String, Vec<GroupName>)>,
 }
 
 struct Stored {
@@ -871,12 +871,11 @@ impl Store for MemoryStore {
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        let _ = host;
         self.call(Operation::LockSession, |log| {
             log.last_session += 1;
-            locked(&self.handle.sessions).push(log.last_session);
-            Ok(Box::new(MemoryLocks { store: self.clone(), session: log.last_session })
-                as Box<dyn LockSession>)
+            let (session, host) = (log.last_session, host.id.clone());
+            locked(&self.handle.sessions).push(session);
+            Ok(Box::new(MemoryLocks { store: self.clone(), session, host }) as Box<dyn LockSession>)
         })
         .await
     }
@@ -1383,6 +1382,8 @@ impl Store for MemoryStore {
 struct MemoryLocks {
     store: MemoryStore,
     session: u64,
+    /// The host's id.
+    host: String,
 }
 
 impl MemoryLocks {
@@ -1430,14 +1431,17 @@ impl LockSession for MemoryLocks {
             .await
     }
 
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, StoreError> {
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
         self.store
             .call(Operation::Sharers, |log| {
                 self.alive(log)?;
-                log.shares.insert(self.session, groups.to_vec());
-                let sharers = |group| log.shares.values().filter(|all| all.contains(group)).count();
-                let sharers = groups.iter().map(sharers);
-                Ok(sharers.map(|count| u32::try_from(count).unwrap_or(u32::MAX)).collect())
+                log.shares.insert(self.session, (self.host.clone(), groups.to_vec()));
+                let others = |group| {
+                    let others = log.shares.iter().filter(|(one, _)| **one != self.session);
+                    let sharing = others.filter(|(_, (_, groups))| groups.contains(group));
+                    sharing.map(|(_, (host, _))| host.clone()).collect()
+                };
+                Ok(groups.iter().map(others).collect())
             })
             .await
     }

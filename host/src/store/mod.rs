@@ -698,10 +698,9 @@ pub trait LockSession: Send {
     /// waits while others hold their locks, where the store shows that.
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
 
-    /// Says of whose partitions this host takes a share, and gives how many hosts
-    /// there are for each of them, in the same order: those that said so and live,
-    /// this one included.
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, StoreError>;
+    /// Says of whose partitions this host takes a share, and gives, in the same order,
+    /// the ids of the other hosts that have said so of each of them and live.
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError>;
 }
 
 /// How much a store does at once.
@@ -815,14 +814,13 @@ pub trait Store: Send + Sync + 'static {
     /// subscription.
     ///
     /// A group that is split in another way is split anew: each partition begins at
-    /// the highest cursor that there was, and what one was behind, and what was
-    /// parked, comes again, in the partitions where it now belongs.
+    /// the highest cursor that there was, and what one was behind, what was parked and
+    /// what was retried comes again, in the partitions where it now belongs.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a group of another tenant, and when it cannot be
-    /// split anew: while somebody leads a part of it, while an event that may have
-    /// killed a process is marked, while what it has passed is open, and where more
-    /// than 100,000 events would come again.
+    /// split anew: while somebody leads a part of it, while what it has passed is open,
+    /// and where a part is more than 100,000 events behind another.
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError>;
 
     /// Raises the epoch and records the leader. The caller holds the group's

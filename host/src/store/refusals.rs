@@ -65,11 +65,12 @@ pub(super) fn still_led_somewhere(group: &GroupName) -> StoreError {
     ))
 }
 
-/// A group cannot be split anew with what its row alone can hold.
-pub(super) fn unsettled_part(part: &GroupName, what: &str) -> StoreError {
+/// A group cannot be split anew while what it has passed is open: whose that will be is
+/// not known.
+pub(super) fn part_with_open_ranges(part: &GroupName) -> StoreError {
     let group = part.whole();
     StoreError::Refused(format!(
-        "group `{group}` cannot be split into another number of partitions: {what} (`{part}`); run it with the number of partitions that it has until that is over"
+        "group `{group}` cannot be split into another number of partitions: `{part}` has passed transactions that were open, and what they commit is still to be found; run it with the number of partitions that it has until they have ended"
     ))
 }
 

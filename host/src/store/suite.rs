@@ -88,10 +88,11 @@ macro_rules! store_suite {
                 new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
                 a_group_that_is_split_anew_loses_and_repeats_nothing
                 what_failed_so_far_is_counted_however_a_group_is_split
-                a_group_is_not_split_anew_under_a_leader_or_at_a_marked_event
+                a_group_is_not_split_anew_under_a_leader
+                what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
                 two_that_split_a_group_anew_at_once_split_it_once
                 a_partition_that_is_behind_keeps_events_in_the_log
-                hosts_that_share_a_group_are_counted_while_they_live
+                hosts_that_share_a_group_know_of_each_other_while_they_live
             }
             retention {
                 events_go_once_every_group_has_settled_them

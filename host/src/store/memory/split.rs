@@ -70,18 +70,16 @@ impl Log {
         let old: Vec<(GroupName, Group)> =
             self.rows_of(name).map(|(name, row)| (name.clone(), row.clone())).collect();
         for (name, row) in &old {
-            if row.head.is_some() {
-                let what = "an event is about to be tried again at its cursor";
-                return Err(refusals::unsettled_part(name, what));
-            }
             if !row.open.is_empty() {
-                let what = "it has passed transactions that were open, and what they commit is still to be found";
-                return Err(refusals::unsettled_part(name, what));
+                return Err(refusals::part_with_open_ranges(name));
             }
         }
         let in_use =
             |part: &&(GroupName, Group)| part.0.partition_number().is_some() == (before > 1);
-        let highest = old.iter().filter(in_use).map(|(_, row)| row.position).max();
+        let read_to = |(_, row): &(GroupName, Group)| {
+            row.head.as_ref().map_or(row.position, |head| head.position.max(row.position))
+        };
+        let highest = old.iter().filter(in_use).map(read_to).max();
         let highest = highest.unwrap_or(Position::ZERO);
         let mut again = Vec::new();
         let mut failures = FailureCounts::new();
@@ -110,6 +108,13 @@ impl Log {
         if again.len() - parked > usize::try_from(MOST_AGAIN).unwrap_or(usize::MAX) {
             return Err(refusals::too_far_apart(name, MOST_AGAIN));
         }
+        for head in old.iter().filter(in_use).filter_map(|(_, row)| row.head.as_ref()) {
+            if let Some(one) = again.iter_mut().find(|one| one.position == head.position) {
+                one.attempt = head.attempt;
+                one.due_at = head.due_at;
+                one.failure.clone_from(&head.failure);
+            }
+        }
         let epoch = old.iter().map(|(_, row)| row.epoch.0).max().unwrap_or(0) + 1;
         let late_events = old.iter().map(|(_, row)| row.late_events).sum();
         self.groups.retain(|row, _| {
@@ -121,6 +126,7 @@ impl Log {
             row.position = highest;
             row.epoch = Epoch(epoch);
             row.fruitless = 0;
+            row.head = None;
             row.failures.clear();
             row.late_events = 0;
             row.redeliveries.clear();

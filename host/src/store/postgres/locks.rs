@@ -18,7 +18,6 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 use std::sync::Arc;
 use tracing::warn;
 
-use super::columns::count;
 use super::connection::{Connections, DEADLINE};
 use super::error::Broken;
 use super::{guards, pooler};
@@ -183,7 +182,7 @@ impl AdvisoryLocks {
     /// A host is there while its session is, and shows itself. One that is silent has
     /// no share any more, long before its locks can be taken from it: the others are
     /// to be ready for them.
-    async fn count_sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, Broken> {
+    async fn find_sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, Broken> {
         let names: Vec<&str> = groups.iter().map(GroupName::as_str).collect();
         sqlx::query(
             "UPDATE event_host.hosts SET shares = $2 WHERE id = $1 AND shares IS DISTINCT FROM $2",
@@ -193,12 +192,12 @@ impl AdvisoryLocks {
         .execute(&mut self.connection)
         .await?;
         let rows = sqlx::query(
-            "SELECT 1 + (SELECT count(*) FROM event_host.hosts h
-                         WHERE h.id <> $1 AND g.name = ANY (h.shares)
-                           AND h.seen_at > clock_timestamp() - make_interval(secs => $3)
-                           AND EXISTS (
-                               SELECT FROM pg_stat_get_activity(h.backend_pid) a
-                               WHERE coalesce(a.backend_start = h.backend_start, true)))
+            "SELECT ARRAY(SELECT h.id FROM event_host.hosts h
+                          WHERE h.id <> $1 AND g.name = ANY (h.shares)
+                            AND h.seen_at > clock_timestamp() - make_interval(secs => $3)
+                            AND EXISTS (
+                                SELECT FROM pg_stat_get_activity(h.backend_pid) a
+                                WHERE coalesce(a.backend_start = h.backend_start, true)))
              FROM unnest($2::text[]) WITH ORDINALITY AS g (name, place) ORDER BY g.place",
         )
         .bind(&self.host.id)
@@ -206,7 +205,7 @@ impl AdvisoryLocks {
         .bind(NO_SHARE_AFTER)
         .fetch_all(&mut self.connection)
         .await?;
-        rows.iter().map(|row| Ok(count(row, 0)?)).collect()
+        rows.iter().map(|row| Ok(row.try_get_unchecked(0)?)).collect()
     }
 
     async fn take(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, Broken> {
@@ -328,8 +327,8 @@ impl LockSession for AdvisoryLocks {
         connections.within("prove the locks", DEADLINE, self.beat(standing_by)).await
     }
 
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, StoreError> {
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
         let connections = Arc::clone(&self.connections);
-        connections.within("count the hosts", DEADLINE, self.count_sharers(groups)).await
+        connections.within("find the other hosts", DEADLINE, self.find_sharers(groups)).await
     }
 }

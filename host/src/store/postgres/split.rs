@@ -2,13 +2,14 @@
 
 use sqlx::{PgConnection, Row};
 
-use super::columns::count;
+use super::columns::{Time, count, kept};
 use super::error::Broken;
+use super::groups::{head_columns, read_head};
 use super::log::{in_partition, partition_hash, receives, types_and_prefixes};
 use crate::event::{GroupName, Partition, Position};
 use crate::store::lock_key::LockKey;
 use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, refusals, stored};
+use crate::store::{FailureCounts, Head, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -99,11 +100,20 @@ struct Part {
     epoch: i64,
     late_events: i64,
     failures: FailureCounts,
+    head: Option<Head>,
+}
+
+impl Part {
+    /// Up to where nothing can appear any more that it has not read.
+    fn read_to(&self) -> Position {
+        self.head.as_ref().map_or(self.position, |head| head.position.max(self.position))
+    }
 }
 
 /// Splits a group anew, within a transaction in which no event goes. Its cursors come
-/// together at the highest; what was parked, and what a part was behind, comes again
-/// in the part where it belongs now.
+/// together at the highest; what was parked, what was retried at a cursor, and what a
+/// part was behind, comes again in the part where it belongs now. Where an attempt was
+/// marked as begun, that is forgotten: it begins once more.
 pub(super) async fn split_anew(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -131,7 +141,7 @@ pub(super) async fn split_anew(
     }
     let rows = locked_parts(connection, group).await?;
     let in_use = |part: &&Part| part.name.partition_number().is_some() == (before > 1);
-    let highest = rows.iter().filter(in_use).map(|part| part.position).max();
+    let highest = rows.iter().filter(in_use).map(Part::read_to).max();
     let highest = highest.unwrap_or(Position::ZERO);
     let epoch = rows.iter().map(|part| part.epoch).max().unwrap_or(0) + 1;
     let late_events: i64 = rows.iter().map(|part| part.late_events).sum();
@@ -142,6 +152,8 @@ pub(super) async fn split_anew(
     sqlx::query(
         "UPDATE event_host.consumer_groups
          SET partitions = $2, position = $3, epoch = $4, fruitless = 0,
+             head_position = NULL, head_attempt = NULL, head_due_at = NULL,
+             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false,
              failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
              late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END
          WHERE name = $1 OR part_of = $1",
@@ -204,6 +216,24 @@ pub(super) async fn split_anew(
             return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
         }
     }
+    for head in rows.iter().filter(in_use).filter_map(|part| part.head.as_ref()) {
+        let failure = head.failure.as_ref();
+        sqlx::query(
+            "UPDATE event_host.redeliveries
+             SET attempt = $3, due_at = $4, failure_kind = $5, failure_text = $6
+             WHERE position = $2
+               AND group_name IN (SELECT name FROM event_host.consumer_groups
+                                  WHERE name = $1 OR part_of = $1)",
+        )
+        .bind(group.as_str())
+        .bind(head.position.0)
+        .bind(i64::from(head.attempt.0))
+        .bind(Time(head.due_at))
+        .bind(failure.map(|failure| kept(&failure.kind)))
+        .bind(failure.map(|failure| kept(&failure.text)))
+        .execute(&mut *connection)
+        .await?;
+    }
     sqlx::query(
         "DELETE FROM event_host.consumer_groups
          WHERE part_of = $1 AND split_part(name, '#', 2)::bigint >= $2",
@@ -221,12 +251,12 @@ async fn locked_parts(
     connection: &mut PgConnection,
     group: &GroupName,
 ) -> Result<Vec<Part>, Broken> {
-    let rows = sqlx::query(
-        "SELECT name, position, epoch, late_events, failures::text,
-                head_position IS NOT NULL, open_ranges IS NOT NULL
-         FROM event_host.consumer_groups
-         WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE",
-    )
+    let rows = sqlx::query(concat!(
+        "SELECT name, position, epoch, late_events, failures::text, open_ranges IS NOT NULL, ",
+        head_columns!(),
+        " FROM event_host.consumer_groups
+         WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE"
+    ))
     .bind(group.as_str())
     .fetch_all(connection)
     .await?;
@@ -234,12 +264,7 @@ async fn locked_parts(
     for row in &rows {
         let name = stored::group_name(row.try_get_unchecked(0)?)?;
         if row.try_get_unchecked(5)? {
-            let what = "an event is about to be tried again at its cursor";
-            return Err(refusals::unsettled_part(&name, what).into());
-        }
-        if row.try_get_unchecked(6)? {
-            let what = "it has passed transactions that were open, and what they commit is still to be found";
-            return Err(refusals::unsettled_part(&name, what).into());
+            return Err(refusals::part_with_open_ranges(&name).into());
         }
         parts.push(Part {
             name,
@@ -247,6 +272,7 @@ async fn locked_parts(
             epoch: row.try_get_unchecked(2)?,
             late_events: row.try_get_unchecked(3)?,
             failures: stored::failures(row.try_get_unchecked(4)?)?,
+            head: read_head(row, 6)?,
         });
     }
     Ok(parts)

@@ -147,24 +147,31 @@ impl Vacancy {
 /// partitions, between the group and the host. No group's name has it.
 const SHARES: char = '@';
 
-/// How many others say so of a group and live. What dead ones have left is tidied
-/// away.
-fn others_who_share(database: &Path, group: &GroupName, own: &Path) -> Result<u32, StoreError> {
+/// The ids of others that say so of a group and live. What dead ones have left is
+/// tidied away.
+fn others_who_share(
+    database: &Path,
+    group: &GroupName,
+    own: &Path,
+) -> Result<Vec<String>, StoreError> {
     let folder = folder(database);
     let cannot = |error: std::io::Error| broken(&folder, &error);
     let prefix = format!("{group}{SHARES}");
-    let mut others = 0;
+    let mut others = Vec::new();
     for entry in fs::read_dir(&folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
         let path = entry.path();
-        if !entry.file_name().to_string_lossy().starts_with(&prefix) || path == own {
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        if path == own {
             continue;
         }
-        match is_locked(&path)? {
-            true => others += 1,
+        if is_locked(&path)? {
+            others.push(id.to_owned());
+        } else {
             // Whoever is first has deleted it; and nobody locks it anew, because its
             // name was one process's.
-            false => drop(fs::remove_file(&path)),
+            drop(fs::remove_file(&path));
         }
     }
     Ok(others)
@@ -206,8 +213,8 @@ impl FileLocks {
         }
     }
 
-    /// Says that this host takes a share, if it has not yet, and counts who does.
-    fn share(&mut self, group: &GroupName) -> Result<u32, StoreError> {
+    /// Says that this host takes a share, if it has not yet, and finds who else does.
+    fn share(&mut self, group: &GroupName) -> Result<Vec<String>, StoreError> {
         let name = format!("{group}{SHARES}{}", self.host);
         let path = folder(&self.database).join(name);
         if !self.shares.get(group).is_some_and(|share| is_still(&share.file, &share.path)) {
@@ -223,7 +230,7 @@ impl FileLocks {
             let file = lock().map_err(|error| broken(&path, &error))?;
             self.shares.insert(group.clone(), Share { file, path: path.clone() });
         }
-        Ok(1 + others_who_share(&self.database, group, &path)?)
+        others_who_share(&self.database, group, &path)
     }
 
     /// A lock that cannot be asked for is not had, and that is said here: it is
@@ -261,7 +268,7 @@ impl LockSession for FileLocks {
         Ok(())
     }
 
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<u32>, StoreError> {
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
         self.shares.retain(|group, _| groups.contains(group));
         groups.iter().map(|group| self.share(group)).collect()
     }

@@ -6,10 +6,11 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{optional_text, optional_time, text};
 use super::error::Broken;
+use super::groups::{head_columns, read_head};
 use super::log::Receives;
 use crate::event::{GroupName, Partition, Position, Tenant};
 use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, Subscription, refusals, stored};
+use crate::store::{FailureCounts, Head, Subscription, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -72,11 +73,20 @@ struct Part {
     position: Position,
     epoch: i64,
     failures: FailureCounts,
+    head: Option<Head>,
+}
+
+impl Part {
+    /// Up to where nothing can appear any more that it has not read.
+    fn read_to(&self) -> Position {
+        self.head.as_ref().map_or(self.position, |head| head.position.max(self.position))
+    }
 }
 
 /// Splits a group anew, within a transaction that has the write lock. Its cursors come
-/// together at the highest; what was parked, and what a part was behind, comes again
-/// in the part where it belongs now.
+/// together at the highest; what was parked, what was retried at a cursor, and what a
+/// part was behind, comes again in the part where it belongs now. Where an attempt was
+/// marked as begun, that is forgotten: it begins once more.
 pub(super) async fn split_anew(
     connection: &mut SqliteConnection,
     split: Split<'_>,
@@ -86,7 +96,7 @@ pub(super) async fn split_anew(
     let group = split.group;
     let rows = rows_of(connection, group).await?;
     let in_use = |part: &&Part| part.name.partition_number().is_some() == (before > 1);
-    let highest = rows.iter().filter(in_use).map(|part| part.position).max();
+    let highest = rows.iter().filter(in_use).map(Part::read_to).max();
     let highest = highest.unwrap_or(Position::ZERO);
     let epoch = rows.iter().map(|part| part.epoch).max().unwrap_or(0) + 1;
     let mut failures = FailureCounts::new();
@@ -96,6 +106,8 @@ pub(super) async fn split_anew(
     sqlx::query(
         "UPDATE consumer_groups
          SET partitions = ?2, position = ?3, epoch = ?4, fruitless = 0,
+             head_position = NULL, head_attempt = NULL, head_due_at = NULL,
+             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0,
              failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END
          WHERE name = ?1 OR part_of = ?1",
     )
@@ -122,6 +134,24 @@ pub(super) async fn split_anew(
             return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
         }
     }
+    for head in rows.iter().filter(in_use).filter_map(|part| part.head.as_ref()) {
+        let failure = head.failure.as_ref();
+        sqlx::query(
+            "UPDATE redeliveries
+             SET attempt = ?3, due_at = ?4, failure_kind = ?5, failure_text = ?6
+             WHERE position = ?2
+               AND group_name IN (SELECT name FROM consumer_groups
+                                  WHERE name = ?1 OR part_of = ?1)",
+        )
+        .bind(group.as_str())
+        .bind(head.position.0)
+        .bind(i64::from(head.attempt.0))
+        .bind(head.due_at.as_microsecond())
+        .bind(failure.map(|failure| failure.kind.as_str()))
+        .bind(failure.map(|failure| failure.text.as_str()))
+        .execute(&mut *connection)
+        .await?;
+    }
     for part in rows.iter().filter_map(|part| Some((part, part.name.partition_number()?))) {
         if partitions <= 1 || part.1 >= partitions {
             sqlx::query("DELETE FROM consumer_groups WHERE name = ?")
@@ -133,30 +163,27 @@ pub(super) async fn split_anew(
     Ok(())
 }
 
-/// The rows of a group and of its partitions, unless one holds what only it can hold.
+/// The rows of a group and of its partitions.
 async fn rows_of(
     connection: &mut SqliteConnection,
     group: &GroupName,
 ) -> Result<Vec<Part>, Broken> {
-    let rows = sqlx::query(
-        "SELECT name, position, epoch, failures, head_position IS NOT NULL
-         FROM consumer_groups WHERE name = ?1 OR part_of = ?1 ORDER BY name",
-    )
+    let rows = sqlx::query(concat!(
+        "SELECT name, position, epoch, failures, ",
+        head_columns!(),
+        " FROM consumer_groups WHERE name = ?1 OR part_of = ?1 ORDER BY name"
+    ))
     .bind(group.as_str())
     .fetch_all(connection)
     .await?;
     let mut parts = Vec::with_capacity(rows.len());
     for row in &rows {
-        let name = stored::group_name(&text(row, 0)?)?;
-        if row.try_get_unchecked(4)? {
-            let what = "an event is about to be tried again at its cursor";
-            return Err(refusals::unsettled_part(&name, what).into());
-        }
         parts.push(Part {
-            name,
+            name: stored::group_name(&text(row, 0)?)?,
             position: Position(row.try_get_unchecked(1)?),
             epoch: row.try_get_unchecked(2)?,
             failures: stored::failures(&text(row, 3)?)?,
+            head: read_head(row, 4)?,
         });
     }
     Ok(parts)

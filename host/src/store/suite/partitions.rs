@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Epoch, Event, GroupName, LogEvent, Partition, Position, Tenant};
 use crate::store::{
-    Fetch, GroupSettings, GroupState, Redelivery, Retention, Settled, Settlement, Start, Store,
-    StoreError, Subscription,
+    Fetch, GroupSettings, GroupState, Head, Redelivery, Retention, Settled, Settlement, Start,
+    Store, StoreError, Subscription,
 };
 
 fn split(name: &str, partitions: u32) -> GroupSettings {
@@ -401,37 +401,55 @@ pub async fn what_failed_so_far_is_counted_however_a_group_is_split(database: &d
     }
 }
 
-pub async fn a_group_is_not_split_anew_under_a_leader_or_at_a_marked_event(
-    database: &dyn TestDatabase,
-) {
+pub async fn a_group_is_not_split_anew_under_a_leader(database: &dyn TestDatabase) {
     let (store, other) = (database.handle().await, database.handle().await);
     publish(&store, &mixed(10)).await;
     store.ensure_group(&split("g", 2)).await.unwrap();
     let name = part("g", 1);
     let mut session = store.lock_session(&host("one")).await.unwrap();
     assert!(try_lock(&mut session, &name).await);
+    let epoch = lead(&store, &name).await;
     for partitions in [1, 3] {
         let why = refused(other.ensure_group(&split("g", partitions)).await);
         assert!(why.contains("while a part of it is led"), "{why}");
     }
     other.ensure_group(&split("g", 2)).await.unwrap();
-    let epoch = lead(&store, &name).await;
-    store.begin_attempt(&name, epoch, 0, &head(1, 1)).await.unwrap();
-    drop(session);
-    let session = &mut other.lock_session(&host("two")).await.unwrap();
-    until("the lock is free", async || try_lock(session, &name).await).await;
+    let settled = of_part(&store, &name, epoch, Position(5)).await;
+    assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed, "nothing changed");
     session.unlock(&name).await.unwrap();
-    let why = refused(other.ensure_group(&split("g", 3)).await);
-    assert!(why.contains("about to be tried again") && why.contains("g#1"), "{why}");
-    assert_eq!(store.group(&group("g")).await.unwrap().partitions.len(), 2);
-    assert_eq!(store.cursor(&name).await.unwrap().epoch, epoch, "nothing changed");
-    // A leader that a new one would be behind cannot settle after a split.
-    store.end_leadership(&name, epoch).await.unwrap();
-    let settled = of_part(&store, &name, epoch, Position(10)).await;
-    assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
-    store.ensure_group(&split("g", 3)).await.unwrap();
+    other.ensure_group(&split("g", 3)).await.unwrap();
     let late = of_part(&store, &name, epoch, Position(10)).await;
-    assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader);
+    assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader, "of before the split");
+}
+
+pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    publish(&store, &mixed(10)).await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let epoch = lead(&store, &group("g")).await;
+    let settled = Settlement {
+        head: Some(head(5, 3)),
+        ..of_part(&store, &group("g"), epoch, Position(4)).await
+    };
+    assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+    store.ensure_group(&split("g", 2)).await.unwrap();
+    let key = mixed(5)[4].partitionkey.clone();
+    let name = part("g", Partition::number_of(key.as_deref(), Position(5), 2));
+    let expected = Redelivery { key: key.clone(), ..redelivery(5, 3) };
+    assert_eq!(store.redeliveries(&name).await.unwrap(), [expected.clone()]);
+    assert_eq!(store.cursor(&name).await.unwrap().position, Position(5));
+
+    // One that is marked as begun, of what is parked.
+    let epoch = lead(&store, &name).await;
+    let marked = Head { in_flight: true, ..head(5, 4) };
+    store.begin_attempt(&name, epoch, 0, &marked).await.unwrap();
+    store.ensure_group(&settings("g")).await.unwrap();
+    let parked = store.redeliveries(&group("g")).await.unwrap();
+    assert_eq!(parked, [Redelivery { attempt: marked.attempt, ..expected }]);
+    let led = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    assert_eq!((led.head, led.position), (None, Position(5)));
 }
 
 pub async fn two_that_split_a_group_anew_at_once_split_it_once(database: &dyn TestDatabase) {
@@ -470,19 +488,25 @@ pub async fn a_partition_that_is_behind_keeps_events_in_the_log(database: &dyn T
     assert_eq!(left.len(), 6, "what it has before it is there");
 }
 
-pub async fn hosts_that_share_a_group_are_counted_while_they_live(database: &dyn TestDatabase) {
+pub async fn hosts_that_share_a_group_know_of_each_other_while_they_live(
+    database: &dyn TestDatabase,
+) {
     let (store, other) = (database.handle().await, database.handle().await);
     let [g, h] = [group("g"), group("h")];
     let both = [g.clone(), h.clone()];
+    let nobody: Vec<String> = Vec::new();
+    let [first, second] = ["one", "two"].map(|name| vec![host(name).id]);
     let mut one = store.lock_session(&host("one")).await.unwrap();
-    assert_eq!(one.sharers(&both).await.unwrap(), [1, 1]);
+    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2]);
     let mut two = other.lock_session(&host("two")).await.unwrap();
-    assert_eq!(one.sharers(&both).await.unwrap(), [1, 1], "that host takes no share");
-    assert_eq!(two.sharers(&[h.clone()]).await.unwrap(), [2]);
-    assert_eq!(one.sharers(&both).await.unwrap(), [1, 2]);
-    assert_eq!(two.sharers(&[]).await.unwrap(), [0; 0]);
-    assert_eq!(one.sharers(&both).await.unwrap(), [1, 1]);
-    assert_eq!(two.sharers(&both).await.unwrap(), [2, 2]);
+    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2], "that host takes no share");
+    assert_eq!(two.sharers(std::slice::from_ref(&h)).await.unwrap(), [&first[..]]);
+    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..], &second]);
+    assert!(two.sharers(&[]).await.unwrap().is_empty());
+    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2]);
+    assert_eq!(two.sharers(&both).await.unwrap(), [&first[..]; 2]);
+    assert_eq!(one.sharers(&both).await.unwrap(), [&second[..]; 2]);
     drop(two);
-    until("its share is gone", async || one.sharers(&[g.clone()]).await.unwrap() == [1]).await;
+    let gone = async || one.sharers(std::slice::from_ref(&g)).await.unwrap()[0].is_empty();
+    until("its share is gone", gone).await;
 }
