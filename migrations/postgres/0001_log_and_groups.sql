@@ -224,8 +224,11 @@ CREATE TABLE event_host.consumer_groups (
     -- dead letters, state and what an operator says of it, and no cursor in use.
     partitions        integer NOT NULL DEFAULT 1
                       CONSTRAINT there_are_partitions CHECK (partitions >= 1),
-    -- In the row of a partition: the group. It goes with it.
+    -- In the row of a partition: the group, with which it goes, and its number. One
+    -- that is not below `partitions` is of a time when there were more; it is kept, so
+    -- that its epochs never come again.
     part_of           text COLLATE "C" REFERENCES event_host.consumer_groups (name) ON DELETE CASCADE,
+    partition         integer,
     -- The cursor: everything at or below it is settled.
     position          bigint NOT NULL
                       CONSTRAINT position_is_not_negative CHECK (position >= 0),
@@ -272,7 +275,8 @@ CREATE TABLE event_host.consumer_groups (
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
     CONSTRAINT a_partition_is_called_by_its_group CHECK (
         (part_of IS NULL) = (strpos(name, '#') = 0)
-        AND (part_of IS NULL OR name ~ '#[0-9]+$' AND starts_with(name, part_of || '#')))
+        AND (part_of IS NULL) = (partition IS NULL)
+        AND (part_of IS NULL OR name = part_of || '#' || partition))
 ) WITH (
     -- Room for the next version of a row beside it, so that a settlement touches
     -- one page and no index.
@@ -481,7 +485,8 @@ WHERE i.inhparent = 'event_host.events'::regclass;
 CREATE VIEW event_host.log_pins AS
 SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
 -- What is split has no cursor of its own.
-WHERE g.partitions = 1 OR g.part_of IS NOT NULL
+WHERE CASE WHEN g.part_of IS NULL THEN g.partitions = 1
+           ELSE g.partitions > 1 AND g.partition < g.partitions END
 UNION ALL
 SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
 WHERE g.open_ranges IS NOT NULL

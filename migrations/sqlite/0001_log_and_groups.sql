@@ -101,8 +101,11 @@ CREATE TABLE consumer_groups (
     -- dead letters, state and what an operator says of it, and no cursor in use.
     partitions        INTEGER NOT NULL DEFAULT 1
                       CONSTRAINT there_are_partitions CHECK (partitions >= 1),
-    -- In the row of a partition: the group. It goes with it.
+    -- In the row of a partition: the group, with which it goes, and its number. One
+    -- that is not below `partitions` is of a time when there were more; it is kept, so
+    -- that its epochs never come again.
     part_of           TEXT REFERENCES consumer_groups (name) ON DELETE CASCADE,
+    partition         INTEGER,
     -- The cursor: everything at or below it is settled.
     position          INTEGER NOT NULL
                       CONSTRAINT position_is_not_negative CHECK (position >= 0),
@@ -139,7 +142,8 @@ CREATE TABLE consumer_groups (
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
     CONSTRAINT a_partition_is_called_by_its_group CHECK (
         (part_of IS NULL) = (instr(name, '#') = 0)
-        AND (part_of IS NULL OR name GLOB part_of || '#[0-9]*'))
+        AND (part_of IS NULL) = (partition IS NULL)
+        AND (part_of IS NULL OR name = part_of || '#' || partition))
 );
 
 CREATE INDEX partitions_of_a_group ON consumer_groups (part_of) WHERE part_of IS NOT NULL;
@@ -233,7 +237,8 @@ CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE
 CREATE VIEW log_pins AS
 SELECT name AS group_name, position FROM consumer_groups
 -- What is split has no cursor of its own.
-WHERE partitions = 1 OR part_of IS NOT NULL
+WHERE CASE WHEN part_of IS NULL THEN partitions = 1
+           ELSE partitions > 1 AND partition < partitions END
 UNION ALL
 SELECT group_name, min(position) - 1 FROM redeliveries GROUP BY group_name;
 

@@ -1121,8 +1121,18 @@ impl Store for MemoryStore {
     async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
         self.call(Operation::Remark, |log| {
             for group in groups {
-                if let Ok(group) = log.group_mut(group) {
-                    group.remark = remark.map(str::to_owned);
+                match remark {
+                    Some(remark) => {
+                        if let Ok(group) = log.group_mut(group) {
+                            group.remark = Some(remark.to_owned());
+                        }
+                    }
+                    None => {
+                        log.rows_of_mut(group).for_each(|row| row.remark = None);
+                        if let Ok(row) = log.group_mut(group) {
+                            row.remark = None;
+                        }
+                    }
                 }
             }
             Ok(())

@@ -933,7 +933,7 @@ pub trait Store: Send + Sync + 'static {
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
 
     /// Says something of groups for `status`, though they go on; `None` takes it
-    /// back. A group that does not exist is passed over.
+    /// back, and what was said of their partitions with it. A group that does not exist is passed over.
     async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError>;
 
     /// The leader's: marks a running group as tripped, for this reason, or

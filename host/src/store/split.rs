@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{FailureCounts, GroupStatus, Head, Leader};
-use crate::event::{Epoch, GroupName, Position};
+use crate::event::{Epoch, GroupName, Partition, Position};
 
 /// How many events may come again when a group is split anew.
 pub(super) const MOST_AGAIN: i64 = 100_000;
@@ -40,6 +40,73 @@ pub(super) fn parts(group: &GroupName, partitions: u32) -> Vec<GroupName> {
         return vec![group.clone()];
     }
     (0..partitions).map(|number| group.partition(number)).collect()
+}
+
+/// What the row of a group, or of one of its partitions, says when the group is split
+/// anew.
+pub(super) struct Part {
+    pub(super) name: GroupName,
+    pub(super) position: Position,
+    pub(super) epoch: Epoch,
+    pub(super) late_events: i64,
+    pub(super) failures: FailureCounts,
+    pub(super) head: Option<Head>,
+}
+
+/// The rows of a group that is split anew, and what they come to.
+pub(super) struct Parts {
+    /// All of them.
+    pub(super) rows: Vec<Part>,
+    /// Into how many partitions the group was split.
+    before: u32,
+    /// The highest cursor, past what is retried at one: nothing can appear any more at
+    /// or below it.
+    pub(super) highest: Position,
+    /// One that is above all that there were.
+    pub(super) epoch: Epoch,
+    pub(super) late_events: i64,
+    pub(super) failures: FailureCounts,
+}
+
+impl Parts {
+    pub(super) fn new(rows: Vec<Part>, before: u32) -> Self {
+        let mut failures = FailureCounts::new();
+        rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+        let mut parts = Self {
+            before,
+            highest: Position::ZERO,
+            epoch: Epoch(rows.iter().map(|part| part.epoch.0).max().unwrap_or(0) + 1),
+            late_events: rows.iter().map(|part| part.late_events).sum(),
+            failures,
+            rows,
+        };
+        let read_to = |part: &Part| match &part.head {
+            Some(head) => head.position.max(part.position),
+            None => part.position,
+        };
+        parts.highest = parts.in_use().map(read_to).max().unwrap_or(Position::ZERO);
+        parts
+    }
+
+    /// Those whose cursors are in use.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &Part> {
+        let is_split = self.before > 1;
+        self.rows.iter().filter(move |part| part.name.partition_number().is_some() == is_split)
+    }
+
+    /// Those that are behind the highest, with what they have of the log.
+    pub(super) fn behind(&self) -> impl Iterator<Item = (Option<Partition>, Position)> {
+        let behind = self.in_use().filter(|part| part.position < self.highest);
+        behind.map(|part| {
+            let number = part.name.partition_number();
+            (number.map(|number| Partition { number, of: self.before }), part.position)
+        })
+    }
+
+    /// What is retried at their cursors.
+    pub(super) fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.in_use().filter_map(|part| part.head.as_ref())
+    }
 }
 
 /// Makes one of a group and its partitions, wherever they stand among others.

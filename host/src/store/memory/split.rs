@@ -121,7 +121,9 @@ impl Log {
             row.whole() != name.as_str()
                 || row.partition_number().is_none_or(|number| partitions > 1 && number < partitions)
         });
+        let (state, reason) = (self.group(name)?.state, self.group(name)?.reason.clone());
         for row in self.rows_of_mut(name) {
+            (row.state, row.reason) = (state, reason.clone());
             row.partitions = partitions;
             row.position = highest;
             row.epoch = Epoch(epoch);

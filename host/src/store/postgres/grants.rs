@@ -52,8 +52,7 @@ const HOST: &[&str] = &[
     "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
     "EXECUTE ON FUNCTION event_host.next_position()",
     APPEND,
-    // To delete is to split a group into fewer partitions than it had.
-    "INSERT, UPDATE, DELETE ON event_host.consumer_groups",
+    "INSERT, UPDATE ON event_host.consumer_groups",
     "INSERT ON event_host.dead_letters",
     "INSERT, UPDATE, DELETE ON event_host.redeliveries",
     "INSERT, UPDATE, DELETE ON event_host.state",

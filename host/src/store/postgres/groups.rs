@@ -276,7 +276,8 @@ pub(super) async fn remark(
 ) -> Result<(), Broken> {
     sqlx::query(
         "UPDATE event_host.consumer_groups SET remark = $2
-         WHERE name = ANY ($1) AND remark IS DISTINCT FROM $2",
+         WHERE (name = ANY ($1) OR ($2 IS NULL AND part_of = ANY ($1)))
+           AND remark IS DISTINCT FROM $2",
     )
     .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
     .bind(remark.map(kept))

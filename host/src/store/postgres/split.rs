@@ -6,10 +6,10 @@ use super::columns::{Time, count, kept};
 use super::error::Broken;
 use super::groups::{head_columns, read_head};
 use super::log::{in_partition, partition_hash, receives, types_and_prefixes};
-use crate::event::{GroupName, Partition, Position};
+use crate::event::{Epoch, GroupName, Position};
 use crate::store::lock_key::LockKey;
-use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, Head, refusals, stored};
+use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
+use crate::store::{refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -24,11 +24,12 @@ pub(super) async fn make_parts(
     let parts = parts(group, partitions);
     sqlx::query(
         "INSERT INTO event_host.consumer_groups (
-             name, tenant, subscribe, lock_key, position, epoch, state, reason, partitions, part_of)
+             name, tenant, subscribe, lock_key, position, epoch, state, reason, partitions,
+             part_of, partition)
          SELECT p.name, g.tenant, g.subscribe, p.lock_key, g.position, g.epoch, g.state, g.reason,
-                g.partitions, g.name
+                g.partitions, g.name, p.place - 1
          FROM event_host.consumer_groups g,
-              unnest($2::text[], $3::bigint[]) AS p (name, lock_key)
+              unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p (name, lock_key, place)
          WHERE g.name = $1
          ON CONFLICT (name) DO NOTHING",
     )
@@ -93,27 +94,10 @@ pub(super) async fn forget_redeliveries(
     Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
 }
 
-/// A part of a group that is about to be split anew.
-struct Part {
-    name: GroupName,
-    position: Position,
-    epoch: i64,
-    late_events: i64,
-    failures: FailureCounts,
-    head: Option<Head>,
-}
-
-impl Part {
-    /// Up to where nothing can appear any more that it has not read.
-    fn read_to(&self) -> Position {
-        self.head.as_ref().map_or(self.position, |head| head.position.max(self.position))
-    }
-}
-
 /// Splits a group anew, within a transaction in which no event goes. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
 /// part was behind, comes again in the part where it belongs now. Where an attempt was
-/// marked as begun, that is forgotten: it begins once more.
+/// marked as begun, that is forgotten: it begins once more. So is what tripped.
 pub(super) async fn split_anew(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -139,14 +123,8 @@ pub(super) async fn split_anew(
     if !keep_vacant(connection, &affected).await? {
         return Err(refusals::still_led_somewhere(group).into());
     }
-    let rows = locked_parts(connection, group).await?;
-    let in_use = |part: &&Part| part.name.partition_number().is_some() == (before > 1);
-    let highest = rows.iter().filter(in_use).map(Part::read_to).max();
-    let highest = highest.unwrap_or(Position::ZERO);
-    let epoch = rows.iter().map(|part| part.epoch).max().unwrap_or(0) + 1;
-    let late_events: i64 = rows.iter().map(|part| part.late_events).sum();
-    let mut failures = FailureCounts::new();
-    rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+    let parts_before = Parts::new(locked_rows(connection, group).await?, before);
+    let highest = parts_before.highest;
 
     // What all of it has done so far is the group's own from now on.
     sqlx::query(
@@ -155,15 +133,18 @@ pub(super) async fn split_anew(
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
              head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false,
              failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
-             late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END
+             late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END,
+             remark = CASE WHEN part_of IS NULL THEN remark END,
+             (state, reason) = (SELECT g.state, g.reason FROM event_host.consumer_groups g
+                                WHERE g.name = $1)
          WHERE name = $1 OR part_of = $1",
     )
     .bind(group.as_str())
     .bind(i64::from(partitions))
     .bind(highest.0)
-    .bind(epoch)
-    .bind(stored::failures_json(&failures))
-    .bind(late_events)
+    .bind(parts_before.epoch.0)
+    .bind(stored::failures_json(&parts_before.failures))
+    .bind(parts_before.late_events)
     .execute(&mut *connection)
     .await?;
     make_parts(connection, group, partitions).await?;
@@ -177,14 +158,12 @@ pub(super) async fn split_anew(
     ))
     .bind(group.as_str())
     .bind(of)
-    .bind(rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
+    .bind(parts_before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
     .execute(&mut *connection)
     .await?;
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let mut again = 0;
-    for part in rows.iter().filter(in_use).filter(|part| part.position < highest) {
-        let partition = part.name.partition_number();
-        let partition = partition.map(|number| Partition { number, of: before });
+    for (partition, after) in parts_before.behind() {
         let statement = sqlx::query(concat!(
             "INSERT INTO event_host.redeliveries (
                  group_name, position, attempt, due_at, partitionkey)
@@ -203,7 +182,7 @@ pub(super) async fn split_anew(
         .bind(subscription.is_all())
         .bind(&types)
         .bind(&prefixes)
-        .bind(part.position.0)
+        .bind(after.0)
         .bind(highest.0)
         .bind(of)
         .bind(MOST_AGAIN + 1);
@@ -216,7 +195,7 @@ pub(super) async fn split_anew(
             return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
         }
     }
-    for head in rows.iter().filter(in_use).filter_map(|part| part.head.as_ref()) {
+    for head in parts_before.heads() {
         let failure = head.failure.as_ref();
         sqlx::query(
             "UPDATE event_host.redeliveries
@@ -234,20 +213,12 @@ pub(super) async fn split_anew(
         .execute(&mut *connection)
         .await?;
     }
-    sqlx::query(
-        "DELETE FROM event_host.consumer_groups
-         WHERE part_of = $1 AND split_part(name, '#', 2)::bigint >= $2",
-    )
-    .bind(group.as_str())
-    .bind(of.unwrap_or(0))
-    .execute(connection)
-    .await?;
     Ok(())
 }
 
 /// Takes the rows of a group and of its partitions, and refuses what only they can
 /// hold.
-async fn locked_parts(
+async fn locked_rows(
     connection: &mut PgConnection,
     group: &GroupName,
 ) -> Result<Vec<Part>, Broken> {
@@ -269,7 +240,7 @@ async fn locked_parts(
         parts.push(Part {
             name,
             position: Position(row.try_get_unchecked(1)?),
-            epoch: row.try_get_unchecked(2)?,
+            epoch: Epoch(row.try_get_unchecked(2)?),
             late_events: row.try_get_unchecked(3)?,
             failures: stored::failures(row.try_get_unchecked(4)?)?,
             head: read_head(row, 6)?,

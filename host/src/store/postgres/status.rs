@@ -73,7 +73,7 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
         .fetch_one(&mut *snapshot)
         .await?;
     let events = count_events(&mut snapshot).await?;
-    let rows = sqlx::query(select!("ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
+    let rows = sqlx::query(select!("WHERE g.part_of IS NULL OR (g.partitions > 1 AND g.partition < g.partitions) ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
         groups.push(read(&mut snapshot, row).await?);
@@ -136,10 +136,12 @@ pub(super) async fn group(
     group: &GroupName,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = begin_snapshot(connection).await?;
-    let rows = sqlx::query(select!("WHERE g.name = $1 OR g.part_of = $1"))
-        .bind(group.as_str())
-        .fetch_all(&mut *snapshot)
-        .await?;
+    let rows = sqlx::query(select!(
+        "WHERE g.name = $1 OR (g.part_of = $1 AND g.partitions > 1 AND g.partition < g.partitions)"
+    ))
+    .bind(group.as_str())
+    .fetch_all(&mut *snapshot)
+    .await?;
     let mut statuses = Vec::with_capacity(rows.len());
     for row in &rows {
         statuses.push(read(&mut snapshot, row).await?);

@@ -293,11 +293,14 @@ pub(super) async fn remark(
 ) -> Result<(), Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for group in groups {
-        sqlx::query("UPDATE consumer_groups SET remark = ?2 WHERE name = ?1 AND remark IS NOT ?2")
-            .bind(group.as_str())
-            .bind(remark)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "UPDATE consumer_groups SET remark = ?2
+             WHERE (name = ?1 OR (?2 IS NULL AND part_of = ?1)) AND remark IS NOT ?2",
+        )
+        .bind(group.as_str())
+        .bind(remark)
+        .execute(&mut *transaction)
+        .await?;
     }
     transaction.commit().await?;
     Ok(())

@@ -8,9 +8,9 @@ use super::columns::{optional_text, optional_time, text};
 use super::error::Broken;
 use super::groups::{head_columns, read_head};
 use super::log::Receives;
-use crate::event::{GroupName, Partition, Position, Tenant};
-use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, Head, Subscription, refusals, stored};
+use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
+use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
+use crate::store::{Subscription, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -26,14 +26,16 @@ pub(super) async fn make_parts(
         sqlx::query(
             "INSERT INTO consumer_groups (
                  name, tenant, subscribe, position, epoch, state, reason, created_at, partitions,
-                 part_of)
-             SELECT ?2, tenant, subscribe, position, epoch, state, reason, ?3, partitions, name
+                 part_of, partition)
+             SELECT ?2, tenant, subscribe, position, epoch, state, reason, ?3, partitions,
+                    name, ?4
              FROM consumer_groups WHERE name = ?1
              ON CONFLICT (name) DO NOTHING",
         )
         .bind(group.as_str())
         .bind(part.as_str())
         .bind(Timestamp::now().as_microsecond())
+        .bind(part.partition_number().map(i64::from))
         .execute(&mut *connection)
         .await?;
     }
@@ -67,26 +69,10 @@ pub(super) struct Split<'a> {
     pub(super) subscription: &'a Subscription,
 }
 
-/// A part of it.
-struct Part {
-    name: GroupName,
-    position: Position,
-    epoch: i64,
-    failures: FailureCounts,
-    head: Option<Head>,
-}
-
-impl Part {
-    /// Up to where nothing can appear any more that it has not read.
-    fn read_to(&self) -> Position {
-        self.head.as_ref().map_or(self.position, |head| head.position.max(self.position))
-    }
-}
-
 /// Splits a group anew, within a transaction that has the write lock. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
 /// part was behind, comes again in the part where it belongs now. Where an attempt was
-/// marked as begun, that is forgotten: it begins once more.
+/// marked as begun, that is forgotten: it begins once more. So is what tripped.
 pub(super) async fn split_anew(
     connection: &mut SqliteConnection,
     split: Split<'_>,
@@ -94,13 +80,8 @@ pub(super) async fn split_anew(
     partitions: u32,
 ) -> Result<(), Broken> {
     let group = split.group;
-    let rows = rows_of(connection, group).await?;
-    let in_use = |part: &&Part| part.name.partition_number().is_some() == (before > 1);
-    let highest = rows.iter().filter(in_use).map(Part::read_to).max();
-    let highest = highest.unwrap_or(Position::ZERO);
-    let epoch = rows.iter().map(|part| part.epoch).max().unwrap_or(0) + 1;
-    let mut failures = FailureCounts::new();
-    rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+    let parts_before = Parts::new(rows_of(connection, group).await?, before);
+    let highest = parts_before.highest;
 
     // What all of it has done so far is the group's own from now on.
     sqlx::query(
@@ -108,14 +89,17 @@ pub(super) async fn split_anew(
          SET partitions = ?2, position = ?3, epoch = ?4, fruitless = 0,
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
              head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0,
-             failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END
+             failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END,
+             remark = CASE WHEN part_of IS NULL THEN remark END,
+             (state, reason) = (SELECT g.state, g.reason FROM consumer_groups g
+                                WHERE g.name = ?1)
          WHERE name = ?1 OR part_of = ?1",
     )
     .bind(group.as_str())
     .bind(i64::from(partitions))
     .bind(highest.0)
-    .bind(epoch)
-    .bind(stored::failures_json(&failures))
+    .bind(parts_before.epoch.0)
+    .bind(stored::failures_json(&parts_before.failures))
     .execute(&mut *connection)
     .await?;
     make_parts(connection, group, partitions).await?;
@@ -123,18 +107,17 @@ pub(super) async fn split_anew(
         0 | 1 => group.clone(),
         of => group.partition(Partition::number_of(key, position, of)),
     };
-    for part in &rows {
+    for part in &parts_before.rows {
         move_redeliveries(connection, &part.name, place).await?;
     }
     let mut again = 0;
-    for part in rows.iter().filter(in_use).filter(|part| part.position < highest) {
-        let partition = part.name.partition_number().map(|number| Partition { number, of: before });
-        again += bring_again(connection, split, partition, (part.position, highest), place).await?;
+    for (partition, after) in parts_before.behind() {
+        again += bring_again(connection, split, partition, (after, highest), place).await?;
         if again > MOST_AGAIN {
             return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
         }
     }
-    for head in rows.iter().filter(in_use).filter_map(|part| part.head.as_ref()) {
+    for head in parts_before.heads() {
         let failure = head.failure.as_ref();
         sqlx::query(
             "UPDATE redeliveries
@@ -151,14 +134,6 @@ pub(super) async fn split_anew(
         .bind(failure.map(|failure| failure.text.as_str()))
         .execute(&mut *connection)
         .await?;
-    }
-    for part in rows.iter().filter_map(|part| Some((part, part.name.partition_number()?))) {
-        if partitions <= 1 || part.1 >= partitions {
-            sqlx::query("DELETE FROM consumer_groups WHERE name = ?")
-                .bind(part.0.name.as_str())
-                .execute(&mut *connection)
-                .await?;
-        }
     }
     Ok(())
 }
@@ -181,7 +156,9 @@ async fn rows_of(
         parts.push(Part {
             name: stored::group_name(&text(row, 0)?)?,
             position: Position(row.try_get_unchecked(1)?),
-            epoch: row.try_get_unchecked(2)?,
+            epoch: Epoch(row.try_get_unchecked(2)?),
+            // Nothing is late where one writes after the other.
+            late_events: 0,
             failures: stored::failures(&text(row, 3)?)?,
             head: read_head(row, 4)?,
         });

@@ -43,7 +43,11 @@ pub(super) async fn log_and_groups(
     let events: i64 =
         sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&mut *snapshot).await?;
     let pinned_by = retention::pinned_by(&mut snapshot).await?;
-    let rows = sqlx::query(select!("ORDER BY name")).fetch_all(&mut *snapshot).await?;
+    let rows = sqlx::query(select!(
+        "WHERE part_of IS NULL OR (partitions > 1 AND partition < partitions) ORDER BY name"
+    ))
+    .fetch_all(&mut *snapshot)
+    .await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
         groups.push(read(&mut snapshot, database, row).await?);
@@ -67,10 +71,12 @@ pub(super) async fn group(
     group: &GroupName,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = connection.begin().await?;
-    let rows = sqlx::query(select!("WHERE name = ?1 OR part_of = ?1"))
-        .bind(group.as_str())
-        .fetch_all(&mut *snapshot)
-        .await?;
+    let rows = sqlx::query(select!(
+        "WHERE name = ?1 OR (part_of = ?1 AND partitions > 1 AND partition < partitions)"
+    ))
+    .bind(group.as_str())
+    .fetch_all(&mut *snapshot)
+    .await?;
     let mut statuses = Vec::with_capacity(rows.len());
     for row in &rows {
         statuses.push(read(&mut snapshot, database, row).await?);

@@ -245,6 +245,13 @@ pub async fn status_has_the_partitions_and_their_sums(database: &dyn TestDatabas
         assert_eq!(second.lag_events, status.lag_events);
     }
     assert!(status.groups[1].partitions.is_empty());
+    store.remark(std::slice::from_ref(&one), Some("it holds back")).await.unwrap();
+    let remark = async || store.group(&group("g")).await.unwrap().remark;
+    assert_eq!(remark().await.as_deref(), Some("g#0: it holds back"));
+    store.remark(&[group("g")], Some("it does not load")).await.unwrap();
+    assert_eq!(remark().await.as_deref(), Some("it does not load"));
+    store.remark(&[group("g")], None).await.unwrap();
+    assert_eq!(remark().await, None);
     store.trip(&one, epoch, Some("it fails everything")).await.unwrap();
     let status = store.group(&group("g")).await.unwrap();
     assert_eq!(status.state, GroupState::Tripped);
