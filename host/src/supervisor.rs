@@ -120,16 +120,13 @@ impl Supervisor {
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
-        let mut watcher = tokio::spawn(
-            Watcher {
-                store: Arc::clone(&self.store),
-                safe,
-                passable: Arc::clone(&passable),
-                controls: Arc::clone(&controls),
-                published: Arc::clone(&published),
-            }
-            .run(),
-        );
+        let watcher = Watcher {
+            store: Arc::clone(&self.store),
+            safe,
+            passable: Arc::clone(&passable),
+            controls: Arc::clone(&controls),
+            published: Arc::clone(&published),
+        };
         let mut crew = Crew {
             locks: Locks::start(Arc::clone(&self.store), self.host.clone()),
             store: self.store,
@@ -150,9 +147,10 @@ impl Supervisor {
             tasks: JoinSet::new(),
         };
         for group in self.groups {
-            // The watcher tells before it tells of the first event.
             crew.start(group, Control { epoch: Epoch(0), state: GroupState::Running });
         }
+        // It tells all that are there before it tells of the first event.
+        let mut watcher = tokio::spawn(watcher.run());
         let broken = loop {
             let drain = async {
                 if self.drain {

@@ -184,6 +184,8 @@ pub struct GroupLoop {
 /// The progress of one leadership, whichever versions of the group serve it.
 pub struct Led {
     epoch: Epoch,
+    /// Whether the group was to be run when the leadership began.
+    begun_as: GroupState,
     /// The number of the group's last settlement.
     settled: i64,
     /// The cursor, as it is committed.
@@ -237,6 +239,12 @@ impl Led {
     pub fn is_unproven(&self) -> bool {
         self.breaker.is_unproven()
     }
+
+    /// Whether the group is to be run, as its row said last: when the leadership
+    /// began, or since.
+    fn state(&self, control: Control) -> GroupState {
+        if control.epoch < self.epoch { self.begun_as } else { control.state }
+    }
 }
 
 impl GroupLoop {
@@ -258,6 +266,7 @@ impl GroupLoop {
     pub fn begin_leading(&self, leadership: Leadership) -> Led {
         let mut led = Led {
             epoch: leadership.epoch,
+            begun_as: leadership.state,
             settled: leadership.settled,
             committed: leadership.position,
             head: leadership.head,
