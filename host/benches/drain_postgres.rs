@@ -136,6 +136,7 @@ async fn host(
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),
+                partition: None,
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["bench.*"]).unwrap(),
                 ordering: event_host::delivery::ordering::Ordering::Total,

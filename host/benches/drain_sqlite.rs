@@ -84,6 +84,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),
+                partition: None,
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["bench.*"]).unwrap(),
                 ordering: event_host::delivery::ordering::Ordering::Total,

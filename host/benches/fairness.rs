@@ -194,6 +194,7 @@ impl Rig {
         Group {
             settings: GroupSettings {
                 name: name.parse().unwrap(),
+                partition: None,
                 tenant: tenant(of),
                 subscription: Subscription::all(),
                 ordering: event_host::delivery::ordering::Ordering::Total,

@@ -187,6 +187,7 @@ fn group(handler: Arc<dyn Handler>) -> Group {
     Group {
         settings: GroupSettings {
             name: "bench".parse().unwrap(),
+            partition: None,
             tenant: Tenant::none(),
             subscription: Subscription::all(),
             ordering: event_host::delivery::ordering::Ordering::Total,

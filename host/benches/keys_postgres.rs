@@ -109,6 +109,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         groups: vec![Group {
             settings: GroupSettings {
                 name: name.clone(),
+                partition: None,
                 tenant: Tenant::none(),
                 subscription: Subscription::new([name.as_str()]).unwrap(),
                 ordering: Ordering::Key,

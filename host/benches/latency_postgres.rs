@@ -266,6 +266,7 @@ impl Rig {
             groups: vec![Group {
                 settings: GroupSettings {
                     name: group(),
+                    partition: None,
                     tenant: Tenant::none(),
                     subscription: Subscription::new(["bench.*"]).unwrap(),
                     ordering: event_host::delivery::ordering::Ordering::Total,
@@ -306,6 +307,7 @@ fn main() {
             tenant: Tenant::none(),
             subscription: Subscription::new(["bench.*"]).unwrap(),
             start: Start::Latest,
+            partitions: 1,
         };
         database.store().ensure_group(&settings).await.unwrap();
         (database, handler)

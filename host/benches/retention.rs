@@ -105,6 +105,7 @@ async fn make_group(store: &dyn Store) {
         tenant: Tenant::none(),
         subscription: Subscription::all(),
         start: Start::Earliest,
+        partitions: 1,
     };
     store.ensure_group(&settings).await.unwrap();
 }

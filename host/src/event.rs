@@ -122,6 +122,88 @@ impl FromStr for GroupName {
     }
 }
 
+/// What stands between a group's name and the number of one of its partitions. No
+/// name has it.
+const PARTITION: char = '#';
+
+impl GroupName {
+    /// Reads a name as stores keep it: a group's, or that of one of its partitions.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn stored(name: &str) -> Result<Self, InvalidName> {
+        if let Some((group, number)) = name.split_once(PARTITION)
+            && let Ok(group) = group.parse::<Self>()
+            && let Ok(number) = number.parse()
+            && group.partition(number).as_str() == name
+        {
+            return Ok(group.partition(number));
+        }
+        name.parse()
+    }
+
+    /// The name under which a partition of the group has its cursor and its leader.
+    #[must_use]
+    pub fn partition(&self, number: u32) -> Self {
+        Self(format!("{}{PARTITION}{number}", self.whole()).into())
+    }
+
+    /// The name of the group, if this is that of one of its partitions; else itself.
+    #[must_use]
+    pub fn whole(&self) -> &str {
+        self.0.split_once(PARTITION).map_or(&*self.0, |(group, _)| group)
+    }
+
+    /// The number of the partition, if this is the name of one.
+    #[must_use]
+    pub fn partition_number(&self) -> Option<u32> {
+        self.0.split_once(PARTITION).and_then(|(_, number)| number.parse().ok())
+    }
+
+    /// The group that it is, or is a partition of.
+    #[must_use]
+    pub fn group(&self) -> Self {
+        if self.partition_number().is_none() { self.clone() } else { Self(self.whole().into()) }
+    }
+}
+
+/// A part of a group's events, which has a cursor and a leader of its own. A key is
+/// in one of them, and an event without a key where its position puts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partition {
+    /// Which one, from 0.
+    pub number: u32,
+    /// Of how many. At least 1.
+    pub of: u32,
+}
+
+impl Partition {
+    /// Whether an event is in it. What stores compute in their databases is the same:
+    /// the first four bytes of SHA-256 over the key as a big-endian number, or the
+    /// position, modulo the number of partitions.
+    #[must_use]
+    pub fn holds(self, key: Option<&str>, position: Position) -> bool {
+        self.number == Self::number_of(key, position, self.of)
+    }
+
+    /// The number of the partition that an event is in, of so many.
+    #[must_use]
+    pub fn number_of(key: Option<&str>, position: Position, of: u32) -> u32 {
+        use sha2::{Digest as _, Sha256};
+        let of = of.max(1);
+        match key {
+            Some(key) => {
+                let hash = Sha256::digest(key.as_bytes());
+                u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % of
+            }
+            None => {
+                // Below `of`, and so in range.
+                u32::try_from(position.0.unsigned_abs() % u64::from(of)).unwrap_or(0)
+            }
+        }
+    }
+}
+
 impl fmt::Display for GroupName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)

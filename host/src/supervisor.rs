@@ -11,7 +11,7 @@ mod keeper;
 mod task;
 mod watcher;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ pub struct Supervisor {
     pub clock: Arc<dyn Clock>,
     /// Which attempts may run at once, and where.
     pub cores: Cores,
-    /// The groups; no two of one name.
+    /// The groups; no two of one name. Of one that is split, all partitions, one after
+    /// the other.
     pub groups: Vec<Group>,
     /// How long an attempt may go on after the stop.
     pub grace: Duration,
@@ -70,11 +71,11 @@ pub struct Supervisor {
 
 /// What a host is to run from now on.
 pub struct Change {
-    /// All of its groups; no two of one name. One whose settings are equal to
-    /// those that run, with the very same handler, is left alone.
+    /// All of its groups, as [`Supervisor::groups`] has them. One whose settings are
+    /// equal to those that run, with the very same handler, is left alone.
     pub groups: Vec<Group>,
-    /// Gets the groups that go on as before, because the database did not take
-    /// the change, with the reason.
+    /// Gets the groups that go on as before, by their whole names, because the
+    /// database did not take the change, with the reason.
     pub refused: oneshot::Sender<Vec<(GroupName, StoreError)>>,
 }
 
@@ -104,7 +105,7 @@ impl Supervisor {
     ) -> Result<(), StoreError> {
         let registering = async {
             self.store.check().await?;
-            for group in &self.groups {
+            for group in self.groups.iter().filter(|group| is_first(group)) {
                 self.store.ensure_group(&registration(group)).await?;
             }
             Ok::<_, StoreError>(())
@@ -119,16 +120,13 @@ impl Supervisor {
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
-        let mut watcher = tokio::spawn(
-            Watcher {
-                store: Arc::clone(&self.store),
-                safe,
-                passable: Arc::clone(&passable),
-                controls: Arc::clone(&controls),
-                published: Arc::clone(&published),
-            }
-            .run(),
-        );
+        let watcher = Watcher {
+            store: Arc::clone(&self.store),
+            safe,
+            passable: Arc::clone(&passable),
+            controls: Arc::clone(&controls),
+            published: Arc::clone(&published),
+        };
         let mut crew = Crew {
             locks: Locks::start(Arc::clone(&self.store), self.host.clone()),
             store: self.store,
@@ -149,9 +147,10 @@ impl Supervisor {
             tasks: JoinSet::new(),
         };
         for group in self.groups {
-            // The watcher tells before it tells of the first event.
             crew.start(group, Control { epoch: Epoch(0), state: GroupState::Running });
         }
+        // It tells all that are there before it tells of the first event.
+        let mut watcher = tokio::spawn(watcher.run());
         let broken = loop {
             let drain = async {
                 if self.drain {
@@ -199,11 +198,18 @@ impl Supervisor {
 
 fn registration(group: &Group) -> store::GroupSettings {
     store::GroupSettings {
-        name: group.settings.name.clone(),
+        name: group.settings.group(),
+        partitions: group.settings.partition.map_or(1, |partition| partition.of),
         tenant: group.settings.tenant.clone(),
         subscription: group.settings.subscription.clone(),
         start: group.start,
     }
+}
+
+/// Whether it is the first partition of its group, or all of it: what is done once a
+/// group is done with that.
+fn is_first(group: &Group) -> bool {
+    group.settings.partition.is_none_or(|partition| partition.number == 0)
 }
 
 /// The groups that run, and what they share.
@@ -244,26 +250,81 @@ impl Crew {
     async fn follow(&mut self, wanted: Vec<Group>) -> Vec<(GroupName, StoreError)> {
         while self.tasks.try_join_next().is_some() {}
         self.leaving.retain(|_, ended| !ended.is_cancelled());
+        let mut by_group: BTreeMap<GroupName, Vec<Group>> = BTreeMap::new();
+        for group in wanted {
+            by_group.entry(group.settings.group()).or_default().push(group);
+        }
         let gone: Vec<GroupName> = self
             .members
             .keys()
-            .filter(|name| wanted.iter().all(|group| group.settings.name != **name))
+            .filter(|name| !by_group.contains_key(&name.group()))
             .cloned()
             .collect();
         for name in gone {
             self.dismiss(&name);
         }
         let mut refused = Vec::new();
-        for group in wanted {
-            let name = group.settings.name.clone();
-            if self.members.get(&name).is_some_and(|member| member.runs(&group)) {
-                continue;
-            }
-            if let Err(why) = self.take(group).await {
+        for (name, parts) in by_group {
+            let taken = if self.is_split_otherwise(&name, &parts) {
+                self.split_anew(&name, parts).await
+            } else {
+                self.take_all(parts).await
+            };
+            if let Err(why) = taken {
                 refused.push((name, why));
             }
         }
         refused
+    }
+
+    async fn take_all(&mut self, parts: Vec<Group>) -> Result<(), StoreError> {
+        for part in parts {
+            let name = &part.settings.name;
+            if !self.members.get(name).is_some_and(|member| member.runs(&part)) {
+                self.take(part).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What runs of a group, whichever parts that are.
+    fn parts_of(&self, group: &GroupName) -> Vec<Group> {
+        let members = self.members.iter();
+        let parts = members.filter(|(name, _)| name.whole() == group.as_str());
+        parts.map(|(_, member)| member.group.clone()).collect()
+    }
+
+    /// Whether what runs of a group are other parts than these.
+    fn is_split_otherwise(&self, group: &GroupName, parts: &[Group]) -> bool {
+        let of = |group: &Group| group.settings.partition.map(|partition| partition.of);
+        let running = self.parts_of(group);
+        running.first().zip(parts.first()).is_some_and(|(before, now)| of(before) != of(now))
+    }
+
+    /// Stops the parts of a group that run here, has the group split anew, and starts
+    /// the parts that there are then. Where the database refuses it, because another
+    /// host runs the group still, those that ran before go on.
+    async fn split_anew(&mut self, name: &GroupName, parts: Vec<Group>) -> Result<(), StoreError> {
+        let Some(registration) = parts.first().map(registration) else { return Ok(()) };
+        let mut before = Vec::new();
+        for part in self.parts_of(name) {
+            let control = self.controls.of(&part.settings.name);
+            self.dismiss(&part.settings.name);
+            before.push((part, control));
+        }
+        for (part, _) in &before {
+            if let Some(ended) = self.leaving.get(&part.settings.name) {
+                ended.cancelled().await;
+            }
+        }
+        info!(group = %name, partitions = registration.partitions, "splitting the group anew");
+        if let Err(why) = self.store.ensure_group(&registration).await {
+            for (part, control) in before {
+                self.start(part, control);
+            }
+            return Err(why);
+        }
+        self.take_all(parts).await
     }
 
     /// Starts a group, or has another version of it take over.
@@ -300,6 +361,7 @@ impl Crew {
         };
         let task = Arc::new(GroupTask {
             name: name.clone(),
+            partition: member.group.settings.partition,
             store: Arc::clone(&self.store),
             host: self.host.clone(),
             locks: self.locks.clone(),

@@ -201,7 +201,9 @@ CREATE TABLE event_host.hosts (
     backend_pid   integer,
     backend_start timestamptz,
     -- The groups that it waits for.
-    standing_by   text[] NOT NULL DEFAULT '{}'
+    standing_by   text[] NOT NULL DEFAULT '{}',
+    -- The groups of whose partitions it takes a share.
+    shares        text[] NOT NULL DEFAULT '{}'
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_threshold = 500,
@@ -216,6 +218,17 @@ CREATE TABLE event_host.consumer_groups (
     subscribe         text[] NOT NULL,
     -- The advisory lock whose holder leads the group.
     lock_key          bigint NOT NULL,
+    -- Into how many parts its events are split. With more than one, each has a row
+    -- of its own, which is led like a group and is called by the group's name, a #
+    -- and its number from 0 on; and the group's row has what belongs to all of them:
+    -- dead letters, state and what an operator says of it, and no cursor in use.
+    partitions        integer NOT NULL DEFAULT 1
+                      CONSTRAINT there_are_partitions CHECK (partitions >= 1),
+    -- In the row of a partition: the group, with which it goes, and its number. One
+    -- that is not below `partitions` is of a time when there were more; it is kept, so
+    -- that its epochs never come again.
+    part_of           text COLLATE "C" REFERENCES event_host.consumer_groups (name) ON DELETE CASCADE,
+    partition         integer,
     -- The cursor: everything at or below it is settled.
     position          bigint NOT NULL
                       CONSTRAINT position_is_not_negative CHECK (position >= 0),
@@ -259,7 +272,11 @@ CREATE TABLE event_host.consumer_groups (
     CONSTRAINT a_head_is_whole CHECK (
         (head_position IS NULL) = (head_attempt IS NULL)
         AND (head_position IS NULL) = (head_due_at IS NULL)),
-    CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL))
+    CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
+    CONSTRAINT a_partition_is_called_by_its_group CHECK (
+        (part_of IS NULL) = (strpos(name, '#') = 0)
+        AND (part_of IS NULL) = (partition IS NULL)
+        AND (part_of IS NULL OR name = part_of || '#' || partition))
 ) WITH (
     -- Room for the next version of a row beside it, so that a settlement touches
     -- one page and no index.
@@ -268,6 +285,9 @@ CREATE TABLE event_host.consumer_groups (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_cost_delay = 0
 );
+
+CREATE INDEX partitions_of_a_group ON event_host.consumer_groups (part_of)
+WHERE part_of IS NOT NULL;
 
 -- Events that a group's cursor has passed and that come again, or are to be
 -- delivered later. The leader knows them all and reads them once, so there is no
@@ -464,6 +484,9 @@ WHERE i.inhparent = 'event_host.events'::regclass;
 -- the first position that it has passed and that may still hold one.
 CREATE VIEW event_host.log_pins AS
 SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
+-- What is split has no cursor of its own.
+WHERE CASE WHEN g.part_of IS NULL THEN g.partitions = 1
+           ELSE g.partitions > 1 AND g.partition < g.partitions END
 UNION ALL
 SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
 WHERE g.open_ranges IS NOT NULL

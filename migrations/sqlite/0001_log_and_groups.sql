@@ -95,6 +95,17 @@ CREATE TABLE consumer_groups (
     -- The patterns of the subscription: a JSON array of strings.
     subscribe         TEXT NOT NULL
                       CONSTRAINT subscribe_is_a_json_array CHECK (json_valid(subscribe) AND json_type(subscribe) = 'array'),
+    -- Into how many parts its events are split. With more than one, each has a row
+    -- of its own, which is led like a group and is called by the group's name, a #
+    -- and its number from 0 on; and the group's row has what belongs to all of them:
+    -- dead letters, state and what an operator says of it, and no cursor in use.
+    partitions        INTEGER NOT NULL DEFAULT 1
+                      CONSTRAINT there_are_partitions CHECK (partitions >= 1),
+    -- In the row of a partition: the group, with which it goes, and its number. One
+    -- that is not below `partitions` is of a time when there were more; it is kept, so
+    -- that its epochs never come again.
+    part_of           TEXT REFERENCES consumer_groups (name) ON DELETE CASCADE,
+    partition         INTEGER,
     -- The cursor: everything at or below it is settled.
     position          INTEGER NOT NULL
                       CONSTRAINT position_is_not_negative CHECK (position >= 0),
@@ -128,8 +139,14 @@ CREATE TABLE consumer_groups (
     CONSTRAINT a_head_is_whole CHECK (
         (head_position IS NULL) = (head_attempt IS NULL)
         AND (head_position IS NULL) = (head_due_at IS NULL)),
-    CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL))
+    CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
+    CONSTRAINT a_partition_is_called_by_its_group CHECK (
+        (part_of IS NULL) = (instr(name, '#') = 0)
+        AND (part_of IS NULL) = (partition IS NULL)
+        AND (part_of IS NULL OR name = part_of || '#' || partition))
 );
+
+CREATE INDEX partitions_of_a_group ON consumer_groups (part_of) WHERE part_of IS NOT NULL;
 
 -- Events that a group's cursor has passed and that come again, or are to be
 -- delivered later. The leader knows
@@ -219,6 +236,9 @@ CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE
 -- nothing is needed, for its cursor and for the first event that comes again.
 CREATE VIEW log_pins AS
 SELECT name AS group_name, position FROM consumer_groups
+-- What is split has no cursor of its own.
+WHERE CASE WHEN part_of IS NULL THEN partitions = 1
+           ELSE partitions > 1 AND partition < partitions END
 UNION ALL
 SELECT group_name, min(position) - 1 FROM redeliveries GROUP BY group_name;
 

@@ -21,6 +21,7 @@ mod leadership;
 mod network;
 mod operation;
 mod ordering;
+mod partitions;
 mod pooler;
 mod postgres;
 mod replay;

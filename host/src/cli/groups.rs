@@ -160,6 +160,32 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("created", group.created_at.to_string())?;
     let settled = group.settled_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
     field("settled", settled)?;
+    if !group.partitions.is_empty() {
+        output::line("")?;
+        let mut table = output::table([
+            "partition",
+            "leader",
+            "epoch",
+            "position",
+            "lag",
+            "lag time",
+            "retries",
+            "parked",
+        ]);
+        for part in &group.partitions {
+            table.add_row([
+                part.partition.to_string(),
+                status::named(part.leader.as_ref()),
+                part.epoch.to_string(),
+                part.position.to_string(),
+                part.lag_events.to_string(),
+                seconds(part.lag_seconds),
+                part.retries_pending.to_string(),
+                part.parked.to_string(),
+            ]);
+        }
+        output::print_table(&table)?;
+    }
     let lines =
         [status::held_up(group), status::parked(group), status::open(group), status::remark(group)];
     for line in lines.into_iter().flatten() {

@@ -22,7 +22,7 @@ use crate::config::{Component, Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
-use crate::event::{GroupName, HandlerName};
+use crate::event::{GroupName, HandlerName, Partition};
 use crate::store::{Deployed, Retention, Store};
 use crate::supervisor::{Change, Group};
 
@@ -274,7 +274,7 @@ impl Reloader {
     async fn switch(&mut self, wanted: BTreeMap<HandlerName, Loaded>) -> bool {
         let (refused, refusals) = oneshot::channel();
         let groups =
-            wanted.values().map(|loaded| group(loaded, &self.loader, &self.store)).collect();
+            wanted.values().flat_map(|loaded| groups(loaded, &self.loader, &self.store)).collect();
         if self.changes.send(Change { groups, refused }).await.is_err() {
             // The host is going down.
             return true;
@@ -365,12 +365,31 @@ impl Loaded {
     }
 }
 
-/// A handler as the supervisor runs it.
-pub(super) fn group(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Group {
+/// A handler as the supervisor runs it: its group, or the group's partitions.
+pub(super) fn groups(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Vec<Group> {
+    let of = loaded.settings.partitions;
+    if of <= 1 {
+        return vec![group(loaded, None, loader, store)];
+    }
+    let partitions = (0..of).map(|number| Partition { number, of });
+    partitions.map(|partition| group(loaded, Some(partition), loader, store)).collect()
+}
+
+fn group(
+    loaded: &Loaded,
+    partition: Option<Partition>,
+    loader: &Loader,
+    store: &Arc<dyn Store>,
+) -> Group {
     let settings = &loaded.settings;
+    let name = match partition {
+        Some(partition) => settings.group.partition(partition.number),
+        None => settings.group.clone(),
+    };
     Group {
         settings: GroupSettings {
-            name: settings.group.clone(),
+            name,
+            partition,
             tenant: settings.tenant.clone(),
             subscription: settings.subscription.clone(),
             ordering: settings.ordering,

@@ -88,7 +88,10 @@ impl Run {
             host,
             clock: Arc::new(SystemClock),
             cores,
-            groups: handlers.iter().map(|loaded| reload::group(loaded, &loader, &store)).collect(),
+            groups: handlers
+                .iter()
+                .flat_map(|loaded| reload::groups(loaded, &loader, &store))
+                .collect(),
             grace: config.grace,
             drain: self.drain,
         };

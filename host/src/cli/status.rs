@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
-use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, LogPin, LogStatus};
+use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogPin, LogStatus};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
@@ -108,10 +108,27 @@ pub(super) fn print_groups(groups: &[GroupStatus]) -> std::io::Result<()> {
 
 /// Who leads, in a few words.
 pub(super) fn leader(group: &GroupStatus) -> String {
-    match &group.leader {
+    if !group.partitions.is_empty() {
+        let led = group.partitions.iter().filter(|partition| partition.leader.is_some()).count();
+        return format!("{led} of {} partitions", group.partitions.len());
+    }
+    named(group.leader.as_ref())
+}
+
+/// A leader, in a few words.
+pub(super) fn named(leader: Option<&Leader>) -> String {
+    match leader {
         Some(leader) => format!("{} (pid {})", leader.host.hostname, leader.host.pid),
         None => "-".to_owned(),
     }
+}
+
+/// Whether something of it has events before it and no leader.
+fn is_abandoned(group: &GroupStatus) -> bool {
+    if group.partitions.is_empty() {
+        return group.lag_events > 0 && group.leader.is_none();
+    }
+    group.partitions.iter().any(|part| part.lag_events > 0 && part.leader.is_none())
 }
 
 /// For how long its leader has led.
@@ -207,8 +224,9 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
             group.name, head.position
         ));
     }
-    if group.lag_events > 0 && group.leader.is_none() {
-        return Some(format!("{}: no host runs it; `host run` does", group.name));
+    if is_abandoned(group) {
+        let what = if group.partitions.is_empty() { "it" } else { "some of its partitions" };
+        return Some(format!("{}: no host runs {what}; `host run` does", group.name));
     }
     None
 }
@@ -234,6 +252,7 @@ mod tests {
             tenant: Tenant::none(),
             subscription: Subscription::all(),
             start: Start::Earliest,
+            partitions: 1,
         };
         store.ensure_group(&settings).await.unwrap();
         let redelivery = |(position, seconds): (i64, &i64)| Redelivery {
@@ -278,6 +297,7 @@ mod tests {
             tenant: Tenant::none(),
             subscription: Subscription::all(),
             start: Start::Earliest,
+            partitions: 1,
         };
         store.ensure_group(&settings).await.unwrap();
         let mut group = store.group(&settings.name).await.unwrap();

@@ -48,6 +48,8 @@ pub struct HandlerSettings {
     /// Transactions that have been about to publish for longer than this are not
     /// waited for; `None` where all are.
     pub overtake: Option<Duration>,
+    /// Into how many parts the group's events are split; 1 where they are not.
+    pub partitions: u32,
     /// How long an instance lives.
     pub reuse: Reuse,
     /// When to try again, and when to give up.
@@ -129,9 +131,16 @@ pub(super) fn handlers(
         let group = group.map(|(group, _)| group);
         settings.extend(handler(section, *entry, group, tenants, directory));
     }
-    if let Some((one, other)) = lock_key::colliding(groups.keys(), LockKey::of) {
+    let parts = settings.iter().flat_map(|handler: &HandlerSettings| {
+        let partitions = if handler.partitions > 1 { handler.partitions } else { 0 };
+        (0..partitions).map(|number| handler.group.partition(number))
+    });
+    let led: Vec<GroupName> = groups.keys().cloned().chain(parts).collect();
+    if let Some((one, other)) = lock_key::colliding(&led, LockKey::of)
+        && let Some(entry) = groups.get(&other.group())
+    {
         document.problem(
-            groups[other].at,
+            entry.at,
             format!(
                 "the groups `{one}` and `{other}` have the same lock on a server, so that only one of them could be led: give one of them another name"
             ),
@@ -164,6 +173,7 @@ fn handler(
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
     let max_parked = section.integer("max_parked", 1..=1_000_000).unwrap_or(MAX_PARKED);
     let overtake = overtake(&mut section, ordering);
+    let partitions = partitions(&mut section, ordering);
     let (limits, concurrency) = limits(section.section("limits", &keys::LIMITS), ordering);
     let limits = tenants.bound(&tenant, entry, limits);
     let grants = grants(section.section("allow", &keys::ALLOW));
@@ -182,6 +192,7 @@ fn handler(
         concurrency,
         max_parked,
         overtake,
+        partitions,
         reuse,
         retry,
         limits,
@@ -372,6 +383,24 @@ fn overtake(section: &mut Section<'_>, ordering: Option<Ordering>) -> Option<Dur
         return None;
     }
     overtake
+}
+
+/// How many partitions a group may have: each has a row that its leader writes, and
+/// reads the log for itself.
+const MOST_PARTITIONS: usize = 256;
+
+/// `ordering` is `None` where it has a problem of its own.
+fn partitions(section: &mut Section<'_>, ordering: Option<Ordering>) -> u32 {
+    let Some(entry) = section.entry("partitions") else { return 1 };
+    let partitions = section.integer("partitions", 1..=MOST_PARTITIONS).unwrap_or(1);
+    if partitions > 1 && ordering == Some(Ordering::Total) {
+        section.problem(
+            entry.at,
+            "`partitions` cannot be with `ordering = \"total\"`, which handles all events one after the other: leave it out, or choose `ordering = \"key\"`",
+        );
+        return 1;
+    }
+    u32::try_from(partitions).unwrap_or(u32::MAX)
 }
 
 fn reuse(section: &mut Section<'_>) -> Reuse {

@@ -47,6 +47,7 @@ pub(super) const HANDLER: Place = Place {
         "ordering",
         "max_parked",
         "overtake",
+        "partitions",
         "start",
         "reuse",
         "retry",

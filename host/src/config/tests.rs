@@ -62,6 +62,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         concurrency: 1,
         max_parked: 10_000,
         overtake: None,
+        partitions: 1,
         reuse: Reuse::Batch,
         retry: RetryPolicy::default(),
         limits: Limits::default(),
@@ -168,6 +169,7 @@ start = 2026-01-31T12:00:00+01:00
 reuse = "event"
 ordering = "none"
 overtake = "2s"
+partitions = 8
 "#,
     );
     assert_eq!(config.database, DatabaseUrl::Sqlite("data/eu.db".into()));
@@ -213,6 +215,7 @@ overtake = "2s"
         concurrency: 1,
         max_parked: 10_000,
         overtake: None,
+        partitions: 1,
         reuse: Reuse::Events(50),
         retry: RetryPolicy {
             max_attempts: 3,
@@ -264,6 +267,7 @@ overtake = "2s"
     assert_eq!(a.start, Start::Time("2026-01-31T11:00:00Z".parse().unwrap()));
     assert_eq!(a.reuse, Reuse::Event);
     assert_eq!((a.ordering, a.overtake), (Ordering::None, Some(Duration::from_secs(2))));
+    assert_eq!(a.partitions, 8);
 }
 
 #[test]
@@ -360,6 +364,14 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         (
             "ordering = \"key\"\novertake = \"99ms\"",
             "5:12: `overtake` is `99ms`: it must be from 100ms to 8760h",
+        ),
+        (
+            "partitions = 8",
+            "4:14: `partitions` cannot be with `ordering = \"total\"`, which handles all events one after the other: leave it out, or choose `ordering = \"key\"`",
+        ),
+        (
+            "ordering = \"key\"\npartitions = 257",
+            "5:14: `partitions` is `257`: it must be from 1 to 256",
         ),
         ("max_parked = 0", "4:14: `max_parked` is `0`: it must be from 1 to 1000000"),
         (

@@ -48,7 +48,7 @@ use super::clock::Clock;
 use super::ordering::{Calls, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
-use crate::event::{Epoch, GroupName, Position, Tenant};
+use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::{
     FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
 };
@@ -102,8 +102,10 @@ impl BatchSettings {
 /// What a group is, for delivery.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupSettings {
-    /// Its name.
+    /// Its name, or that of its partition.
     pub name: GroupName,
+    /// Which part of its events this is about; `None` for all.
+    pub partition: Option<Partition>,
     /// Whose events it receives.
     pub tenant: Tenant,
     /// Which of them.
@@ -124,6 +126,15 @@ pub struct GroupSettings {
     pub batch: BatchSettings,
     /// When it trips, because the handler fails everything.
     pub breaker: BreakerSettings,
+}
+
+impl GroupSettings {
+    /// The group, whose name its handler knows and its state has, whichever part of
+    /// it this is about.
+    #[must_use]
+    pub fn group(&self) -> GroupName {
+        self.name.group()
+    }
 }
 
 /// The log is read on while fewer batches than so many wait or are handled.
@@ -173,6 +184,8 @@ pub struct GroupLoop {
 /// The progress of one leadership, whichever versions of the group serve it.
 pub struct Led {
     epoch: Epoch,
+    /// Whether the group was to be run when the leadership began.
+    begun_as: GroupState,
     /// The number of the group's last settlement.
     settled: i64,
     /// The cursor, as it is committed.
@@ -226,6 +239,12 @@ impl Led {
     pub fn is_unproven(&self) -> bool {
         self.breaker.is_unproven()
     }
+
+    /// Whether the group is to be run, as its row said last: when the leadership
+    /// began, or since.
+    fn state(&self, control: Control) -> GroupState {
+        if control.epoch < self.epoch { self.begun_as } else { control.state }
+    }
 }
 
 impl GroupLoop {
@@ -247,6 +266,7 @@ impl GroupLoop {
     pub fn begin_leading(&self, leadership: Leadership) -> Led {
         let mut led = Led {
             epoch: leadership.epoch,
+            begun_as: leadership.state,
             settled: leadership.settled,
             committed: leadership.position,
             head: leadership.head,

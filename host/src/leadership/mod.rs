@@ -5,8 +5,13 @@
 //! is held. When the session can no longer prove its locks, every lease is lost
 //! at once: whoever works under one is told to stop and to commit nothing. The
 //! lock decides who works; the epoch in each settlement decides who may commit.
+//!
+//! Of a group that is split, each host leads at most its share of the partitions, so
+//! that no two hosts that run it differ by more than one. When the share gets smaller, partitions are [wanted back](Lease::wanted_back), one after the
+//! other, and whoever has less than its share finds them free.
 
 mod owner;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -14,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use owner::{Owner, Request, Waiter};
 
 use crate::delivery::group::Lost;
-use crate::event::GroupName;
+use crate::event::{GroupName, Partition};
 use crate::store::{HostIdentity, Store};
 
 /// How often the session proves its locks.
@@ -44,6 +50,7 @@ pub struct Locks {
 pub struct Lease {
     group: GroupName,
     lost: Lost,
+    wanted_back: CancellationToken,
     locks: Locks,
 }
 
@@ -53,6 +60,13 @@ impl Lease {
     #[must_use]
     pub fn lost(&self) -> &Lost {
         &self.lost
+    }
+
+    /// Cancelled when the host leads more than its share: whoever has the lease is to
+    /// finish what it is at, and to release it.
+    #[must_use]
+    pub fn wanted_back(&self) -> &CancellationToken {
+        &self.wanted_back
     }
 
     /// Asks for a proof of the lock, and returns once it is there or the lock is
@@ -116,9 +130,19 @@ impl Locks {
     /// `None` when the owner of the lock session has broken, and there will be
     /// no lock any more.
     pub async fn lock(&self, group: &GroupName, standing_by: impl FnOnce()) -> Option<Lease> {
+        self.lock_part(group, None, standing_by).await
+    }
+
+    /// Does the same for a part of a group, as far as this host's share goes.
+    pub async fn lock_part(
+        &self,
+        group: &GroupName,
+        partition: Option<Partition>,
+        standing_by: impl FnOnce(),
+    ) -> Option<Lease> {
         let (grant, mut granted) = oneshot::channel();
         let (refuse, refused) = oneshot::channel();
-        let waiter = Waiter::new(grant, refuse);
+        let waiter = Waiter::new(partition, grant, refuse);
         self.requests.send(Request::Lock(group.clone(), waiter)).ok()?;
         tokio::select! {
             biased;

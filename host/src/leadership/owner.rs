@@ -21,12 +21,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
+use super::shares::Shares;
 use super::{HEARTBEAT, LOCK_POLL, Lease, Locks, STEP_DOWN_AFTER};
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::group::Lost;
-use crate::event::{Attempt, GroupName};
+use crate::event::{Attempt, GroupName, Partition};
 use crate::store::{HostIdentity, LockSession, Store, StoreError};
 
 /// How long the making of a session may take.
@@ -43,6 +44,8 @@ pub(super) enum Request {
 /// Somebody who waits for a lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
+    /// What part of a group it is, if it is one.
+    partition: Option<Partition>,
     grant: oneshot::Sender<Lease>,
     /// Told, once, that somebody else has the lock.
     refuse: Option<oneshot::Sender<()>>,
@@ -51,8 +54,12 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(grant: oneshot::Sender<Lease>, refuse: oneshot::Sender<()>) -> Self {
-        Self { grant, refuse: Some(refuse), asked: false }
+    pub(super) fn new(
+        partition: Option<Partition>,
+        grant: oneshot::Sender<Lease>,
+        refuse: oneshot::Sender<()>,
+    ) -> Self {
+        Self { partition, grant, refuse: Some(refuse), asked: false }
     }
 }
 
@@ -65,9 +72,11 @@ pub(super) struct Owner {
     /// Each tells its lease that the lock is lost when it is dropped, and so also
     /// if this task breaks. Before the session, because fields are dropped in
     /// this order.
-    held: HashMap<GroupName, DropGuard>,
+    held: HashMap<GroupName, Held>,
     session: Option<Session>,
     waiting: BTreeMap<GroupName, Vec<Waiter>>,
+    /// Of groups that are split.
+    shares: Shares,
     /// When all locks that are waited for are asked for again.
     ask_at: Instant,
     /// When a session may be made, if there is none.
@@ -75,6 +84,12 @@ pub(super) struct Owner {
     /// How often in a row a session could not be made, or did not last from one
     /// proof to the next.
     failures: u32,
+}
+
+/// A lock that is leased.
+struct Held {
+    _told: DropGuard,
+    wanted_back: CancellationToken,
 }
 
 struct Session {
@@ -85,6 +100,8 @@ struct Session {
     beat_at: Instant,
     /// How often it was proved.
     proofs: u64,
+    /// It was said that this host takes a share of some group.
+    shares: bool,
 }
 
 impl Session {
@@ -93,7 +110,7 @@ impl Session {
     fn new(locks: Box<dyn LockSession>) -> Self {
         let now = Instant::now();
         let proven_until = watch::Sender::new(now + STEP_DOWN_AFTER);
-        Self { locks, proven_until, beat_at: now, proofs: 0 }
+        Self { locks, proven_until, beat_at: now, proofs: 0, shares: false }
     }
 
     async fn prove(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
@@ -111,6 +128,12 @@ impl Session {
         within(until, self.locks.try_locks(groups)).await
     }
 
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+        let until = *self.proven_until.borrow();
+        self.shares = !groups.is_empty();
+        within(until, self.locks.sharers(groups)).await
+    }
+
     async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
         let until = *self.proven_until.borrow();
         within(until, self.locks.unlock(group)).await
@@ -126,6 +149,7 @@ impl Owner {
         let now = Instant::now();
         Self {
             store,
+            shares: Shares::new(&host.id),
             host,
             requests,
             held: HashMap::new(),
@@ -166,7 +190,12 @@ impl Owner {
 
     async fn serve(&mut self, request: Request) {
         match request {
-            Request::Lock(group, waiter) => self.waiting.entry(group).or_default().push(waiter),
+            Request::Lock(group, waiter) => {
+                if let Some(partition) = waiter.partition {
+                    self.shares.wants(&group, partition);
+                }
+                self.waiting.entry(group).or_default().push(waiter);
+            }
             Request::Unlock { group, lost, done } => {
                 // What is lost is not held any more, or by a later lease.
                 if !lost.is_cancelled() {
@@ -189,7 +218,46 @@ impl Owner {
         {
             match session.unlock(group).await {
                 Ok(()) => drop(self.held.remove(group)),
-                Err(why) => self.end_session(&why),
+                Err(why) => return self.end_session(&why),
+            }
+            self.want_back();
+        }
+    }
+
+    /// Finds the hosts that share groups with this one, and wants back what it leads
+    /// beyond its share.
+    async fn find_sharers(&mut self) {
+        let (held, waiting) = (&self.held, &self.waiting);
+        self.shares.retain(|group| {
+            let is_of_it = |part: &GroupName| part.whole() == group.as_str();
+            held.keys().any(is_of_it) || waiting.keys().any(is_of_it)
+        });
+        let groups = self.shares.groups();
+        let Some(session) = &mut self.session else { return };
+        if groups.is_empty() && !session.shares {
+            return;
+        }
+        match session.sharers(&groups).await {
+            Ok(others) => {
+                self.shares.know(&groups, &others);
+                self.want_back();
+            }
+            Err(why) => self.end_session(&why),
+        }
+    }
+
+    /// Wants one partition back of each group of which this host leads too many,
+    /// unless it wants one back already.
+    fn want_back(&self) {
+        for group in self.shares.groups() {
+            let held = || self.held.iter().filter(|(name, _)| name.whole() == group.as_str());
+            let is_over = held().count() > self.shares.most(&group);
+            if is_over && !held().any(|(_, held)| held.wanted_back.is_cancelled()) {
+                let last = held().max_by_key(|(name, _)| name.partition_number());
+                if let Some((name, held)) = last {
+                    debug!(group = %name, "another host is to lead it: giving it back");
+                    held.wanted_back.cancel();
+                }
             }
         }
     }
@@ -223,8 +291,9 @@ impl Owner {
                 self.failures = 0;
             }
             Ok(()) => {}
-            Err(why) => self.end_session(&why),
+            Err(why) => return self.end_session(&why),
         }
+        self.find_sharers().await;
     }
 
     /// The groups whose locks others have, as far as anybody waits for them.
@@ -242,6 +311,7 @@ impl Owner {
         // First of all, while the session still keeps others from the locks.
         self.held.clear();
         self.session = None;
+        self.shares.forget();
         if led > 0 {
             error!(groups = led, "the lock session is lost, stepping down: {why}");
         } else if self.failures == 0 {
@@ -258,13 +328,19 @@ impl Owner {
             waiters.retain(|waiter| !waiter.grant.is_closed());
             !waiters.is_empty()
         });
+        if !self.shares.are_known() {
+            self.find_sharers().await;
+        }
         let Some(session) = &mut self.session else { return };
         let all = Instant::now() >= self.ask_at;
         let mut groups = Vec::new();
         for (group, waiters) in &mut self.waiting {
             let new = waiters.iter().any(|waiter| !waiter.asked);
             // One that this host holds already is for whoever has the lease.
-            if (all || new) && !self.held.contains_key(group) {
+            if (all || new)
+                && !self.held.contains_key(group)
+                && has_room(&self.shares, &self.held, group)
+            {
                 groups.push(group.clone());
                 waiters.iter_mut().for_each(|waiter| waiter.asked = true);
             }
@@ -273,13 +349,30 @@ impl Owner {
         match asked {
             Ok(taken) => {
                 for (group, taken) in groups.into_iter().zip(taken) {
-                    if taken { self.grant(group) } else { self.refuse(&group) }
+                    if !taken {
+                        self.refuse(&group);
+                    } else if has_room(&self.shares, &self.held, &group) {
+                        self.grant(group);
+                    } else {
+                        // All that may be free are asked for at once, and some may be
+                        // beyond the share by now.
+                        self.give_up(&group).await;
+                    }
                 }
             }
             Err(why) => self.end_session(&why),
         }
         if all {
             self.ask_at = Instant::now() + LOCK_POLL;
+        }
+    }
+
+    /// Gives a lock back that nobody has leased.
+    async fn give_up(&mut self, group: &GroupName) {
+        if let Some(session) = &mut self.session
+            && let Err(why) = session.unlock(group).await
+        {
+            self.end_session(&why);
         }
     }
 
@@ -298,15 +391,26 @@ impl Owner {
         let Some(session) = &self.session else { return };
         let told = CancellationToken::new();
         let lost = Lost::new(told.clone(), session.proven_until.subscribe());
-        self.held.insert(group.clone(), told.drop_guard());
+        let wanted_back = CancellationToken::new();
+        let held = Held { _told: told.drop_guard(), wanted_back: wanted_back.clone() };
+        self.held.insert(group.clone(), held);
         // A lease that nobody takes is dropped, and so gives its lock back.
-        let lease = Lease { group: group.clone(), lost, locks: Locks { requests } };
+        let lease = Lease { group: group.clone(), lost, wanted_back, locks: Locks { requests } };
         if let Some(waiters) = self.waiting.get_mut(&group)
             && !waiters.is_empty()
         {
             let _ = waiters.remove(0).grant.send(lease);
         }
     }
+}
+
+/// Whether this host may lead one more part of the group that it is one of.
+fn has_room(shares: &Shares, held: &HashMap<GroupName, Held>, part: &GroupName) -> bool {
+    if part.partition_number().is_none() {
+        return true;
+    }
+    let led = held.keys().filter(|name| name.whole() == part.whole()).count();
+    led < shares.most(&part.group())
 }
 
 /// Waits for an answer, until a deadline.

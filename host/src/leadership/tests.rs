@@ -1,5 +1,6 @@
 //! Leases against the store in memory, with two hosts and paused time.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 
 use futures_util::FutureExt as _;
@@ -362,4 +363,134 @@ async fn the_session_ends_with_the_last_who_could_use_it() {
     assert!(!h.lost().is_cancelled(), "somebody still leads");
     h.release().await;
     taken(&two, "h").await;
+}
+
+/// A host that leads partitions of `g` as far as it may, and gives each back when it is
+/// wanted, after `takes`; until it is stopped.
+struct Sharing {
+    locks: Locks,
+    led: watch::Receiver<BTreeSet<u32>>,
+    stop: CancellationToken,
+}
+
+impl Sharing {
+    fn start(store: &MemoryStore, id: &str, of: u32, takes: Duration) -> Self {
+        let locks = locks(store, id);
+        let stop = CancellationToken::new();
+        let (leading, led) = watch::channel(BTreeSet::new());
+        let leading = Arc::new(leading);
+        for number in 0..of {
+            let (locks, stop, leading) = (locks.clone(), stop.clone(), Arc::clone(&leading));
+            tokio::spawn(async move {
+                let name = group("g").partition(number);
+                let partition = Some(Partition { number, of });
+                while !stop.is_cancelled() {
+                    let lease = tokio::select! {
+                        lease = locks.lock_part(&name, partition, || {}) => lease.unwrap(),
+                        () = stop.cancelled() => return,
+                    };
+                    leading.send_modify(|led| assert!(led.insert(number)));
+                    tokio::select! {
+                        () = lease.wanted_back().cancelled() => tokio::time::sleep(takes).await,
+                        () = lease.lost().cancelled() => {}
+                        () = stop.cancelled() => {}
+                    }
+                    leading.send_modify(|led| assert!(led.remove(&number)));
+                    lease.release().await;
+                }
+            });
+        }
+        Self { locks, led, stop }
+    }
+
+    fn leads(&self) -> BTreeSet<u32> {
+        self.led.borrow().clone()
+    }
+}
+
+/// Waits until these hosts lead all partitions, and no two differ by more than one.
+/// Gives how long it took.
+async fn shared(hosts: &[&Sharing], of: usize) -> Duration {
+    let began = Instant::now();
+    let sharing = async {
+        loop {
+            let led: Vec<usize> = hosts.iter().map(|host| host.leads().len()).collect();
+            let (least, most) = (of / hosts.len(), of.div_ceil(hosts.len()));
+            if led.iter().sum::<usize>() == of && led.iter().all(|led| (least..=most).contains(led))
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HOUR, sharing).await.expect("never shared");
+    began.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_come_and_go_share_the_partitions_of_a_group_within_five_seconds() {
+    const SOON: Duration = Duration::from_secs(5);
+    for of in [1, 2, 7, 64] {
+        let store = MemoryStore::new();
+        let host = |id: &str| Sharing::start(&store.another_host(), id, of, Duration::ZERO);
+        let of = usize::try_from(of).unwrap();
+        let one = host("one");
+        assert!(shared(&[&one], of).await <= LOCK_POLL + TICK);
+        let two = host("two");
+        assert!(shared(&[&one, &two], of).await <= SOON);
+        let (three, four) = (host("three"), host("four"));
+        assert!(shared(&[&one, &two, &three, &four], of).await <= SOON);
+        // One stops in order.
+        two.stop.cancel();
+        drop(two.locks);
+        assert!(shared(&[&one, &three, &four], of).await <= SOON);
+        // And, once all know of each other, nobody gives back what it has a right to.
+        tokio::time::sleep(SOON).await;
+        let before: Vec<_> = [&one, &three, &four].map(Sharing::leads).into();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let after: Vec<_> = [&one, &three, &four].map(Sharing::leads).into();
+        assert_eq!(before, after);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_gives_back_one_partition_after_the_other_and_asks_for_none_of_them() {
+    let store = MemoryStore::new();
+    let takes = Duration::from_millis(700);
+    let one = Sharing::start(&store.another_host(), "one", 8, takes);
+    shared(&[&one], 8).await;
+    let handle = store.another_host();
+    let two = Sharing::start(&handle, "two", 8, takes);
+    let mut before = 8;
+    let began = Instant::now();
+    while one.leads().len() > 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let now = one.leads().len();
+        assert!(now == before || now + 1 == before, "from {before} to {now} at once");
+        before = now;
+    }
+    assert!(began.elapsed() >= 4 * takes, "one after the other: {:?}", began.elapsed());
+    shared(&[&one, &two], 8).await;
+    assert!(one.leads().is_disjoint(&two.leads()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_session_ends_shares_again_with_the_next() {
+    let store = MemoryStore::new();
+    let handle = store.another_host();
+    let one = Sharing::start(&handle, "one", 6, Duration::ZERO);
+    let two = Sharing::start(&store.another_host(), "two", 6, Duration::ZERO);
+    shared(&[&one, &two], 6).await;
+    handle.fail(Operation::Heartbeat, Fault::Before, 1);
+    while !one.leads().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    shared(&[&one, &two], 6).await;
+    assert!(one.leads().is_disjoint(&two.leads()));
+    // Nor does it lead more than it may before it knows of the others.
+    handle.fail(Operation::Sharers, Fault::Before, 3);
+    while !one.leads().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    shared(&[&one, &two], 6).await;
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Fetched, OpenRanges, Subscription};
-use crate::event::{GroupName, Position, Tenant};
+use crate::event::{GroupName, Partition, Position, Tenant};
 
 /// A part of the log that was read past the safe position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub struct LateFetch<'a> {
     pub tenant: &'a Tenant,
     /// Which of them; what is addressed to the group is always included.
     pub subscription: &'a Subscription,
+    /// Those of this partition alone; `None` for all. What is another's is no longer
+    /// open either.
+    pub partition: Option<Partition>,
     /// Where they may have appeared.
     pub open: &'a OpenRanges,
     /// Nothing can appear any more at or below this position, which was safe before

@@ -9,6 +9,8 @@
 //! A clone is the same handle. [`MemoryStore::another_host`] is a second
 //! handle on the same log, with faults of its own: two hosts that compete.
 
+mod split;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +28,8 @@ use super::{
     VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
-use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
+use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant};
+use crate::store::split::whole;
 
 /// An operation of [`Store`] or [`LockSession`] that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +43,7 @@ pub enum Operation {
     TryLocks,
     Unlock,
     Heartbeat,
+    Sharers,
     EnsureGroup,
     BeginLeadership,
     EndLeadership,
@@ -86,6 +90,7 @@ impl Operation {
                 | Self::Fetch
                 | Self::LockSession
                 | Self::Heartbeat
+                | Self::Sharers
                 | Self::Redeliveries
                 | Self::EventsAt
                 | Self::Cursor
@@ -169,6 +174,8 @@ struct Log {
     locks: HashMap<GroupName, u64>,
     last_session: u64,
     severed: HashSet<u64>,
+    /// Of whose partitions sessions take a share.
+    shares: HashMap<u64, (String, Vec<GroupName>)>,
 }
 
 struct Stored {
@@ -177,6 +184,7 @@ struct Stored {
     event: LogEvent,
 }
 
+#[derive(Clone)]
 struct Group {
     tenant: Tenant,
     subscription: Subscription,
@@ -195,6 +203,8 @@ struct Group {
     fruitless: u32,
     created_at: Timestamp,
     settled_at: Option<Timestamp>,
+    /// 1 where the group is not split, in its row and in those of its partitions.
+    partitions: u32,
 }
 
 impl Default for MemoryStore {
@@ -287,6 +297,7 @@ impl MemoryStore {
         let mut log = locked(&self.shared.log);
         for session in locked(&self.handle.sessions).drain(..) {
             log.locks.retain(|_, holder| *holder != session);
+            log.shares.remove(&session);
             log.severed.insert(session);
         }
         drop(log);
@@ -473,12 +484,14 @@ impl Log {
     }
 
     fn fetch(&self, fetch: &Fetch<'_>) -> Fetched {
-        let Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = *fetch;
+        let Fetch { group, tenant, subscription, partition, after, up_to, .. } = *fetch;
+        let Fetch { max_events, max_bytes, .. } = *fetch;
         let (mut events, mut bytes) = (Vec::new(), 0_usize);
         if max_events == 0 {
             return Fetched { events, scanned_to: after };
         }
-        for stored in self.for_group(group, tenant, subscription, after, up_to) {
+        let theirs = self.for_group(group, tenant, subscription, after, up_to);
+        for stored in theirs.filter(|stored| stored.is_in(partition)) {
             bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
             events.push(stored.event.clone());
             if events.len() >= max_events || bytes >= max_bytes {
@@ -501,7 +514,7 @@ impl Log {
         range.into_iter().flatten().map(|(_, stored)| stored).filter(move |stored| {
             stored.tenant == *tenant
                 && match &stored.event.deliver_to {
-                    Some(only) => only == name,
+                    Some(only) => only.as_str() == name.whole(),
                     None => subscription.matches(&stored.event.event.event_type),
                 }
         })
@@ -521,7 +534,11 @@ impl Log {
             is_due
         });
         let due = due.count();
-        let behind = self.groups.iter().map(|(name, group)| {
+        // What is split has no cursor of its own.
+        let in_use = |(name, group): &(&GroupName, &Group)| {
+            group.partitions <= 1 || name.partition_number().is_some()
+        };
+        let behind = self.groups.iter().filter(in_use).map(|(name, group)| {
             let first = group.redeliveries.keys().next();
             let again = first.map_or(group.position, |first| Position(first.0 - 1));
             (name, group.position.min(again))
@@ -559,9 +576,14 @@ impl Log {
     }
 
     fn status_of(&self, name: &GroupName, group: &Group) -> GroupStatus {
+        let number = name.partition_number();
+        let partition = number.map(|number| Partition { number, of: group.partitions });
+        let is_in_use = group.partitions <= 1 || partition.is_some();
         let lag = || {
-            let (after, up_to) = (group.position, self.last_position());
+            let up_to = self.last_position();
+            let after = if is_in_use { group.position } else { up_to };
             self.for_group(name, &group.tenant, &group.subscription, after, up_to)
+                .filter(move |stored| stored.is_in(partition))
         };
         let oldest = lag().map(|stored| stored.published_at).min();
         let parked = i64::try_from(group.redeliveries.len()).unwrap_or(i64::MAX);
@@ -593,6 +615,7 @@ impl Log {
             open_ranges: group.open.as_slice().to_vec(),
             open_ranges_held_by: Vec::new(),
             late_events: i64::try_from(group.late_events).unwrap_or(i64::MAX),
+            partitions: Vec::new(),
             created_at: group.created_at,
             settled_at: group.settled_at,
         }
@@ -631,7 +654,7 @@ impl Log {
             let id = DeadLetterId(self.last_dead_letter);
             let letter = DeadLetter {
                 id,
-                group: settlement.group.clone(),
+                group: settlement.group.group(),
                 tenant: tenant.clone(),
                 event: LogEvent {
                     event: whole_microseconds(dead.event.event.clone()),
@@ -649,7 +672,7 @@ impl Log {
             self.append(&tenant, event.clone());
         }
         for write in &settlement.state {
-            let key = (settlement.group.clone(), write.scope.clone(), write.key.clone());
+            let key = (settlement.group.group(), write.scope.clone(), write.key.clone());
             match &write.value {
                 Some(value) => self.state.insert(key, value.clone()),
                 None => self.state.remove(&key),
@@ -808,12 +831,14 @@ impl Store for MemoryStore {
 
     async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
         self.call(Operation::Fetch, |log| {
-            let LateFetch { group, tenant, subscription, open, safe, max_events } = late;
+            let LateFetch { group, tenant, subscription, partition, .. } = late;
+            let LateFetch { open, safe, max_events, .. } = late;
             let mut events = Vec::new();
             let mut looked_to = Position(i64::MAX);
             for range in open.as_slice() {
                 let before = Position(range.first.0 - 1);
-                for stored in log.for_group(group, tenant, subscription, before, range.last) {
+                let theirs = log.for_group(group, tenant, subscription, before, range.last);
+                for stored in theirs.filter(|stored| stored.is_in(partition)) {
                     let LogEvent { position, event, .. } = &stored.event;
                     if events.len() < max_events {
                         events.push(LateEvent {
@@ -846,12 +871,11 @@ impl Store for MemoryStore {
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        let _ = host;
         self.call(Operation::LockSession, |log| {
             log.last_session += 1;
-            locked(&self.handle.sessions).push(log.last_session);
-            Ok(Box::new(MemoryLocks { store: self.clone(), session: log.last_session })
-                as Box<dyn LockSession>)
+            let (session, host) = (log.last_session, host.id.clone());
+            locked(&self.handle.sessions).push(session);
+            Ok(Box::new(MemoryLocks { store: self.clone(), session, host }) as Box<dyn LockSession>)
         })
         .await
     }
@@ -859,18 +883,20 @@ impl Store for MemoryStore {
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
         self.call(Operation::EnsureGroup, |log| {
             let last = log.last_position();
-            if let Some(group) = log.groups.get_mut(&settings.name) {
+            if let Some(group) = log.groups.get(&settings.name) {
                 if group.tenant != settings.tenant {
                     return Err(refusals::other_tenant(settings, &group.tenant));
                 }
-                if group.position > last {
-                    return Err(refusals::cursor_beyond_the_log(
-                        &settings.name,
-                        group.position,
-                        last,
-                    ));
+                let highest = log.rows_of(&settings.name).map(|(_, row)| row.position).max();
+                if let Some(position) = highest.filter(|position| *position > last) {
+                    return Err(refusals::cursor_beyond_the_log(&settings.name, position, last));
                 }
-                group.subscription = settings.subscription.clone();
+                if group.partitions != settings.partitions {
+                    log.split_anew(&settings.name, settings.partitions)?;
+                }
+                for row in log.rows_of_mut(&settings.name) {
+                    row.subscription = settings.subscription.clone();
+                }
                 return Ok(());
             }
             let group = Group {
@@ -891,8 +917,10 @@ impl Store for MemoryStore {
                 fruitless: 0,
                 created_at: Timestamp::now(),
                 settled_at: None,
+                partitions: settings.partitions,
             };
             log.groups.insert(settings.name.clone(), group);
+            log.make_parts(&settings.name);
             Ok(())
         })
         .await
@@ -996,7 +1024,11 @@ impl Store for MemoryStore {
             let stored = positions.iter().filter_map(|position| log.events.get(&position.0));
             let theirs = stored.filter(|stored| {
                 stored.tenant == *tenant
-                    && stored.event.deliver_to.as_ref().is_none_or(|only| only == group)
+                    && stored
+                        .event
+                        .deliver_to
+                        .as_ref()
+                        .is_none_or(|only| only.as_str() == group.whole())
             });
             Ok(theirs.map(|stored| stored.event.clone()).collect())
         })
@@ -1036,7 +1068,7 @@ impl Store for MemoryStore {
         key: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         self.call(Operation::StateGet, |log| {
-            let key = (group.clone(), scope.to_owned(), key.to_owned());
+            let key = (group.group(), scope.to_owned(), key.to_owned());
             Ok(log.state.get(&key).cloned())
         })
         .await
@@ -1050,6 +1082,7 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<String>, StoreError> {
         self.call(Operation::StateKeys, |log| {
+            let group = &group.group();
             let from = (group.clone(), scope.to_owned(), prefix.to_owned());
             let keys = log.state.range(from..).map(|(key, _)| key).take_while(
                 |(of_group, of_scope, key)| {
@@ -1070,7 +1103,7 @@ impl Store for MemoryStore {
                 events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
                 held_up_by: Vec::new(),
                 pinned_by: log.pinned_by(),
-                groups: groups.collect(),
+                groups: whole(groups.collect()),
                 hosts: Vec::new(),
             })
         })
@@ -1078,14 +1111,28 @@ impl Store for MemoryStore {
     }
 
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
-        self.call(Operation::Group, |log| Ok(log.status_of(group, log.group(group)?))).await
+        self.call(Operation::Group, |log| {
+            let rows = log.rows_of(group).map(|(name, row)| log.status_of(name, row));
+            whole(rows.collect()).pop().ok_or_else(|| refusals::no_group(group))
+        })
+        .await
     }
 
     async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
         self.call(Operation::Remark, |log| {
             for group in groups {
-                if let Ok(group) = log.group_mut(group) {
-                    group.remark = remark.map(str::to_owned);
+                match remark {
+                    Some(remark) => {
+                        if let Ok(group) = log.group_mut(group) {
+                            group.remark = Some(remark.to_owned());
+                        }
+                    }
+                    None => {
+                        log.rows_of_mut(group).for_each(|row| row.remark = None);
+                        if let Ok(row) = log.group_mut(group) {
+                            row.remark = None;
+                        }
+                    }
                 }
             }
             Ok(())
@@ -1117,9 +1164,11 @@ impl Store for MemoryStore {
 
     async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
         self.call(Operation::Pause, |log| {
-            let group = log.group_mut(group)?;
-            group.state = GroupState::Paused;
-            group.reason = Some(reason.to_owned());
+            log.group(group)?;
+            for row in log.rows_of_mut(group) {
+                row.state = GroupState::Paused;
+                row.reason = Some(reason.to_owned());
+            }
             Ok(())
         })
         .await
@@ -1127,9 +1176,11 @@ impl Store for MemoryStore {
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
         self.call(Operation::Resume, |log| {
-            let group = log.group_mut(group)?;
-            group.state = GroupState::Running;
-            group.reason = None;
+            log.group(group)?;
+            for row in log.rows_of_mut(group) {
+                row.state = GroupState::Running;
+                row.reason = None;
+            }
             Ok(())
         })
         .await
@@ -1139,13 +1190,14 @@ impl Store for MemoryStore {
         self.call(Operation::Seek, |log| {
             log.group(group)?;
             let position = log.place(to)?;
-            let group = log.group_mut(group)?;
-            group.position = position;
-            group.epoch.0 += 1;
-            group.head = None;
-            group.redeliveries.retain(|redelivered, _| *redelivered <= position);
-            group.open = group.open.up_to(position);
-            group.fruitless = 0;
+            for row in log.rows_of_mut(group) {
+                row.position = position;
+                row.epoch.0 += 1;
+                row.head = None;
+                row.redeliveries.retain(|redelivered, _| *redelivered <= position);
+                row.open = row.open.up_to(position);
+                row.fruitless = 0;
+            }
             Ok(position)
         })
         .await
@@ -1157,8 +1209,9 @@ impl Store for MemoryStore {
         with_dead_letters: bool,
     ) -> Result<Removed, StoreError> {
         self.call(Operation::RemoveGroup, |log| {
-            let leader = log.group(group)?.leader.clone();
-            if log.locks.contains_key(group) {
+            log.group(group)?;
+            let leader = log.rows_of(group).find_map(|(_, row)| row.leader.clone());
+            if log.rows_of(group).any(|(name, _)| log.locks.contains_key(name)) {
                 return Err(refusals::still_led(group, leader.as_ref()));
             }
             let dead = log.dead_letters_of(group);
@@ -1168,8 +1221,8 @@ impl Store for MemoryStore {
                     i64::try_from(dead).unwrap_or(i64::MAX),
                 ));
             }
-            let removed = log.groups.remove(group);
-            let parked = removed.map_or(0, |group| group.redeliveries.len());
+            let parked: usize = log.rows_of(group).map(|(_, row)| row.redeliveries.len()).sum();
+            log.groups.retain(|name, _| name.whole() != group.as_str());
             log.dead_letters.retain(|_, letter| letter.group != *group);
             log.state.retain(|(of_group, _, _), _| of_group != group);
             Ok(Removed { parked: i64::try_from(parked).unwrap_or(i64::MAX) })
@@ -1317,7 +1370,7 @@ impl Store for MemoryStore {
 
     async fn state_key_count(&self, group: &GroupName) -> Result<i64, StoreError> {
         self.call(Operation::StateKeyCount, |log| {
-            let keys = log.state.keys().filter(|(of_group, ..)| of_group == group);
+            let keys = log.state.keys().filter(|(of_group, ..)| of_group.as_str() == group.whole());
             Ok(i64::try_from(keys.count()).unwrap_or(i64::MAX))
         })
         .await
@@ -1339,6 +1392,8 @@ impl Store for MemoryStore {
 struct MemoryLocks {
     store: MemoryStore,
     session: u64,
+    /// The host's id.
+    host: String,
 }
 
 impl MemoryLocks {
@@ -1385,12 +1440,28 @@ impl LockSession for MemoryLocks {
             })
             .await
     }
+
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+        self.store
+            .call(Operation::Sharers, |log| {
+                self.alive(log)?;
+                log.shares.insert(self.session, (self.host.clone(), groups.to_vec()));
+                let others = |group| {
+                    let others = log.shares.iter().filter(|(one, _)| **one != self.session);
+                    let sharing = others.filter(|(_, (_, groups))| groups.contains(group));
+                    sharing.map(|(_, (host, _))| host.clone()).collect()
+                };
+                Ok(groups.iter().map(others).collect())
+            })
+            .await
+    }
 }
 
 impl Drop for MemoryLocks {
     fn drop(&mut self) {
         let mut log = locked(&self.store.shared.log);
         log.locks.retain(|_, holder| *holder != self.session);
+        log.shares.remove(&self.session);
         log.severed.remove(&self.session);
         drop(log);
         self.store.changed();
@@ -1420,6 +1491,7 @@ mod tests {
             tenant: Tenant::none(),
             subscription: Subscription::all(),
             start: Start::Earliest,
+            partitions: 1,
         };
         let other = store.another_host();
         store.fail(Operation::EnsureGroup, Fault::Before, 1);

@@ -28,6 +28,7 @@ mod prefix;
 mod redelivery;
 mod refusals;
 mod retention;
+mod split;
 pub mod sqlite;
 mod stored;
 #[cfg(test)]
@@ -43,7 +44,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::digest::Digest;
-use crate::event::{Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
+use crate::event::{
+    Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
+};
 use crate::failure::FailureKind;
 
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
@@ -51,6 +54,7 @@ pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
 pub use open_ranges::{OpenRange, OpenRanges};
 pub use redelivery::Redelivery;
 pub use retention::{LogPin, Maintained, Retention};
+pub use split::PartitionStatus;
 
 /// What a store can answer instead of doing what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -232,10 +236,13 @@ pub struct GroupSettings {
     pub subscription: Subscription,
     /// Where a new group begins.
     pub start: Start,
+    /// Into how many partitions its events are split; 1 where they are not. Each of
+    /// several has a cursor and a leader, under [`GroupName::partition`].
+    pub partitions: u32,
 }
 
 /// Whether a group is to be run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupState {
     /// It is.
@@ -323,12 +330,15 @@ pub struct Leadership {
 /// What a leader asks the log for.
 #[derive(Debug, Clone)]
 pub struct Fetch<'a> {
-    /// Events that are addressed to this group alone are included.
+    /// Events that are addressed to this group alone, or to the one that it is a
+    /// partition of, are included.
     pub group: &'a GroupName,
     /// Whose events.
     pub tenant: &'a Tenant,
     /// Which of them; what is addressed to the group is always included.
     pub subscription: &'a Subscription,
+    /// Those of this partition alone; `None` for all.
+    pub partition: Option<Partition>,
     /// Positions above this one.
     pub after: Position,
     /// Positions up to and including this one, which is safe.
@@ -507,6 +517,11 @@ pub struct GroupStatus {
     /// Events that were committed after the group had passed them, since it was
     /// created: they only ever grow.
     pub late_events: i64,
+    /// Its partitions, by their numbers; left out where it has none. What is said
+    /// above is said of all of them: their sums, the lowest cursor, the highest epoch,
+    /// and no leader.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<PartitionStatus>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it last settled something.
@@ -682,6 +697,10 @@ pub trait LockSession: Send {
     /// Proves that the locks are still held, and says for which groups the host
     /// waits while others hold their locks, where the store shows that.
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
+
+    /// Says of whose partitions this host takes a share, and gives, in the same order,
+    /// the ids of the other hosts that have said so of each of them and live.
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError>;
 }
 
 /// How much a store does at once.
@@ -791,7 +810,17 @@ pub trait Store: Send + Sync + 'static {
     /// A session for this host's locks.
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError>;
 
-    /// Creates the group if it does not exist, and records its subscription.
+    /// Creates the group if it does not exist, with its partitions, and records its
+    /// subscription.
+    ///
+    /// A group that is split in another way is split anew: each partition begins at
+    /// the highest cursor that there was, and what one was behind, what was parked and
+    /// what was retried comes again, in the partitions where it now belongs.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for a group of another tenant, and when it cannot be
+    /// split anew: while somebody leads a part of it, while what it has passed is open,
+    /// and where a part is more than 100,000 events behind another.
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError>;
 
     /// Raises the epoch and records the leader. The caller holds the group's
@@ -873,7 +902,7 @@ pub trait Store: Send + Sync + 'static {
     /// How far a group is, as it is committed.
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;
 
-    /// Epoch and state of every group, in one cheap query.
+    /// Epoch and state of every group and partition, in one cheap query.
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError>;
 
     /// One value of a group's state.
@@ -904,7 +933,7 @@ pub trait Store: Send + Sync + 'static {
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
 
     /// Says something of groups for `status`, though they go on; `None` takes it
-    /// back. A group that does not exist is passed over.
+    /// back, and what was said of their partitions with it. A group that does not exist is passed over.
     async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError>;
 
     /// The leader's: marks a running group as tripped, for this reason, or
@@ -929,7 +958,7 @@ pub trait Store: Send + Sync + 'static {
     /// of the last one stays. Gives the new cursor.
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
 
-    /// Removes a group with its cursor, redeliveries and state.
+    /// Removes a group with its cursors, redeliveries and state.
     ///
     /// # Errors
     /// [`StoreError::Refused`] while it has dead letters and

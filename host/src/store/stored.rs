@@ -15,7 +15,7 @@ use crate::event::{ExtensionValue, GroupName, HandlerName, Tenant};
 
 /// A group's name.
 pub(super) fn group_name(name: &str) -> Result<GroupName, StoreError> {
-    name.parse::<GroupName>().map_err(|error| StoreError::Unusable(error.to_string()))
+    GroupName::stored(name).map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
 /// A tenant.

@@ -16,6 +16,7 @@ pub mod fetching;
 pub mod groups;
 pub mod leadership;
 pub mod log;
+pub mod partitions;
 pub mod redeliveries;
 pub mod retention;
 mod samples;
@@ -77,6 +78,21 @@ macro_rules! store_suite {
                 a_thousand_cycles_leave_no_lock_behind
                 of_two_sessions_that_want_a_lock_at_once_one_gets_it
                 a_leader_is_shown_only_while_it_holds_the_lock
+            }
+            partitions {
+                each_event_is_in_one_partition_which_its_key_or_its_position_says
+                partitions_have_cursors_leaders_and_redeliveries_of_their_own
+                dead_letters_and_state_are_the_whole_groups
+                status_has_the_partitions_and_their_sums
+                what_an_operator_does_is_done_to_all_partitions
+                new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
+                a_group_that_is_split_anew_loses_and_repeats_nothing
+                what_failed_so_far_is_counted_however_a_group_is_split
+                a_group_is_not_split_anew_under_a_leader
+                what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
+                two_that_split_a_group_anew_at_once_split_it_once
+                a_partition_that_is_behind_keeps_events_in_the_log
+                hosts_that_share_a_group_know_of_each_other_while_they_live
             }
             retention {
                 events_go_once_every_group_has_settled_them

@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::restart_delay;
 use super::watcher::Passable;
 use crate::delivery::group::{Control, End, GroupLoop, LAST_ANSWER, Signals};
-use crate::event::{Epoch, GroupName, Position};
+use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
 use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
 
@@ -39,7 +40,7 @@ impl Version {
     fn is_registered_like(&self, other: &Self) -> bool {
         let settings = |version: &Self| {
             let settings = &version.registration;
-            (settings.tenant.clone(), settings.subscription.clone())
+            (settings.tenant.clone(), settings.subscription.clone(), settings.partitions)
         };
         settings(self) == settings(other)
     }
@@ -48,6 +49,8 @@ impl Version {
 /// The task of one group.
 pub(super) struct GroupTask {
     pub(super) name: GroupName,
+    /// Which part of its group it is; `None` for all of it.
+    pub(super) partition: Option<Partition>,
     pub(super) store: Arc<dyn Store>,
     pub(super) host: HostIdentity,
     pub(super) locks: Locks,
@@ -93,7 +96,7 @@ impl GroupTask {
             let lease = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                lease = self.locks.lock(&self.name, standing_by) => lease,
+                lease = self.locks.lock_part(&self.name, self.partition, standing_by) => lease,
             };
             // Without an owner of the locks there is nothing to compete for, and
             // the host is about to stop.
@@ -107,10 +110,19 @@ impl GroupTask {
     async fn lead(&self, lease: &Lease) {
         let mut versions = self.versions.clone();
         let mut failures = 0_u32;
-        while !self.stop.is_cancelled() && !lease.lost().is_cancelled() {
+        // It also stops, and gives the lock back, when another host is to lead it.
+        let stop = self.stop.child_token();
+        let _recall = {
+            let (wanted_back, stop) = (lease.wanted_back().clone(), stop.clone());
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                wanted_back.cancelled().await;
+                stop.cancel();
+            }))
+        };
+        while !stop.is_cancelled() && !lease.lost().is_cancelled() {
             let mut wanted = Arc::clone(&versions.borrow_and_update());
             let mut version = self.in_stead_of(&wanted);
-            let signals = self.signals(lease, &wanted);
+            let signals = self.signals(lease, &wanted, &stop);
             let Some(begun) = signals.answer(self.begin(&version)).await else { continue };
             let mut leadership = match begun {
                 Ok(leadership) => leadership,
@@ -171,7 +183,7 @@ impl GroupTask {
                     }
                     End::Stopped | End::Superseded | End::Lost => break,
                 }
-                end = version.group.lead(&mut led, self.signals(lease, &wanted)).await;
+                end = version.group.lead(&mut led, self.signals(lease, &wanted, &stop)).await;
             }
             if end == End::Superseded {
                 lease.prove().await;
@@ -181,7 +193,7 @@ impl GroupTask {
             }
             match end {
                 End::Stopped => {
-                    self.end(epoch, &self.signals(lease, &wanted)).await;
+                    self.end(epoch, &self.signals(lease, &wanted, &stop)).await;
                     debug!(group = %self.name, "stopped");
                     return;
                 }
@@ -242,9 +254,9 @@ impl GroupTask {
         self.rolled_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn signals(&self, lease: &Lease, version: &Version) -> Signals {
+    fn signals(&self, lease: &Lease, version: &Version, stop: &CancellationToken) -> Signals {
         Signals {
-            stop: self.stop.clone(),
+            stop: stop.clone(),
             interrupt: self.interrupt.clone(),
             replaced: version.replaced.clone(),
             lost: lease.lost().clone(),

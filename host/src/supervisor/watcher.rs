@@ -12,8 +12,8 @@ use tracing::{error, info, warn};
 
 use super::restart_delay;
 use crate::delivery::group::Control;
-use crate::event::{GroupName, Position};
-use crate::store::{GroupControl, LogHolder, Store, StoreError};
+use crate::event::{Epoch, GroupName, Position};
+use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
 const CONTROL_POLL: Duration = Duration::from_millis(250);
@@ -45,6 +45,12 @@ impl Controls {
     /// Forgets a group.
     pub(super) fn remove(&self, group: &GroupName) {
         self.locked().remove(group);
+    }
+
+    /// What a group was told last, or would be told.
+    pub(super) fn of(&self, group: &GroupName) -> Control {
+        let known = self.locked().get(group).map(|control| *control.borrow());
+        known.unwrap_or(Control { epoch: Epoch(0), state: GroupState::Running })
     }
 
     /// Whether the host is to run it.

@@ -277,8 +277,8 @@ impl Work {
             let found = match known.take() {
                 Some(known) => known,
                 None => {
-                    let group = &self.group.settings.name;
-                    let committed = self.group.store.state_key_count(group).await?;
+                    let group = self.group.settings.group();
+                    let committed = self.group.store.state_key_count(&group).await?;
                     let own = state.new_keys_of_the_batch().await?;
                     let at_most = committed.saturating_add(own);
                     let at_most = at_most.saturating_add(self.of_other_lanes().keys);
@@ -333,7 +333,7 @@ impl Flow<'_> {
     /// until the leader sees that.
     pub(super) async fn pause_because_full(&mut self, most: u64, signals: &mut Signals) {
         let GroupLoop { settings, store, .. } = &self.work.group;
-        let (group, tenant) = (&settings.name, &settings.tenant);
+        let (group, tenant) = (&settings.group(), &settings.tenant);
         let letters = if most == 1 { "dead letter" } else { "dead letters" };
         let reason = format!(
             "tenant `{tenant}` keeps {most} {letters}, as many as it may, and the next event would be one more: replay or discard some, then `host groups resume {group}`"

@@ -184,6 +184,7 @@ impl<'a> Flow<'a> {
         if control.epoch > self.led.epoch {
             return Err(End::Superseded);
         }
+        let state = self.led.state(control);
         let safe = *signals.safe.borrow_and_update();
         let passable = *signals.passable.borrow_and_update();
         let seen = signals.seen();
@@ -191,10 +192,10 @@ impl<'a> Flow<'a> {
             self.interrupt().await;
         }
         if self.led.unrecorded.is_none() {
-            self.follow_trip(control.state);
+            self.follow_trip(state);
         }
         let leaving = seen.stop || seen.replaced;
-        let paused = control.state == GroupState::Paused;
+        let paused = state == GroupState::Paused;
         let halted = self.work.book().halt.is_some();
         let trip_waits = self.led.tripped.as_ref().is_some_and(|t| t.due > Instant::now());
         let idles = leaving
@@ -351,6 +352,7 @@ impl<'a> Flow<'a> {
                 group: &settings.name,
                 tenant: &settings.tenant,
                 subscription: &settings.subscription,
+                partition: settings.partition,
                 after,
                 up_to,
                 max_events,

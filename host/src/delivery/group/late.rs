@@ -48,6 +48,7 @@ impl Flow<'_> {
                 group: &settings.name,
                 tenant: &settings.tenant,
                 subscription: &settings.subscription,
+                partition: settings.partition,
                 open: &at,
                 safe,
                 max_events: room.min(LATE_AT_ONCE),

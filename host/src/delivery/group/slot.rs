@@ -132,7 +132,7 @@ impl Work {
     /// Goes on with what a leader has reached.
     pub(super) fn new(group: GroupLoop, schedule: Schedule, led: &mut Led) -> Self {
         let committed =
-            StoredState { store: Arc::clone(&group.store), group: group.settings.name.clone() };
+            StoredState { store: Arc::clone(&group.store), group: group.settings.group() };
         Self {
             committed: Arc::new(committed),
             group,
@@ -310,8 +310,9 @@ impl Work {
             event_id = job.event.event.id,
             attempt = job.attempt.0,
         );
+        let group = settings.group();
         let call = Call {
-            group: &settings.name,
+            group: &group,
             tenant: &settings.tenant,
             event: &job.event,
             attempt: job.attempt,

@@ -269,6 +269,8 @@ struct Rig {
     proved: Duration,
     began: Instant,
     tick: Duration,
+    /// So long after the log, a leader is told what its group's row says.
+    tells_after: Duration,
 }
 
 /// One leadership that runs.
@@ -316,6 +318,7 @@ impl Rig {
             proved: 365 * DAY,
             began: Instant::now(),
             tick: Duration::ZERO,
+            tells_after: Duration::ZERO,
         };
         rig.publish(events).await;
         let registration = Registration {
@@ -323,6 +326,7 @@ impl Rig {
             tenant: Tenant::none(),
             subscription: Subscription::new(["t"]).unwrap(),
             start: Start::Earliest,
+            partitions: 1,
         };
         rig.store.ensure_group(&registration).await.unwrap();
         rig
@@ -362,6 +366,7 @@ impl Rig {
         let mut group = GroupLoop {
             settings: GroupSettings {
                 name: name(),
+                partition: None,
                 tenant: Tenant::none(),
                 subscription: Subscription::new(["t"]).unwrap(),
                 ordering: self.ordering,
@@ -402,6 +407,7 @@ impl Rig {
         // A handle without faults: what it watches is not what is tested.
         let watched = store.another_host();
         let mut changes = watched.changes();
+        let mut tells_after = self.tells_after;
         let feeder = tokio::spawn(async move {
             loop {
                 changes.mark_unchanged();
@@ -411,6 +417,7 @@ impl Rig {
                     let position = watched.passable(longer_than).await;
                     passable.send_if_modified(|seen| std::mem::replace(seen, position) != position);
                 }
+                tokio::time::sleep(std::mem::take(&mut tells_after)).await;
                 for row in watched.controls().await.unwrap() {
                     let now = Control { epoch: row.epoch, state: row.state };
                     control.send_if_modified(|seen| std::mem::replace(seen, now) != now);
@@ -529,6 +536,7 @@ impl Rig {
         let store = self.store.another_host();
         let fetched = store
             .fetch(Fetch {
+                partition: None,
                 group: &name(),
                 tenant: &Tenant::none(),
                 subscription: &subscription,
@@ -583,6 +591,25 @@ async fn a_failing_event_is_retried_with_backoff_then_dead_lettered_and_later_ev
     assert_eq!(rig.seen().await, [1, 3]);
     assert_eq!(rig.count().await, 2);
     assert_eq!(rig.dead().await, [(2, 5, "trap".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_was_paused_before_it_is_led_handles_nothing_until_it_is_resumed() {
+    let mut rig = Rig::new(3, |_, _| Act::Succeed).await;
+    rig.tells_after = Duration::from_secs(10);
+    rig.store.pause(&name(), "for now").await.unwrap();
+    let _running = rig.start().await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(rig.calls(), []);
+    rig.store.resume(&name()).await.unwrap();
+    rig.settled(3).await;
+    // And one that was resumed meanwhile is run at once.
+    rig.publish(1).await;
+    rig.tells_after = DAY;
+    let began = Instant::now();
+    let _running = rig.start().await;
+    rig.settled(4).await;
+    assert!(began.elapsed() < MINUTE);
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,8 +36,9 @@ impl Work {
             events = jobs.len(),
         );
         let events: Vec<&LogEvent> = jobs.iter().map(|job| &job.event).collect();
+        let group = settings.group();
         let call = BatchCall {
-            group: &settings.name,
+            group: &group,
             tenant: &settings.tenant,
             events: &events,
             state: Arc::clone(&state),

@@ -11,9 +11,10 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::error::Broken;
-use super::{log, redeliveries};
+use super::{log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::lock_key::LockKey;
+use crate::store::split::parts;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
     Leadership, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
@@ -86,60 +87,83 @@ pub(super) fn read_open(row: &PgRow, first: usize) -> Result<OpenRanges, Broken>
 }
 
 /// What a group's row says of it, as far as settings go.
-async fn known(
-    connection: &mut PgConnection,
-    group: &GroupName,
-) -> Result<Option<(Tenant, Vec<String>, Position)>, Broken> {
+struct Known {
+    tenant: Tenant,
+    subscribe: Vec<String>,
+    /// The highest of its cursors.
+    position: Position,
+    partitions: u32,
+}
+
+async fn known(connection: &mut PgConnection, group: &GroupName) -> Result<Option<Known>, Broken> {
     let row = sqlx::query(
-        "SELECT tenant, subscribe, position FROM event_host.consumer_groups WHERE name = $1",
+        "SELECT g.tenant, g.subscribe, g.partitions::bigint,
+                greatest(g.position, (SELECT max(p.position) FROM event_host.consumer_groups p
+                                      WHERE p.part_of = g.name))
+         FROM event_host.consumer_groups g WHERE g.name = $1",
     )
     .bind(group.as_str())
     .fetch_optional(connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let position = Position(row.try_get_unchecked(2)?);
-    Ok(Some((stored::tenant(row.try_get_unchecked(0)?)?, row.try_get_unchecked(1)?, position)))
+    Ok(Some(Known {
+        tenant: stored::tenant(row.try_get_unchecked(0)?)?,
+        subscribe: row.try_get_unchecked(1)?,
+        partitions: count(&row, 2)?,
+        position: Position(row.try_get_unchecked(3)?),
+    }))
 }
 
 pub(super) async fn ensure(
     connection: &mut PgConnection,
     settings: &GroupSettings,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, start } = settings;
+    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
     let subscribe = subscription.patterns();
     if known(connection, name).await?.is_none() {
         let mut transaction = keep_all_events(connection).await?;
         let position = log::place(&mut transaction, *start).await?;
         // Another host may be first with the same group; then it is as it is.
-        sqlx::query(
-            "INSERT INTO event_host.consumer_groups (name, tenant, subscribe, lock_key, position)
-             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING",
+        let made = sqlx::query(
+            "INSERT INTO event_host.consumer_groups (
+                 name, tenant, subscribe, lock_key, position, partitions)
+             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING",
         )
         .bind(name.as_str())
         .bind(tenant.as_str())
         .bind(subscribe)
         .bind(LockKey::of(name).0)
         .bind(position.0)
+        .bind(i64::from(*partitions))
         .execute(&mut *transaction)
         .await?;
+        if made.rows_affected() > 0 {
+            split::make_parts(&mut transaction, name, *partitions).await?;
+        }
         transaction.commit().await?;
     }
-    let (owner, recorded, position) =
-        known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
-    if owner != *tenant {
-        return Err(refusals::other_tenant(settings, &owner).into());
+    let known = known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
+    if known.tenant != *tenant {
+        return Err(refusals::other_tenant(settings, &known.tenant).into());
     }
     // Read after the cursor: the log never shrinks.
     let last = log::last_drawn(connection).await?;
-    if position > last {
-        return Err(refusals::cursor_beyond_the_log(name, position, last).into());
+    if known.position > last {
+        return Err(refusals::cursor_beyond_the_log(name, known.position, last).into());
     }
-    if recorded != subscribe {
-        sqlx::query("UPDATE event_host.consumer_groups SET subscribe = $1 WHERE name = $2")
-            .bind(subscribe)
-            .bind(name.as_str())
-            .execute(connection)
-            .await?;
+    if known.partitions != *partitions {
+        let mut transaction = keep_all_events(connection).await?;
+        split::split_anew(&mut transaction, name, *partitions).await?;
+        transaction.commit().await?;
+    }
+    if known.subscribe != subscribe {
+        sqlx::query(
+            "UPDATE event_host.consumer_groups SET subscribe = $1 WHERE name = $2 OR part_of = $2",
+        )
+        .bind(subscribe)
+        .bind(name.as_str())
+        .execute(connection)
+        .await?;
     }
     Ok(())
 }
@@ -252,7 +276,8 @@ pub(super) async fn remark(
 ) -> Result<(), Broken> {
     sqlx::query(
         "UPDATE event_host.consumer_groups SET remark = $2
-         WHERE name = ANY ($1) AND remark IS DISTINCT FROM $2",
+         WHERE (name = ANY ($1) OR ($2 IS NULL AND part_of = ANY ($1)))
+           AND remark IS DISTINCT FROM $2",
     )
     .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
     .bind(remark.map(kept))
@@ -360,7 +385,9 @@ pub(super) async fn set_state(
     reason: Option<&str>,
 ) -> Result<(), Broken> {
     let done = sqlx::query(
-        "UPDATE event_host.consumer_groups SET state = $1, reason = $2 WHERE name = $3",
+        "UPDATE event_host.consumer_groups SET state = $1, reason = $2
+         WHERE name IN (SELECT name FROM event_host.consumer_groups
+                        WHERE name = $3 OR part_of = $3 ORDER BY name FOR NO KEY UPDATE)",
     )
     .bind(state.as_str())
     .bind(reason.map(kept))
@@ -380,6 +407,7 @@ pub(super) async fn seek(
     }
     let mut transaction = keep_all_events(connection).await?;
     let position = log::place(&mut transaction, to).await?;
+    split::lock_rows(&mut transaction, group).await?;
     // The crashes that a new leader would count belong to the old place.
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups
@@ -387,7 +415,7 @@ pub(super) async fn seek(
              open_ranges = nullif(open_ranges * int8multirange(int8range(1, $1 + 1)), '{}'),
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
              head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false
-         WHERE name = $2",
+         WHERE name = $2 OR part_of = $2",
     )
     .bind(position.0)
     .bind(group.as_str())
@@ -398,7 +426,7 @@ pub(super) async fn seek(
     }
     // A statement of its own, which sees what was settled while the one before
     // waited for the row.
-    redeliveries::forget(&mut transaction, group, position).await?;
+    split::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
     Ok(position)
 }
@@ -410,22 +438,16 @@ pub(super) async fn remove(
     group: &GroupName,
     with_dead_letters: bool,
 ) -> Result<Removed, Broken> {
-    if known(connection, group).await?.is_none() {
+    let Some(known) = known(connection, group).await? else {
         return Err(refusals::no_group(group).into());
-    }
+    };
     let leader = leader(connection, group).await?;
     let mut transaction = connection.begin().await?;
-    let vacant: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-        .bind(LockKey::of(group).0)
-        .fetch_one(&mut *transaction)
-        .await?;
-    if !vacant {
+    let parts = parts(group, known.partitions);
+    if !split::keep_vacant(&mut transaction, &parts).await? {
         return Err(refusals::still_led(group, leader.as_ref()).into());
     }
-    sqlx::query("SELECT FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE")
-        .bind(group.as_str())
-        .execute(&mut *transaction)
-        .await?;
+    split::lock_rows(&mut transaction, group).await?;
     let dead: i64 =
         sqlx::query_scalar("SELECT count(*) FROM event_host.dead_letters WHERE group_name = $1")
             .bind(group.as_str())
@@ -434,7 +456,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
-    let parked = redeliveries::forget(&mut transaction, group, Position::ZERO).await?;
+    let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in [
         "DELETE FROM event_host.dead_letters WHERE group_name = $1",
         "DELETE FROM event_host.state WHERE group_name = $1",
@@ -459,7 +481,8 @@ async fn leader(
     let row = sqlx::query(
         "SELECT h.id, h.hostname, h.pid, g.leader_since
          FROM event_host.consumer_groups g LEFT JOIN event_host.hosts h ON h.id = g.leader
-         WHERE g.name = $1",
+         WHERE g.name = $1 OR g.part_of = $1
+         ORDER BY h.id IS NULL, g.name LIMIT 1",
     )
     .bind(group.as_str())
     .fetch_optional(connection)

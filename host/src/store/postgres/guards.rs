@@ -121,13 +121,17 @@ pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, Brok
         let rows = sqlx::query(
             "UPDATE event_host.consumer_groups
              SET epoch = epoch + 1, leader = NULL, leader_since = NULL
-             RETURNING name, position",
+             RETURNING name, position,
+                       CASE WHEN part_of IS NULL THEN partitions = 1
+                            ELSE partitions > 1 AND partition < partitions END",
         )
         .fetch_all(&mut *transaction)
         .await?;
         for row in &rows {
-            let name = stored::group_name(row.try_get_unchecked(0)?)?;
-            groups.push((name, Position(row.try_get_unchecked(1)?)));
+            if row.try_get_unchecked(2)? {
+                let name = stored::group_name(row.try_get_unchecked(0)?)?;
+                groups.push((name, Position(row.try_get_unchecked(1)?)));
+            }
         }
         groups.sort();
     }

@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::optional_time;
 use super::error::Broken;
-use super::log::{self, receives, types_and_prefixes};
+use super::log::{self, in_partition, receives, types_and_prefixes};
 use crate::event::Position;
 use crate::store::{Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken};
 
@@ -74,6 +74,8 @@ pub(super) const LATE: &str = concat!(
      CROSS JOIN LATERAL (
          SELECT position, partitionkey, deliver_after, (",
     receives!(),
+    " AND ",
+    in_partition!("$9", "$10"),
     ") IS TRUE AS is_received
          FROM event_host.events
          WHERE position >= r.first AND position <= r.last
@@ -86,20 +88,19 @@ pub(super) async fn look(
     connection: &mut PgConnection,
     late: &LateFetch<'_>,
 ) -> Result<Late, Broken> {
-    let &LateFetch { group, tenant, subscription, open, safe, max_events } = late;
+    let &LateFetch { group, tenant, subscription, partition, open, safe, max_events } = late;
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let ranges = open.as_slice();
-    let rows = sqlx::query(LATE)
-        .bind(group.as_str())
+    let statement = sqlx::query(LATE)
+        .bind(group.whole())
         .bind(tenant.as_str())
         .bind(subscription.is_all())
         .bind(types)
         .bind(prefixes)
         .bind(ranges.iter().map(|range| range.first.0).collect::<Vec<_>>())
         .bind(ranges.iter().map(|range| range.last.0).collect::<Vec<_>>())
-        .bind(i64::try_from(EVENTS_A_LOOK).unwrap_or(i64::MAX))
-        .fetch_all(connection)
-        .await?;
+        .bind(i64::try_from(EVENTS_A_LOOK).unwrap_or(i64::MAX));
+    let rows = log::bind_partition(statement, partition).fetch_all(connection).await?;
     let mut seen = Vec::with_capacity(rows.len());
     let mut events = Vec::new();
     let mut has_more = rows.len() >= EVENTS_A_LOOK;

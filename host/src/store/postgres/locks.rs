@@ -29,6 +29,10 @@ use crate::store::{HostIdentity, LockSession, StoreError};
 /// down by itself if it can still do anything: its session may be ended.
 const SILENT_AFTER: f64 = 7.0;
 
+/// A host whose last heartbeat is older than this, in seconds, takes no share of any
+/// group's partitions.
+const NO_SHARE_AFTER: f64 = 3.0;
+
 /// How long the row of a host that is gone is kept, in seconds.
 const FORGOTTEN_AFTER: f64 = 3_600.0;
 
@@ -175,6 +179,35 @@ impl AdvisoryLocks {
         Ok(())
     }
 
+    /// A host is there while its session is, and shows itself. One that is silent has
+    /// no share any more, long before its locks can be taken from it: the others are
+    /// to be ready for them.
+    async fn find_sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, Broken> {
+        let names: Vec<&str> = groups.iter().map(GroupName::as_str).collect();
+        sqlx::query(
+            "UPDATE event_host.hosts SET shares = $2 WHERE id = $1 AND shares IS DISTINCT FROM $2",
+        )
+        .bind(&self.host.id)
+        .bind(&names)
+        .execute(&mut self.connection)
+        .await?;
+        let rows = sqlx::query(
+            "SELECT ARRAY(SELECT h.id FROM event_host.hosts h
+                          WHERE h.id <> $1 AND g.name = ANY (h.shares)
+                            AND h.seen_at > clock_timestamp() - make_interval(secs => $3)
+                            AND EXISTS (
+                                SELECT FROM pg_stat_get_activity(h.backend_pid) a
+                                WHERE coalesce(a.backend_start = h.backend_start, true)))
+             FROM unnest($2::text[]) WITH ORDINALITY AS g (name, place) ORDER BY g.place",
+        )
+        .bind(&self.host.id)
+        .bind(&names)
+        .bind(NO_SHARE_AFTER)
+        .fetch_all(&mut self.connection)
+        .await?;
+        rows.iter().map(|row| Ok(row.try_get_unchecked(0)?)).collect()
+    }
+
     async fn take(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, Broken> {
         let wanted: Vec<&GroupName> =
             groups.iter().filter(|group| !self.held.contains(*group)).collect();
@@ -224,7 +257,7 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
          SELECT $1, $2, $3, a.pid, a.backend_start FROM pg_stat_get_activity(pg_backend_pid()) a
          ON CONFLICT (id) DO UPDATE
          SET backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
-             seen_at = clock_timestamp(), standing_by = '{}'",
+             seen_at = clock_timestamp(), standing_by = '{}', shares = '{}'",
     )
     .bind(&host.id)
     .bind(&host.hostname)
@@ -292,5 +325,10 @@ impl LockSession for AdvisoryLocks {
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
         let connections = Arc::clone(&self.connections);
         connections.within("prove the locks", DEADLINE, self.beat(standing_by)).await
+    }
+
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+        let connections = Arc::clone(&self.connections);
+        connections.within("find the other hosts", DEADLINE, self.find_sharers(groups)).await
     }
 }

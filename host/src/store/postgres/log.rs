@@ -4,10 +4,10 @@ use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::columns::{Events, Time, event_columns, read_log_event, unnest_events};
+use super::columns::{Events, Statement, Time, event_columns, read_log_event, unnest_events};
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
-use crate::event::{Event, LogEvent, Position, Tenant};
+use crate::event::{Event, LogEvent, Partition, Position, Tenant};
 use crate::store::{Fetch, Fetched, Start, StoreError, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
@@ -96,6 +96,48 @@ macro_rules! receives {
 }
 pub(super) use receives;
 
+/// The number by which an event's partition is found: its remainder is that of the
+/// partition, as [`Partition::number_of`] has it.
+///
+/// [`Partition::number_of`]: crate::event::Partition::number_of
+macro_rules! partition_hash {
+    () => {
+        "CASE WHEN partitionkey IS NULL THEN position
+              ELSE ('x' || left(encode(sha256(convert_to(partitionkey, 'UTF8')), 'hex'), 8))::bit(32)::bigint
+         END"
+    };
+}
+pub(super) use partition_hash;
+
+/// Whether an event is in a partition: the parameters are its number, and of how many
+/// it is one; null for all events.
+macro_rules! in_partition {
+    ($number:literal, $of:literal) => {
+        concat!(
+            "(",
+            $of,
+            "::bigint IS NULL OR (",
+            crate::store::postgres::log::partition_hash!(),
+            ") % ",
+            $of,
+            " = ",
+            $number,
+            "::bigint)"
+        )
+    };
+}
+pub(super) use in_partition;
+
+/// Binds the parameters of [`in_partition`].
+pub(super) fn bind_partition(
+    statement: Statement<'_>,
+    partition: Option<Partition>,
+) -> Statement<'_> {
+    statement
+        .bind(partition.map(|partition| i64::from(partition.number)))
+        .bind(partition.map(|partition| i64::from(partition.of)))
+}
+
 /// Types and prefixes, apart.
 pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
     let (prefixes, types): (Vec<&str>, Vec<&str>) =
@@ -116,6 +158,8 @@ pub(super) const FETCH: &str = concat!(
      FROM event_host.events
      WHERE position > $6 AND position <= $7 AND ",
     receives!(),
+    " AND ",
+    in_partition!("$10", "$11"),
     " ORDER BY position LIMIT $8"
 );
 
@@ -126,15 +170,16 @@ pub(super) async fn fetch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
 ) -> Result<Fetched, Broken> {
-    let &Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = fetch;
+    let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
+        fetch;
     if after >= up_to || max_events == 0 {
         return Ok(Fetched { events: Vec::new(), scanned_to: after });
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let at_once = max_bytes / max_events;
-    let mut rows = sqlx::query(FETCH)
-        .bind(group.as_str())
+    let statement = sqlx::query(FETCH)
+        .bind(group.whole())
         .bind(tenant.as_str())
         .bind(subscription.is_all())
         .bind(types)
@@ -142,8 +187,8 @@ pub(super) async fn fetch(
         .bind(after.0)
         .bind(horizon.0)
         .bind(i64::try_from(max_events).unwrap_or(i64::MAX))
-        .bind(i64::try_from(at_once).unwrap_or(i64::MAX))
-        .fetch(&mut *connection);
+        .bind(i64::try_from(at_once).unwrap_or(i64::MAX));
+    let mut rows = bind_partition(statement, partition).fetch(&mut *connection);
     let mut events: Vec<LogEvent> = Vec::with_capacity(max_events.min(1_000));
     let mut withheld = Vec::new();
     let mut bytes = 0_usize;

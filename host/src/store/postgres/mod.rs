@@ -34,6 +34,7 @@ mod retention;
 mod safe;
 mod schema;
 mod settle;
+mod split;
 mod status;
 mod tenants;
 #[cfg(test)]

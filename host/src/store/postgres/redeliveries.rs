@@ -51,22 +51,6 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Forgets those above a position, within a transaction that has the row of the
-/// group's cursor. Gives how many they were.
-pub(super) async fn forget(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    above: Position,
-) -> Result<i64, Broken> {
-    let done =
-        sqlx::query("DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position > $2")
-            .bind(group.as_str())
-            .bind(above.0)
-            .execute(connection)
-            .await?;
-    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
-}
-
 pub(super) async fn list(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -96,14 +80,15 @@ pub(super) async fn list(
         .collect()
 }
 
-/// The events at the positions of `$2`, for the group `$1`.
+/// The events at the positions of `$2`, for the group or the partition `$1` of the
+/// group `$3`.
 pub(super) const EVENTS: &str =
     "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
             dataschema, partitionkey, deliver_after, extensions::text, data
      FROM event_host.events
      WHERE position = ANY ($2)
        AND tenant = (SELECT tenant FROM event_host.consumer_groups WHERE name = $1)
-       AND (deliver_to IS NULL OR deliver_to = $1)
+       AND (deliver_to IS NULL OR deliver_to = $3)
      ORDER BY position";
 
 pub(super) async fn events(
@@ -117,6 +102,7 @@ pub(super) async fn events(
     let rows = sqlx::query(EVENTS)
         .bind(group.as_str())
         .bind(positions.iter().map(|position| position.0).collect::<Vec<_>>())
+        .bind(group.whole())
         .fetch_all(connection)
         .await?;
     rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()

@@ -134,7 +134,7 @@ async fn bury(
     };
     Events::new(dead.iter().map(|dead| &dead.event.event))
         .bind(statement)
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(tenant.as_str())
         .bind(dead.iter().map(|dead| dead.event.position.0).collect::<Vec<_>>())
         .bind(
@@ -185,7 +185,7 @@ async fn write_state(
              FROM unnest($2::text[], $3::text[], $4::bytea[]) AS s (scope, key, value)
              ON CONFLICT (group_name, scope, key) DO UPDATE SET value = excluded.value",
         )
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(set.0)
         .bind(set.1)
         .bind(set.2)
@@ -198,7 +198,7 @@ async fn write_state(
              USING unnest($2::text[], $3::text[]) AS d (scope, key)
              WHERE s.group_name = $1 AND s.scope = d.scope AND s.key = d.key",
         )
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(delete.0)
         .bind(delete.1)
         .execute(connection)
@@ -216,7 +216,7 @@ pub(super) async fn state_get(
     Ok(sqlx::query_scalar(
         "SELECT value FROM event_host.state WHERE group_name = $1 AND scope = $2 AND key = $3",
     )
-    .bind(group.as_str())
+    .bind(group.whole())
     .bind(kept(scope))
     .bind(kept(key))
     .fetch_optional(connection)
@@ -238,7 +238,7 @@ pub(super) async fn state_keys(
          WHERE group_name = $1 AND scope = $2 AND key >= $3 AND ($4::text IS NULL OR key < $4)
          ORDER BY key LIMIT $5",
     )
-    .bind(group.as_str())
+    .bind(group.whole())
     .bind(kept(scope))
     .bind(&*prefix)
     .bind(after_prefix(&prefix))
@@ -252,7 +252,7 @@ pub(super) async fn state_key_count(
     group: &GroupName,
 ) -> Result<i64, Broken> {
     Ok(sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
-        .bind(group.as_str())
+        .bind(group.whole())
         .fetch_one(connection)
         .await?)
 }

@@ -11,9 +11,10 @@ use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
 use super::horizon::Horizon;
-use super::log::{receives, types_and_prefixes};
+use super::log::{bind_partition, in_partition, receives, types_and_prefixes};
 use super::{HELD_UP_AFTER, retention, safe};
-use crate::event::{Epoch, GroupName, Position};
+use crate::event::{Epoch, GroupName, Partition, Position};
+use crate::store::split::whole;
 use crate::store::{
     GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, refusals, stored,
 };
@@ -35,6 +36,7 @@ macro_rules! select {
             head_columns!(),
             ", g.late_events, ",
             open_columns!(),
+            ", g.partitions::bigint",
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN (
@@ -71,11 +73,12 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
         .fetch_one(&mut *snapshot)
         .await?;
     let events = count_events(&mut snapshot).await?;
-    let rows = sqlx::query(select!("ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
+    let rows = sqlx::query(select!("WHERE g.part_of IS NULL OR (g.partitions > 1 AND g.partition < g.partitions) ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
         groups.push(read(&mut snapshot, row).await?);
     }
+    let groups = whole(groups);
     let hosts = hosts(&mut snapshot).await?;
     snapshot.rollback().await?;
     // Where somebody writes, one look cannot tell what is safe; what a group has
@@ -133,14 +136,18 @@ pub(super) async fn group(
     group: &GroupName,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = begin_snapshot(connection).await?;
-    let row = sqlx::query(select!("WHERE g.name = $1"))
-        .bind(group.as_str())
-        .fetch_optional(&mut *snapshot)
-        .await?
-        .ok_or_else(|| refusals::no_group(group))?;
-    let status = read(&mut snapshot, &row).await?;
+    let rows = sqlx::query(select!(
+        "WHERE g.name = $1 OR (g.part_of = $1 AND g.partitions > 1 AND g.partition < g.partitions)"
+    ))
+    .bind(group.as_str())
+    .fetch_all(&mut *snapshot)
+    .await?;
+    let mut statuses = Vec::with_capacity(rows.len());
+    for row in &rows {
+        statuses.push(read(&mut snapshot, row).await?);
+    }
     snapshot.rollback().await?;
-    Ok(status)
+    Ok(whole(statuses).pop().ok_or_else(|| refusals::no_group(group))?)
 }
 
 async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus, Broken> {
@@ -149,18 +156,22 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     let subscription = stored::subscription(&name, row.try_get_unchecked(2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
     let (types, prefixes) = types_and_prefixes(subscription.patterns());
+    let of = count(row, 28)?;
+    let partition = name.partition_number().map(|number| Partition { number, of });
     let lag = sqlx::query(concat!(
         "SELECT count(*), min(published_at) FROM event_host.events WHERE position > $6 AND ",
-        receives!()
+        receives!(),
+        " AND ",
+        in_partition!("$7", "$8")
     ))
-    .bind(name.as_str())
+    .bind(name.whole())
     .bind(tenant.as_str())
     .bind(subscription.is_all())
     .bind(types)
     .bind(prefixes)
-    .bind(position.0)
-    .fetch_one(&mut *connection)
-    .await?;
+    // The row of a group that is split has no cursor in use.
+    .bind(if of > 1 && partition.is_none() { i64::MAX } else { position.0 });
+    let lag = bind_partition(lag, partition).fetch_one(&mut *connection).await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
     let head = read_head(row, 19)?;
@@ -189,6 +200,7 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         open_ranges,
         open_ranges_held_by,
         late_events: row.try_get_unchecked(25)?,
+        partitions: Vec::new(),
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
         name,

@@ -189,6 +189,7 @@ fn settings(name: &str) -> GroupSettings {
         tenant: Tenant::none(),
         subscription: Subscription::all(),
         start: Start::Earliest,
+        partitions: 1,
     }
 }
 
@@ -235,7 +236,16 @@ fn all_after(group: &GroupName, after: Position, up_to: Position) -> Fetch<'_> {
     static ALL: std::sync::LazyLock<Subscription> = std::sync::LazyLock::new(Subscription::all);
     static NONE: std::sync::LazyLock<Tenant> = std::sync::LazyLock::new(Tenant::none);
     let (max_events, max_bytes) = (1_000, usize::MAX);
-    Fetch { group, tenant: &NONE, subscription: &ALL, after, up_to, max_events, max_bytes }
+    Fetch {
+        group,
+        tenant: &NONE,
+        subscription: &ALL,
+        partition: None,
+        after,
+        up_to,
+        max_events,
+        max_bytes,
+    }
 }
 
 /// The types of what [`seen`] gives.

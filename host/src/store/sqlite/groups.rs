@@ -12,8 +12,9 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{Statement, count, optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::{locks, log, redeliveries};
+use super::{locks, log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::split::parts;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
     Leadership, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
@@ -71,60 +72,124 @@ fn patterns_to_json(subscription: &Subscription) -> String {
 }
 
 /// What a group's row says of it, as far as settings go.
+struct Known {
+    tenant: Tenant,
+    subscribe: String,
+    /// The highest of its cursors.
+    position: Position,
+    partitions: u32,
+}
+
 async fn known(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Option<(Tenant, String, Position)>, Broken> {
-    let row = sqlx::query("SELECT tenant, subscribe, position FROM consumer_groups WHERE name = ?")
-        .bind(group.as_str())
-        .fetch_optional(connection)
-        .await?;
+) -> Result<Option<Known>, Broken> {
+    let row = sqlx::query(
+        "SELECT tenant, subscribe, partitions,
+                (SELECT max(position) FROM consumer_groups p
+                 WHERE p.name = g.name OR p.part_of = g.name)
+         FROM consumer_groups g WHERE name = ?",
+    )
+    .bind(group.as_str())
+    .fetch_optional(connection)
+    .await?;
     let Some(row) = row else { return Ok(None) };
-    let position = Position(row.try_get_unchecked(2)?);
-    Ok(Some((stored::tenant(&text(&row, 0)?)?, text(&row, 1)?, position)))
+    Ok(Some(Known {
+        tenant: stored::tenant(&text(&row, 0)?)?,
+        subscribe: text(&row, 1)?,
+        partitions: count(&row, 2)?,
+        position: Position(row.try_get_unchecked(3)?),
+    }))
 }
 
+/// The parts of a group that are led; none of one that does not exist.
+pub(super) async fn led_parts(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Vec<GroupName>, Broken> {
+    let known = known(connection, group).await?;
+    Ok(known.map_or_else(Vec::new, |known| parts(group, known.partitions)))
+}
+
+/// Whether a group would have to be split anew, for which nobody may lead a part of it.
+pub(super) async fn is_split_otherwise(
+    connection: &mut SqliteConnection,
+    settings: &GroupSettings,
+) -> Result<bool, Broken> {
+    let known = known(connection, &settings.name).await?;
+    Ok(known.is_some_and(|known| {
+        known.tenant == settings.tenant && known.partitions != settings.partitions
+    }))
+}
+
+/// Splits a group anew only where the caller sees to it that nobody leads a part of
+/// it, and that nobody begins.
 pub(super) async fn ensure(
     connection: &mut SqliteConnection,
     settings: &GroupSettings,
+    is_vacant: bool,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, start } = settings;
+    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
     let subscribe = patterns_to_json(subscription);
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     match known(&mut transaction, name).await? {
-        Some((owner, _, _)) if owner != *tenant => {
-            return Err(refusals::other_tenant(settings, &owner).into());
+        Some(known) if known.tenant != *tenant => {
+            return Err(refusals::other_tenant(settings, &known.tenant).into());
         }
-        Some((_, recorded, position)) => {
+        Some(known) => {
             let last = log::last_position(&mut transaction).await?;
-            if position > last {
-                return Err(refusals::cursor_beyond_the_log(name, position, last).into());
+            if known.position > last {
+                return Err(refusals::cursor_beyond_the_log(name, known.position, last).into());
             }
-            if recorded != subscribe {
-                sqlx::query("UPDATE consumer_groups SET subscribe = ? WHERE name = ?")
-                    .bind(&subscribe)
-                    .bind(name.as_str())
-                    .execute(&mut *transaction)
-                    .await?;
+            if known.partitions != *partitions {
+                if !is_vacant {
+                    return Err(refusals::still_led_somewhere(name).into());
+                }
+                let subscription = stored_subscription(name, &known.subscribe)?;
+                let split = split::Split { group: name, tenant, subscription: &subscription };
+                split::split_anew(&mut transaction, split, known.partitions, *partitions).await?;
+            }
+            if known.subscribe != subscribe {
+                sqlx::query(
+                    "UPDATE consumer_groups SET subscribe = ?1 WHERE name = ?2 OR part_of = ?2",
+                )
+                .bind(&subscribe)
+                .bind(name.as_str())
+                .execute(&mut *transaction)
+                .await?;
             }
         }
         None => {
             let position = log::place(&mut transaction, *start).await?;
             sqlx::query(
-                "INSERT INTO consumer_groups (name, tenant, subscribe, position, created_at)
-                 VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO consumer_groups (
+                     name, tenant, subscribe, position, created_at, partitions)
+                 VALUES (?, ?, ?, ?, ?, ?)",
             )
             .bind(name.as_str())
             .bind(tenant.as_str())
             .bind(&subscribe)
             .bind(position.0)
             .bind(Timestamp::now().as_microsecond())
+            .bind(i64::from(*partitions))
             .execute(&mut *transaction)
             .await?;
+            split::make_parts(&mut transaction, name, *partitions).await?;
         }
     }
     transaction.commit().await?;
     Ok(())
+}
+
+/// The patterns of a group's row.
+pub(super) fn stored_subscription(
+    group: &GroupName,
+    json: &str,
+) -> Result<Subscription, StoreError> {
+    let patterns = serde_json::from_str(json).map_err(|error| {
+        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
+    })?;
+    stored::subscription(group, patterns)
 }
 
 pub(super) async fn begin_leadership(
@@ -228,11 +293,14 @@ pub(super) async fn remark(
 ) -> Result<(), Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for group in groups {
-        sqlx::query("UPDATE consumer_groups SET remark = ?2 WHERE name = ?1 AND remark IS NOT ?2")
-            .bind(group.as_str())
-            .bind(remark)
-            .execute(&mut *transaction)
-            .await?;
+        sqlx::query(
+            "UPDATE consumer_groups SET remark = ?2
+             WHERE (name = ?1 OR (?2 IS NULL AND part_of = ?1)) AND remark IS NOT ?2",
+        )
+        .bind(group.as_str())
+        .bind(remark)
+        .execute(&mut *transaction)
+        .await?;
     }
     transaction.commit().await?;
     Ok(())
@@ -333,7 +401,9 @@ pub(super) async fn set_state(
     state: GroupState,
     reason: Option<&str>,
 ) -> Result<(), Broken> {
-    let done = sqlx::query("UPDATE consumer_groups SET state = ?, reason = ? WHERE name = ?")
+    let update = "UPDATE consumer_groups SET state = ?1, reason = ?2
+                  WHERE name = ?3 OR part_of = ?3";
+    let done = sqlx::query(update)
         .bind(state.as_str())
         .bind(reason)
         .bind(group.as_str())
@@ -355,21 +425,22 @@ pub(super) async fn seek(
     // The crashes that a new leader would count belong to the old place.
     sqlx::query(
         "UPDATE consumer_groups
-         SET position = ?, epoch = epoch + 1, fruitless = 0,
+         SET position = ?1, epoch = epoch + 1, fruitless = 0,
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
              head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0
-         WHERE name = ?",
+         WHERE name = ?2 OR part_of = ?2",
     )
     .bind(position.0)
     .bind(group.as_str())
     .execute(&mut *transaction)
     .await?;
-    redeliveries::forget(&mut transaction, group, position).await?;
+    split::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
     Ok(position)
 }
 
-/// The caller sees to it that nobody leads the group, and that nobody begins.
+/// The caller sees to it that nobody leads a part of the group, and that nobody
+/// begins.
 pub(super) async fn remove(
     connection: &mut SqliteConnection,
     group: &GroupName,
@@ -383,7 +454,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
-    let parked = redeliveries::forget(&mut transaction, group, Position::ZERO).await?;
+    let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in
         ["DELETE FROM dead_letters WHERE group_name = ?", "DELETE FROM state WHERE group_name = ?"]
     {
@@ -420,7 +491,9 @@ pub(super) async fn leader(
 ) -> Result<Option<Leader>, Broken> {
     let row = sqlx::query(
         "SELECT hosts.id, hosts.hostname, hosts.pid, leader_since
-         FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader WHERE name = ?",
+         FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader
+         WHERE name = ?1 OR part_of = ?1
+         ORDER BY hosts.id IS NULL, name LIMIT 1",
     )
     .bind(group.as_str())
     .fetch_optional(connection)

@@ -9,7 +9,7 @@
 //! file and its locking somebody else could delete it and make a new one, and
 //! then two would hold "the" lock.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use tracing::error;
 
 use crate::event::GroupName;
-use crate::store::{LockSession, StoreError};
+use crate::store::{HostIdentity, LockSession, StoreError};
 
 fn folder(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
@@ -90,16 +90,20 @@ fn is_still(_: &File, _: &Path) -> bool {
 /// each other for a leader, and a host that wants to lead at that very moment
 /// is refused once and tries again, as hosts do.
 pub(super) fn is_held(database: &Path, group: &GroupName) -> Result<bool, StoreError> {
-    let path = lock_file(database, group);
-    let file = match File::open(&path) {
+    is_locked(&lock_file(database, group))
+}
+
+/// Whether somebody holds a file's lock at this moment.
+fn is_locked(path: &Path) -> Result<bool, StoreError> {
+    let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(broken(&path, &error)),
+        Err(error) => return Err(broken(path, &error)),
     };
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(error)) => Err(broken(&path, &error)),
+        Err(TryLockError::Error(error)) => Err(broken(path, &error)),
     }
 }
 
@@ -109,11 +113,25 @@ pub(super) struct Vacancy {
 }
 
 impl Vacancy {
-    /// Nothing if somebody leads the group.
-    pub(super) async fn take(
+    /// Nothing if somebody leads one of them.
+    pub(super) async fn of_all(
         database: &Path,
-        group: &GroupName,
-    ) -> Result<Option<Self>, StoreError> {
+        groups: &[GroupName],
+    ) -> Result<Option<Vec<Self>>, StoreError> {
+        let mut vacancies = Vec::with_capacity(groups.len());
+        // Each once: to hold it is to be refused it.
+        let groups: BTreeSet<&GroupName> = groups.iter().collect();
+        for group in groups {
+            match Self::take(database, group).await? {
+                Some(vacancy) => vacancies.push(vacancy),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(vacancies))
+    }
+
+    /// Nothing if somebody leads the group.
+    async fn take(database: &Path, group: &GroupName) -> Result<Option<Self>, StoreError> {
         // Somebody who only asks whether the lock is held has it for an instant.
         for _ in 0..5 {
             if let Some(file) = take(database, group)? {
@@ -125,17 +143,94 @@ impl Vacancy {
     }
 }
 
+/// What stands in the name of a file that says that a host takes a share of a group's
+/// partitions, between the group and the host. No group's name has it.
+const SHARES: char = '@';
+
+/// The ids of others that say so of a group and live. What dead ones have left is
+/// tidied away.
+fn others_who_share(
+    database: &Path,
+    group: &GroupName,
+    own: &Path,
+) -> Result<Vec<String>, StoreError> {
+    let folder = folder(database);
+    let cannot = |error: std::io::Error| broken(&folder, &error);
+    let prefix = format!("{group}{SHARES}");
+    let mut others = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let path = entry.path();
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        if path == own {
+            continue;
+        }
+        if is_locked(&path)? {
+            others.push(id.to_owned());
+        } else {
+            // Whoever is first has deleted it; and nobody locks it anew, because its
+            // name was one process's.
+            drop(fs::remove_file(&path));
+        }
+    }
+    Ok(others)
+}
+
+/// A file that says so of this host. It goes with the host, if that ends in order.
+struct Share {
+    file: File,
+    path: PathBuf,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // Whoever finds it left behind tidies it away.
+        drop(fs::remove_file(&self.path));
+    }
+}
+
 /// The locks of one host.
 pub(super) struct FileLocks {
     database: PathBuf,
+    /// The host's id.
+    host: String,
+    /// The files, locked, that say of whose partitions it takes a share.
+    shares: HashMap<GroupName, Share>,
     held: HashMap<GroupName, File>,
     /// Groups whose locks cannot be asked for, which was said.
     unaskable: HashSet<GroupName>,
 }
 
 impl FileLocks {
-    pub(super) fn new(database: &Path) -> Self {
-        Self { database: database.to_owned(), held: HashMap::new(), unaskable: HashSet::new() }
+    pub(super) fn new(database: &Path, host: &HostIdentity) -> Self {
+        Self {
+            database: database.to_owned(),
+            host: host.id.clone(),
+            shares: HashMap::new(),
+            held: HashMap::new(),
+            unaskable: HashSet::new(),
+        }
+    }
+
+    /// Says that this host takes a share, if it has not yet, and finds who else does.
+    fn share(&mut self, group: &GroupName) -> Result<Vec<String>, StoreError> {
+        let name = format!("{group}{SHARES}{}", self.host);
+        let path = folder(&self.database).join(name);
+        if !self.shares.get(group).is_some_and(|share| is_still(&share.file, &share.path)) {
+            // Under another name until it is locked, or it would be taken for one that
+            // a dead host has left.
+            let not_yet = folder(&self.database).join(format!("new-{}", self.host));
+            let lock = || {
+                let file = File::create(&not_yet)?;
+                file.lock()?;
+                fs::rename(&not_yet, &path)?;
+                Ok(file)
+            };
+            let file = lock().map_err(|error| broken(&path, &error))?;
+            self.shares.insert(group.clone(), Share { file, path: path.clone() });
+        }
+        others_who_share(&self.database, group, &path)
     }
 
     /// A lock that cannot be asked for is not had, and that is said here: it is
@@ -171,6 +266,11 @@ impl LockSession for FileLocks {
         // Closing the file releases its lock.
         drop(self.held.remove(group));
         Ok(())
+    }
+
+    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+        self.shares.retain(|group, _| groups.contains(group));
+        groups.iter().map(|group| self.share(group)).collect()
     }
 
     /// A lock that is held stays so while its file is open. What can go wrong is

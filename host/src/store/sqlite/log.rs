@@ -90,7 +90,7 @@ impl<'a> Receives<'a> {
         tenant: &'a Tenant,
         subscription: &'a Subscription,
     ) -> Self {
-        let mut parameters = vec![tenant.as_str().into(), group.as_str().into()];
+        let mut parameters = vec![tenant.as_str().into(), group.whole().into()];
         let mut condition = "tenant = ? AND (deliver_to = ? OR (deliver_to IS NULL".to_owned();
         if !subscription.is_all() {
             condition.push_str(" AND (");
@@ -146,7 +146,8 @@ pub(super) async fn fetch(
     connection: &mut SqliteConnection,
     fetch: &Fetch<'_>,
 ) -> Result<Fetched, Broken> {
-    let &Fetch { group, tenant, subscription, after, up_to, max_events, max_bytes } = fetch;
+    let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
+        fetch;
     if after >= up_to || max_events == 0 {
         return Ok(Fetched { events: Vec::new(), scanned_to: after });
     }
@@ -161,7 +162,11 @@ pub(super) async fn fetch(
         receives.condition
     );
     let statement = sqlx::query(AssertSqlSafe(sql)).bind(after.0).bind(horizon.0);
-    let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
+    // Which partition an event is in is found out here, so any number may be passed over.
+    let limit = match partition {
+        None => i64::try_from(max_events).unwrap_or(i64::MAX),
+        Some(_) => i64::MAX,
+    };
     let mut events = Vec::with_capacity(max_events.min(1_024));
     let mut bytes = 0_usize;
     {
@@ -169,6 +174,10 @@ pub(super) async fn fetch(
         while let Some(row) = rows.try_next().await? {
             let event = read_log_event(&row, 0, 1, Some(2), 3)?;
             let position = event.position;
+            let key = event.event.partitionkey.as_deref();
+            if partition.is_some_and(|partition| !partition.holds(key, position)) {
+                continue;
+            }
             bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
             events.push(event);
             if bytes >= max_bytes || events.len() >= max_events {

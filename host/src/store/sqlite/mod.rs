@@ -22,6 +22,7 @@ mod redeliveries;
 mod retention;
 mod schema;
 mod settle;
+mod split;
 mod status;
 mod tenants;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::split::parts as split_into;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
     Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
@@ -74,6 +76,10 @@ impl SqliteStore {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.connections.path()
+    }
+
+    async fn led_parts(&self, group: &GroupName) -> Result<Vec<GroupName>, StoreError> {
+        on_reader!(self.connections, "read a group", |c| groups::led_parts(c, group))
     }
 
     /// Closes the connections, so that SQLite tidies up the files beside the
@@ -133,12 +139,25 @@ impl Store for SqliteStore {
         on_reader!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
     }
 
-    async fn lock_session(&self, _: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        Ok(Box::new(locks::FileLocks::new(self.path())))
+    async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
+        Ok(Box::new(locks::FileLocks::new(self.path(), host)))
     }
 
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
-        on_writer!(self.connections, "make a group", |c| groups::ensure(c, settings))
+        // Held, if at all, until the group is split anew.
+        let mut vacancies = None;
+        if on_reader!(self.connections, "read a group", |c| {
+            groups::is_split_otherwise(c, settings)
+        })? {
+            let mut affected = self.led_parts(&settings.name).await?;
+            affected.extend(split_into(&settings.name, settings.partitions));
+            vacancies = locks::Vacancy::of_all(self.path(), &affected).await?;
+            if vacancies.is_none() {
+                return Err(refusals::still_led_somewhere(&settings.name));
+            }
+        }
+        let is_vacant = vacancies.is_some();
+        on_writer!(self.connections, "make a group", |c| { groups::ensure(c, settings, is_vacant) })
     }
 
     async fn begin_leadership(
@@ -284,7 +303,8 @@ impl Store for SqliteStore {
         with_dead_letters: bool,
     ) -> Result<Removed, StoreError> {
         let leader = on_reader!(self.connections, "read a group", |c| groups::leader(c, group))?;
-        let Some(_vacancy) = locks::Vacancy::take(self.path(), group).await? else {
+        let parts = self.led_parts(group).await?;
+        let Some(_vacancies) = locks::Vacancy::of_all(self.path(), &parts).await? else {
             return Err(refusals::still_led(group, leader.as_ref()));
         };
         on_writer!(self.connections, "remove a group", |c| {

@@ -66,21 +66,6 @@ fn as_json(positions: impl Iterator<Item = i64>) -> String {
     serde_json::Value::from_iter(positions).to_string()
 }
 
-/// Forgets those above a position, within a transaction that has the write lock.
-/// Gives how many they were.
-pub(super) async fn forget(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    above: Position,
-) -> Result<i64, Broken> {
-    let done = sqlx::query("DELETE FROM redeliveries WHERE group_name = ? AND position > ?")
-        .bind(group.as_str())
-        .bind(above.0)
-        .execute(connection)
-        .await?;
-    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
-}
-
 pub(super) async fn list(
     connection: &mut SqliteConnection,
     group: &GroupName,
@@ -122,11 +107,12 @@ pub(super) async fn events(
         " FROM events
          WHERE position IN (SELECT value FROM json_each(?2))
            AND tenant = (SELECT tenant FROM consumer_groups WHERE name = ?1)
-           AND (deliver_to IS NULL OR deliver_to = ?1)
+           AND (deliver_to IS NULL OR deliver_to = ?3)
          ORDER BY position"
     ))
     .bind(group.as_str())
     .bind(as_json(positions.iter().map(|position| position.0)))
+    .bind(group.whole())
     .fetch_all(connection)
     .await?;
     rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()

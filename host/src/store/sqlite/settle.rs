@@ -93,7 +93,7 @@ async fn bury(
              datacontenttype, dataschema, partitionkey, deliver_after, extensions, data)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
-    .bind(group.as_str())
+    .bind(group.whole())
     .bind(tenant.as_str())
     .bind(dead.event.position.0)
     .bind(dead.event.deliver_to.as_ref().map(GroupName::as_str))
@@ -123,7 +123,7 @@ async fn write_state(
             }
             None => "DELETE FROM state WHERE group_name = ? AND scope = ? AND key = ?",
         };
-        let mut statement = sqlx::query(statement).bind(group.as_str()).bind(scope).bind(key);
+        let mut statement = sqlx::query(statement).bind(group.whole()).bind(scope).bind(key);
         if let Some(value) = value {
             statement = statement.bind(value);
         }
@@ -139,7 +139,7 @@ pub(super) async fn state_get(
     key: &str,
 ) -> Result<Option<Vec<u8>>, Broken> {
     Ok(sqlx::query_scalar("SELECT value FROM state WHERE group_name = ? AND scope = ? AND key = ?")
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(scope)
         .bind(key)
         .fetch_optional(connection)
@@ -160,7 +160,7 @@ pub(super) async fn state_keys(
             "SELECT key FROM state
              WHERE group_name = ? AND scope = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
         )
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(scope)
         .bind(prefix)
         .bind(end),
@@ -168,7 +168,7 @@ pub(super) async fn state_keys(
             "SELECT key FROM state
              WHERE group_name = ? AND scope = ? AND key >= ? ORDER BY key LIMIT ?",
         )
-        .bind(group.as_str())
+        .bind(group.whole())
         .bind(scope)
         .bind(prefix),
     };
@@ -182,7 +182,7 @@ pub(super) async fn state_key_count(
 ) -> Result<i64, Broken> {
     // The index alone is read.
     Ok(sqlx::query_scalar("SELECT count(*) FROM state WHERE group_name = ?")
-        .bind(group.as_str())
+        .bind(group.whole())
         .fetch_one(connection)
         .await?)
 }

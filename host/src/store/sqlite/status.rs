@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
+use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
-use super::columns::{optional_text, optional_time, text, time};
+use super::columns::{count, optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::groups::{head_columns, if_alive, read_head, read_leader};
+use super::groups::{head_columns, if_alive, read_head, read_leader, stored_subscription};
 use super::log::{self, Receives};
 use super::retention;
-use crate::event::{Epoch, GroupName, Position, Tenant};
-use crate::store::{GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
+use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
+use crate::store::split::whole;
+use crate::store::{GroupStatus, LogStatus, Subscription, refusals, stored};
 
 macro_rules! select {
     ($rest:literal) => {
@@ -26,7 +28,7 @@ macro_rules! select {
                     (SELECT count(*) FROM redeliveries
                      WHERE group_name = name AND attempt = 1 AND failure_kind IS NULL AND due_at > 0), ",
             head_columns!(),
-            " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
+            ", partitions FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
         )
     };
@@ -41,12 +43,17 @@ pub(super) async fn log_and_groups(
     let events: i64 =
         sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&mut *snapshot).await?;
     let pinned_by = retention::pinned_by(&mut snapshot).await?;
-    let rows = sqlx::query(select!("ORDER BY name")).fetch_all(&mut *snapshot).await?;
+    let rows = sqlx::query(select!(
+        "WHERE part_of IS NULL OR (partitions > 1 AND partition < partitions) ORDER BY name"
+    ))
+    .fetch_all(&mut *snapshot)
+    .await?;
     let mut groups = Vec::with_capacity(rows.len());
     for row in &rows {
         groups.push(read(&mut snapshot, database, row).await?);
     }
     snapshot.rollback().await?;
+    let groups = whole(groups);
     Ok(LogStatus {
         last_position: last,
         safe_position: last,
@@ -64,14 +71,18 @@ pub(super) async fn group(
     group: &GroupName,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = connection.begin().await?;
-    let row = sqlx::query(select!("WHERE name = ?"))
-        .bind(group.as_str())
-        .fetch_optional(&mut *snapshot)
-        .await?
-        .ok_or_else(|| refusals::no_group(group))?;
-    let status = read(&mut snapshot, database, &row).await?;
+    let rows = sqlx::query(select!(
+        "WHERE name = ?1 OR (part_of = ?1 AND partitions > 1 AND partition < partitions)"
+    ))
+    .bind(group.as_str())
+    .fetch_all(&mut *snapshot)
+    .await?;
+    let mut statuses = Vec::with_capacity(rows.len());
+    for row in &rows {
+        statuses.push(read(&mut snapshot, database, row).await?);
+    }
     snapshot.rollback().await?;
-    Ok(status)
+    Ok(whole(statuses).pop().ok_or_else(|| refusals::no_group(group))?)
 }
 
 async fn read(
@@ -81,9 +92,18 @@ async fn read(
 ) -> Result<GroupStatus, Broken> {
     let name = stored::group_name(&text(row, 0)?)?;
     let tenant = stored::tenant(&text(row, 1)?)?;
-    let subscribe = patterns(&name, &text(row, 2)?)?;
+    let subscribe = stored_subscription(&name, &text(row, 2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
-    let (lag_events, lag_seconds) = lag(connection, &name, &tenant, &subscribe, position).await?;
+    let of = count(row, 25)?;
+    let (lag_events, lag_seconds) = match name.partition_number() {
+        // The row of a group that is split has no cursor in use.
+        None if of > 1 => (0, 0.0),
+        None => lag(connection, &name, &tenant, &subscribe, position).await?,
+        Some(number) => {
+            let receives = Receives::new(&name, &tenant, &subscribe);
+            lag_of_a_partition(connection, &receives, position, Partition { number, of }).await?
+        }
+    };
     let head = read_head(row, 19)?;
     let parked: i64 = row.try_get_unchecked(16)?;
     Ok(GroupStatus {
@@ -107,18 +127,12 @@ async fn read(
         open_ranges: Vec::new(),
         open_ranges_held_by: Vec::new(),
         late_events: 0,
+        partitions: Vec::new(),
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
         name,
         tenant,
     })
-}
-
-fn patterns(group: &GroupName, json: &str) -> Result<Subscription, StoreError> {
-    let patterns = serde_json::from_str(json).map_err(|error| {
-        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
-    })?;
-    stored::subscription(group, patterns)
 }
 
 /// How many events the group has before it, and the age of the oldest in
@@ -140,4 +154,32 @@ async fn lag(
     let age = optional_time(&row, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
     Ok((row.try_get_unchecked(0)?, age.max(0.0)))
+}
+
+/// The same of a partition. Which one an event is in, the database does not know.
+async fn lag_of_a_partition(
+    connection: &mut SqliteConnection,
+    receives: &Receives<'_>,
+    cursor: Position,
+    partition: Partition,
+) -> Result<(i64, f64), Broken> {
+    let sql = format!(
+        "SELECT position, partitionkey, published_at FROM events WHERE position > ? AND {}
+         ORDER BY position",
+        receives.condition
+    );
+    let statement = sqlx::query(AssertSqlSafe(sql)).bind(cursor.0);
+    let mut rows = receives.bind(statement).fetch(connection);
+    let (mut events, mut oldest) = (0, None);
+    while let Some(row) = rows.try_next().await? {
+        let position = Position(row.try_get_unchecked(0)?);
+        if partition.holds(optional_text(&row, 1)?.as_deref(), position) {
+            events += 1;
+            let published_at = time(&row, 2)?;
+            oldest =
+                Some(oldest.map_or(published_at, |oldest: Timestamp| oldest.min(published_at)));
+        }
+    }
+    let age = oldest.map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
+    Ok((events, age.max(0.0)))
 }

@@ -68,6 +68,7 @@ fn settings(name: &str) -> GroupSettings {
         tenant: Tenant::none(),
         subscription: Subscription::all(),
         start: Start::Earliest,
+        partitions: 1,
     }
 }
 

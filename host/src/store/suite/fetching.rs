@@ -87,6 +87,7 @@ pub async fn a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event(
         (0, usize::MAX, 6),
     ] {
         let fetch = Fetch {
+            partition: None,
             group: &group("any"),
             tenant: &Tenant::none(),
             subscription: &Subscription::all(),
@@ -124,6 +125,7 @@ pub async fn a_fetch_says_how_far_it_looked(database: &dyn TestDatabase) {
         (Position::ZERO, at(5), 0, vec![], Position::ZERO),
     ] {
         let fetch = Fetch {
+            partition: None,
             group: &group("any"),
             tenant: &Tenant::none(),
             subscription: &only_a,
@@ -145,6 +147,7 @@ pub async fn a_fetch_beyond_the_safe_position_gives_nothing_and_goes_nowhere(
     let positions = publish_some(&store, 3).await;
     for (after, up_to) in [(positions[2], positions[2]), (positions[2], positions[0])] {
         let fetch = Fetch {
+            partition: None,
             group: &group("any"),
             tenant: &Tenant::none(),
             subscription: &Subscription::all(),

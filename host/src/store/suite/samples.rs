@@ -77,6 +77,7 @@ pub(super) fn settings(name: &str) -> GroupSettings {
         tenant: Tenant::none(),
         subscription: Subscription::all(),
         start: Start::Earliest,
+        partitions: 1,
     }
 }
 
@@ -182,6 +183,7 @@ pub(super) async fn fetch(
     after: i64,
 ) -> Fetched {
     let fetch = Fetch {
+        partition: None,
         group: &group(name),
         tenant,
         subscription,

@@ -68,6 +68,7 @@ impl Reader {
 
     fn fetch(&self, up_to: Position) -> Fetch<'_> {
         Fetch {
+            partition: None,
             group: &self.name,
             tenant: &NOBODY,
             subscription: &self.subscription,
@@ -80,6 +81,7 @@ impl Reader {
 
     async fn look(&self, safe: Position) -> Late {
         let late = LateFetch {
+            partition: None,
             group: &self.name,
             tenant: &NOBODY,
             subscription: &self.subscription,

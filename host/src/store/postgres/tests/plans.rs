@@ -47,6 +47,7 @@ async fn a_plan_that_was_kept_from_when_the_log_was_short_does_not_read_the_whol
     let rare = Subscription::new(["rare"]).unwrap();
     let fetch = |after: i64, up_to: i64| {
         store.fetch(Fetch {
+            partition: None,
             group: &name,
             tenant: &tenant,
             subscription: &rare,
@@ -103,14 +104,14 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
                 format!(
                     "SET enable_seqscan = off; SET enable_bitmapscan = off;
                      SET plan_cache_mode = {mode};
-                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint, bigint)
+                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint, bigint, bigint, bigint)
                      AS {FETCH}"
                 ),
             )
             .await;
             let explain = format!(
                 "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
-                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000)"
+                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000, NULL, NULL)"
             );
             let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
                 .fetch_all(&mut owner)
@@ -139,11 +140,12 @@ async fn events_at_their_positions_are_looked_up_and_not_searched_for() {
         let prepare = format!(
             "SET enable_seqscan = off; SET enable_bitmapscan = off;
              SET plan_cache_mode = force_generic_plan;
-             PREPARE at_{analyzed} (text, bigint[]) AS {EVENTS}"
+             PREPARE at_{analyzed} (text, bigint[], text) AS {EVENTS}"
         );
         run(&mut owner, prepare).await;
-        let explain =
-            format!("EXPLAIN (COSTS OFF) EXECUTE at_{analyzed} ('g', '{{7, 100000, 199999}}')");
+        let explain = format!(
+            "EXPLAIN (COSTS OFF) EXECUTE at_{analyzed} ('g', '{{7, 100000, 199999}}', 'g')"
+        );
         let plan: Vec<String> =
             sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(&mut owner).await.unwrap();
         let plan = plan.join("\n");
@@ -169,7 +171,7 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
             "SET enable_seqscan = off; SET enable_bitmapscan = off;
              SET plan_cache_mode = force_generic_plan;
              PREPARE gaps_{analyzed} (bigint, bigint, bigint) AS {GAPS};
-             PREPARE late_{analyzed} (text, text, bool, text[], text[], bigint[], bigint[], bigint)
+             PREPARE late_{analyzed} (text, text, bool, text[], text[], bigint[], bigint[], bigint, bigint, bigint)
              AS {LATE}"
         );
         run(&mut owner, prepare).await;
@@ -177,7 +179,7 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
             (format!("gaps_{analyzed} (150000, 150100, 10)"), 100),
             (
                 format!(
-                    "late_{analyzed} ('g', '', true, '{{}}', '{{}}', '{{7, 150000}}', '{{9, 199999}}', 50)"
+                    "late_{analyzed} ('g', '', true, '{{}}', '{{}}', '{{7, 150000}}', '{{9, 199999}}', 50, NULL, NULL)"
                 ),
                 3 + 50,
             ),

@@ -17,6 +17,7 @@ async fn insert(connection: &mut SqliteConnection, sql: &'static str) {
 
 async fn fetch(store: &SqliteStore, subscription: &Subscription, after: Position) -> Fetched {
     let fetch = Fetch {
+        partition: None,
         group: &group("g"),
         tenant: &Tenant::none(),
         subscription,

@@ -12,6 +12,7 @@ use crate::store::{DeadLetterFilter, Fetch, Fetched, Settled, Store, Subscriptio
 async fn whole_log(store: &SqliteStore) -> Fetched {
     let up_to = store.safe_position().await.unwrap();
     let fetch = Fetch {
+        partition: None,
         group: &group("g"),
         tenant: &Tenant::none(),
         subscription: &Subscription::all(),

@@ -67,6 +67,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
     let (mut cursor, mut seen, mut settled) = (Position::ZERO, 0, leadership.settled);
     while cursor < up_to {
         let fetch = Fetch {
+            partition: None,
             group: &name,
             tenant: &tenant,
             subscription: &subscription,

@@ -1,0 +1,250 @@
+//! Groups that are split into partitions.
+
+use sqlx::{PgConnection, Row};
+
+use super::columns::{Time, count, kept};
+use super::error::Broken;
+use super::groups::{head_columns, read_head};
+use super::log::{in_partition, partition_hash, receives, types_and_prefixes};
+use crate::event::{Epoch, GroupName, Position};
+use crate::store::lock_key::LockKey;
+use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
+use crate::store::{refusals, stored};
+
+/// Makes the rows of a group's partitions that are not there yet, with the epoch, the
+/// cursor and the state of the group's own. Without partitions there are none.
+pub(super) async fn make_parts(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    partitions: u32,
+) -> Result<(), Broken> {
+    if partitions <= 1 {
+        return Ok(());
+    }
+    let parts = parts(group, partitions);
+    sqlx::query(
+        "INSERT INTO event_host.consumer_groups (
+             name, tenant, subscribe, lock_key, position, epoch, state, reason, partitions,
+             part_of, partition)
+         SELECT p.name, g.tenant, g.subscribe, p.lock_key, g.position, g.epoch, g.state, g.reason,
+                g.partitions, g.name, p.place - 1
+         FROM event_host.consumer_groups g,
+              unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p (name, lock_key, place)
+         WHERE g.name = $1
+         ON CONFLICT (name) DO NOTHING",
+    )
+    .bind(group.as_str())
+    .bind(parts.iter().map(GroupName::as_str).collect::<Vec<_>>())
+    .bind(parts.iter().map(|part| LockKey::of(part).0).collect::<Vec<_>>())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Takes the locks of these parts until the end of the transaction, so that nobody
+/// leads one of them or begins to. Whether nobody does.
+pub(super) async fn keep_vacant(
+    connection: &mut PgConnection,
+    parts: &[GroupName],
+) -> Result<bool, Broken> {
+    let vacant: Vec<bool> = sqlx::query_scalar(
+        "SELECT pg_try_advisory_xact_lock(key)
+         FROM unnest($1::bigint[]) WITH ORDINALITY AS k (key, place) ORDER BY place",
+    )
+    .bind(parts.iter().map(|part| LockKey::of(part).0).collect::<Vec<_>>())
+    .fetch_all(connection)
+    .await?;
+    Ok(vacant.into_iter().all(|vacant| vacant))
+}
+
+/// Takes the rows of a group and of its partitions, in the order in which everybody
+/// does who wants several. Not for their keys: a settlement that has a partition's row
+/// may still come to refer to the group's.
+pub(super) async fn lock_rows(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<(), Broken> {
+    sqlx::query(
+        "SELECT FROM event_host.consumer_groups
+         WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE",
+    )
+    .bind(group.as_str())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Forgets the redeliveries of a group and of its partitions above a position, within
+/// a transaction that has their rows. Gives how many they were.
+pub(super) async fn forget_redeliveries(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    above: Position,
+) -> Result<i64, Broken> {
+    let done = sqlx::query(
+        "DELETE FROM event_host.redeliveries
+         WHERE position > $2
+           AND group_name IN (SELECT name FROM event_host.consumer_groups
+                              WHERE name = $1 OR part_of = $1)",
+    )
+    .bind(group.as_str())
+    .bind(above.0)
+    .execute(connection)
+    .await?;
+    Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
+}
+
+/// Splits a group anew, within a transaction in which no event goes. Its cursors come
+/// together at the highest; what was parked, what was retried at a cursor, and what a
+/// part was behind, comes again in the part where it belongs now. Where an attempt was
+/// marked as begun, that is forgotten: it begins once more. So is what tripped.
+pub(super) async fn split_anew(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    partitions: u32,
+) -> Result<(), Broken> {
+    // First the group's row alone, so that of two who do this one does it.
+    let row = sqlx::query(
+        "SELECT partitions::bigint, tenant, subscribe FROM event_host.consumer_groups
+         WHERE name = $1 FOR NO KEY UPDATE",
+    )
+    .bind(group.as_str())
+    .fetch_optional(&mut *connection)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    let before: u32 = count(&row, 0)?;
+    if before == partitions {
+        return Ok(());
+    }
+    let tenant: String = row.try_get_unchecked(1)?;
+    let subscription = stored::subscription(group, row.try_get_unchecked(2)?)?;
+    let mut affected = parts(group, before);
+    affected.extend(parts(group, partitions));
+    if !keep_vacant(connection, &affected).await? {
+        return Err(refusals::still_led_somewhere(group).into());
+    }
+    let parts_before = Parts::new(locked_rows(connection, group).await?, before);
+    let highest = parts_before.highest;
+
+    // What all of it has done so far is the group's own from now on.
+    sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET partitions = $2, position = $3, epoch = $4, fruitless = 0,
+             head_position = NULL, head_attempt = NULL, head_due_at = NULL,
+             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false,
+             failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
+             late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END,
+             remark = CASE WHEN part_of IS NULL THEN remark END,
+             (state, reason) = (SELECT g.state, g.reason FROM event_host.consumer_groups g
+                                WHERE g.name = $1)
+         WHERE name = $1 OR part_of = $1",
+    )
+    .bind(group.as_str())
+    .bind(i64::from(partitions))
+    .bind(highest.0)
+    .bind(parts_before.epoch.0)
+    .bind(stored::failures_json(&parts_before.failures))
+    .bind(parts_before.late_events)
+    .execute(&mut *connection)
+    .await?;
+    make_parts(connection, group, partitions).await?;
+    let of = (partitions > 1).then(|| i64::from(partitions));
+    sqlx::query(concat!(
+        "UPDATE event_host.redeliveries
+         SET group_name = $1 || coalesce('#' || (",
+        partition_hash!(),
+        ") % $2::bigint, '')
+         WHERE group_name = ANY ($3)"
+    ))
+    .bind(group.as_str())
+    .bind(of)
+    .bind(parts_before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
+    .execute(&mut *connection)
+    .await?;
+    let (types, prefixes) = types_and_prefixes(subscription.patterns());
+    let mut again = 0;
+    for (partition, after) in parts_before.behind() {
+        let statement = sqlx::query(concat!(
+            "INSERT INTO event_host.redeliveries (
+                 group_name, position, attempt, due_at, partitionkey)
+             SELECT $1 || coalesce('#' || (",
+            partition_hash!(),
+            ") % $8::bigint, ''), position, 1, coalesce(deliver_after, 'epoch'), partitionkey
+             FROM event_host.events
+             WHERE position > $6 AND position <= $7 AND ",
+            receives!(),
+            " AND ",
+            in_partition!("$10", "$11"),
+            " LIMIT $9"
+        ))
+        .bind(group.as_str())
+        .bind(&tenant)
+        .bind(subscription.is_all())
+        .bind(&types)
+        .bind(&prefixes)
+        .bind(after.0)
+        .bind(highest.0)
+        .bind(of)
+        .bind(MOST_AGAIN + 1);
+        let came = super::log::bind_partition(statement, partition)
+            .execute(&mut *connection)
+            .await?
+            .rows_affected();
+        again += i64::try_from(came).unwrap_or(i64::MAX);
+        if again > MOST_AGAIN {
+            return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
+        }
+    }
+    for head in parts_before.heads() {
+        let failure = head.failure.as_ref();
+        sqlx::query(
+            "UPDATE event_host.redeliveries
+             SET attempt = $3, due_at = $4, failure_kind = $5, failure_text = $6
+             WHERE position = $2
+               AND group_name IN (SELECT name FROM event_host.consumer_groups
+                                  WHERE name = $1 OR part_of = $1)",
+        )
+        .bind(group.as_str())
+        .bind(head.position.0)
+        .bind(i64::from(head.attempt.0))
+        .bind(Time(head.due_at))
+        .bind(failure.map(|failure| kept(&failure.kind)))
+        .bind(failure.map(|failure| kept(&failure.text)))
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Takes the rows of a group and of its partitions, and refuses what only they can
+/// hold.
+async fn locked_rows(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Vec<Part>, Broken> {
+    let rows = sqlx::query(concat!(
+        "SELECT name, position, epoch, late_events, failures::text, open_ranges IS NOT NULL, ",
+        head_columns!(),
+        " FROM event_host.consumer_groups
+         WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE"
+    ))
+    .bind(group.as_str())
+    .fetch_all(connection)
+    .await?;
+    let mut parts = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let name = stored::group_name(row.try_get_unchecked(0)?)?;
+        if row.try_get_unchecked(5)? {
+            return Err(refusals::part_with_open_ranges(&name).into());
+        }
+        parts.push(Part {
+            name,
+            position: Position(row.try_get_unchecked(1)?),
+            epoch: Epoch(row.try_get_unchecked(2)?),
+            late_events: row.try_get_unchecked(3)?,
+            failures: stored::failures(row.try_get_unchecked(4)?)?,
+            head: read_head(row, 6)?,
+        });
+    }
+    Ok(parts)
+}

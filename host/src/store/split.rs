@@ -1,0 +1,187 @@
+//! Groups that are split into partitions: what stores have in common there.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{FailureCounts, GroupStatus, Head, Leader};
+use crate::event::{Epoch, GroupName, Partition, Position};
+
+/// How many events may come again when a group is split anew.
+pub(super) const MOST_AGAIN: i64 = 100_000;
+
+/// A partition of a group, as `status` and `groups show` tell of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct PartitionStatus {
+    /// Its number.
+    pub partition: u32,
+    /// Who leads it now.
+    pub leader: Option<Leader>,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// Its cursor.
+    pub position: Position,
+    /// Subscribed events of its keys above the cursor.
+    pub lag_events: i64,
+    /// Age in seconds of the oldest of them, by the time it was published.
+    pub lag_seconds: f64,
+    /// Its retries that wait.
+    pub retries_pending: i64,
+    /// Its redeliveries.
+    pub parked: i64,
+    /// The retry that holds it up, where events are handled one at a time.
+    pub head: Option<Head>,
+    /// When it last settled something.
+    pub settled_at: Option<Timestamp>,
+}
+
+/// The names of a group's parts that are led: its partitions, or the group itself.
+pub(super) fn parts(group: &GroupName, partitions: u32) -> Vec<GroupName> {
+    if partitions <= 1 {
+        return vec![group.clone()];
+    }
+    (0..partitions).map(|number| group.partition(number)).collect()
+}
+
+/// What the row of a group, or of one of its partitions, says when the group is split
+/// anew.
+pub(super) struct Part {
+    pub(super) name: GroupName,
+    pub(super) position: Position,
+    pub(super) epoch: Epoch,
+    pub(super) late_events: i64,
+    pub(super) failures: FailureCounts,
+    pub(super) head: Option<Head>,
+}
+
+/// The rows of a group that is split anew, and what they come to.
+pub(super) struct Parts {
+    /// All of them.
+    pub(super) rows: Vec<Part>,
+    /// Into how many partitions the group was split.
+    before: u32,
+    /// The highest cursor, past what is retried at one: nothing can appear any more at
+    /// or below it.
+    pub(super) highest: Position,
+    /// One that is above all that there were.
+    pub(super) epoch: Epoch,
+    pub(super) late_events: i64,
+    pub(super) failures: FailureCounts,
+}
+
+impl Parts {
+    pub(super) fn new(rows: Vec<Part>, before: u32) -> Self {
+        let mut failures = FailureCounts::new();
+        rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+        let mut parts = Self {
+            before,
+            highest: Position::ZERO,
+            epoch: Epoch(rows.iter().map(|part| part.epoch.0).max().unwrap_or(0) + 1),
+            late_events: rows.iter().map(|part| part.late_events).sum(),
+            failures,
+            rows,
+        };
+        let read_to = |part: &Part| match &part.head {
+            Some(head) => head.position.max(part.position),
+            None => part.position,
+        };
+        parts.highest = parts.in_use().map(read_to).max().unwrap_or(Position::ZERO);
+        parts
+    }
+
+    /// Those whose cursors are in use.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &Part> {
+        let is_split = self.before > 1;
+        self.rows.iter().filter(move |part| part.name.partition_number().is_some() == is_split)
+    }
+
+    /// Those that are behind the highest, with what they have of the log.
+    pub(super) fn behind(&self) -> impl Iterator<Item = (Option<Partition>, Position)> {
+        let behind = self.in_use().filter(|part| part.position < self.highest);
+        behind.map(|part| {
+            let number = part.name.partition_number();
+            (number.map(|number| Partition { number, of: self.before }), part.position)
+        })
+    }
+
+    /// What is retried at their cursors.
+    pub(super) fn heads(&self) -> impl Iterator<Item = &Head> {
+        self.in_use().filter_map(|part| part.head.as_ref())
+    }
+}
+
+/// Makes one of a group and its partitions, wherever they stand among others.
+pub(super) fn whole(statuses: Vec<GroupStatus>) -> Vec<GroupStatus> {
+    let mut groups: Vec<GroupStatus> = Vec::with_capacity(statuses.len());
+    let (parts, wholes): (Vec<_>, Vec<_>) =
+        statuses.into_iter().partition(|status| status.name.partition_number().is_some());
+    groups.extend(wholes);
+    for part in parts {
+        let group = groups.iter_mut().find(|group| group.name.as_str() == part.name.whole());
+        if let Some(group) = group {
+            add(group, part);
+        }
+    }
+    for group in &mut groups {
+        group.partitions.sort_by_key(|partition| partition.partition);
+    }
+    groups
+}
+
+fn add(group: &mut GroupStatus, part: GroupStatus) {
+    let partition = PartitionStatus {
+        partition: part.name.partition_number().unwrap_or_default(),
+        leader: part.leader,
+        epoch: part.epoch,
+        position: part.position,
+        lag_events: part.lag_events,
+        lag_seconds: part.lag_seconds,
+        retries_pending: part.retries_pending,
+        parked: part.parked,
+        head: part.head,
+        settled_at: part.settled_at,
+    };
+    if group.partitions.is_empty() {
+        // What its own row says is not in use.
+        group.leader = None;
+        group.head = None;
+        group.position = part.position;
+        group.lag_events = 0;
+        group.lag_seconds = 0.0;
+        group.retries_pending = 0;
+        group.parked = 0;
+        group.next_due_at = None;
+    }
+    group.epoch = group.epoch.max(part.epoch);
+    group.position = group.position.min(part.position);
+    group.lag_events += part.lag_events;
+    group.lag_seconds = group.lag_seconds.max(part.lag_seconds);
+    group.retries_pending += part.retries_pending;
+    group.parked += part.parked;
+    group.next_due_at = [group.next_due_at, part.next_due_at].into_iter().flatten().min();
+    group.late_events += part.late_events;
+    group.settled_at = group.settled_at.max(part.settled_at);
+    add_failures(&mut group.failures, &part.failures);
+    if group.state < part.state {
+        // One that tripped.
+        group.state = part.state;
+        group.reason = part.reason.map(|reason| format!("{}: {reason}", part.name));
+    }
+    if group.remark.is_none() {
+        group.remark = part.remark.map(|remark| format!("{}: {remark}", part.name));
+    }
+    if !part.open_ranges.is_empty() {
+        group.open_ranges.extend(part.open_ranges);
+        group.open_ranges.sort_by_key(|range| (range.first, range.last));
+        group.open_ranges.dedup();
+        group.open_ranges_held_by = part.open_ranges_held_by;
+    }
+    group.partitions.push(partition);
+}
+
+/// Adds counts to others.
+pub(super) fn add_failures(to: &mut FailureCounts, more: &FailureCounts) {
+    for (kind, count) in more {
+        let sum = to.entry(kind.clone()).or_default();
+        *sum = sum.saturating_add(*count);
+    }
+}
