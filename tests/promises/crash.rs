@@ -324,6 +324,7 @@ fn a_publisher_that_is_killed_has_published_the_first_lines_of_its_file(store: S
         rig.number("SELECT count(*) FROM events") > 0
     });
     publisher.kill9();
+    rig.wait_until_let_go();
     let [count, last] = rig.numbers("SELECT count(*), max(CAST(id AS BIGINT)) FROM events");
     assert!(count < 30_000, "the kill came too late");
     assert_eq!(last, count - 1, "there is a gap");
