@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Handler, Rig, Running, Settings, Store, event, wait_until, with};
+use tests::{Handler, PATIENCE, Rig, Running, Settings, Store, event, wait_until, with};
 
 tests::on_both_stores! {
     kills_at_any_moment_lose_nothing_and_repeat_nothing_in_the_database,
@@ -116,6 +116,7 @@ fn wait_until_deadly(host: &Running) -> Value {
 fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_suffer(
     store: Store,
 ) {
+    const BEFORE: usize = 10;
     let rig = Rig::on(
         store,
         &Settings::of([
@@ -130,7 +131,7 @@ fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_s
     let count = json!({ "do": "count", "key": "count" });
     let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
     let events: Vec<Value> = (0..21)
-        .map(|n| event("command", n, if n == 10 { deadly.clone() } else { count.clone() }))
+        .map(|n| event("command", n, if n == BEFORE { deadly.clone() } else { count.clone() }))
         .collect();
     rig.publish(&events);
 
@@ -144,7 +145,9 @@ fn an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_s
         }
         host.kill9();
         deaths += 1;
-        assert!(deaths < 10, "it loops for ever");
+        // A host may die before it has settled anything, or after one event; one that
+        // follows two that settled nothing comes as far as the deadly event.
+        assert!(deaths <= 2 * BEFORE + 2 + 2, "it loops for ever");
     }
     // Without counting: the settlements before it, and two fruitless leaderships.
     assert!(deaths >= 2, "it was given up after {deaths} deaths, with 2 attempts");
@@ -201,7 +204,7 @@ fn a_group_that_is_careful_after_crashes_says_so_in_status(store: Store) {
     let host = rig.spawn_run();
     wait_until_deadly(&host);
     let mut head = Value::Null;
-    wait_until("the event is marked", tests::PATIENCE, || {
+    wait_until("the event is marked", PATIENCE, || {
         head = rig.group("poisoned")["head"].clone();
         head["in_flight"] == true
     });
@@ -245,11 +248,11 @@ fn after_crashes_of_an_idle_host_no_group_waits_for_another(store: Store) {
     let host = rig.spawn_run();
     host.wait_until_leading("innocent");
     rig.publish(&[event("hold", 1, json!(3_600_000))]);
-    wait_until("the hanging group has had the time to begin", Duration::from_secs(5), || {
+    wait_until("the hanging group has had the time to begin", PATIENCE, || {
         rig.group("hanging")["lag_seconds"].as_f64().is_some_and(|age| age > 0.5)
     });
     rig.publish(&[event("a", 2, json!(null))]);
-    wait_until("the innocent group handles its event", Duration::from_secs(10), || {
+    wait_until("the innocent group handles its event", PATIENCE, || {
         rig.state("innocent", "count") == 1
     });
     host.stop();
@@ -320,9 +323,7 @@ fn a_publisher_that_is_killed_has_published_the_first_lines_of_its_file(store: S
     rig.write("many.jsonl", events);
     let _ = rig.host(["migrate"]).ok();
     let publisher = rig.spawn(&["publish", "--file", "many.jsonl"]);
-    wait_until("some are published", tests::PATIENCE, || {
-        rig.number("SELECT count(*) FROM events") > 0
-    });
+    wait_until("some are published", PATIENCE, || rig.number("SELECT count(*) FROM events") > 0);
     publisher.kill9();
     rig.wait_until_let_go();
     let [count, last] = rig.numbers("SELECT count(*), max(CAST(id AS BIGINT)) FROM events");
