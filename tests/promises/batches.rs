@@ -101,6 +101,7 @@ fn the_state_is_exact_though_hosts_are_killed_in_the_middle_of_batches(store: St
     rig.publish(&events(EVENTS, wish));
     for _ in 0..10 {
         kill_at_random(&rig, EVENTS);
+        rig.wait_until_let_go();
         // What is committed is whole.
         let handled = i64::try_from(calls(&rig).concat().len()).expect("a count");
         assert_eq!(rig.state("batches", "count"), handled);

@@ -55,7 +55,7 @@ fn parked(rig: &Rig) -> i64 {
 
 fn a_delayed_event_is_delivered_not_before_its_time_and_soon_after(store: Store) {
     let rig = rejecting(store);
-    let (soon, past) = (later(Duration::from_secs(3)), later(Duration::ZERO));
+    let (soon, past) = (later(Duration::from_secs(6)), later(Duration::ZERO));
     rig.publish(&[
         delayed(event("command", "soon", reject()), soon),
         delayed(event("command", "past", reject()), past),

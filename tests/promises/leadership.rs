@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Handler, Rig, Settings, Store, event, wait_until};
+use tests::{Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
 
 tests::on_both_stores! {
     two_hosts_on_one_database_handle_each_event_once_and_one_leads,
@@ -87,9 +87,7 @@ fn a_dead_hosts_lock_is_gone_and_status_shows_no_leader(store: Store) {
     assert_eq!(rig.group("tally")["leader"]["host"]["pid"], host.pid());
     host.kill9();
     // A server notices a little later.
-    wait_until("nobody leads", Duration::from_secs(2), || {
-        rig.group("tally")["leader"] == Value::Null
-    });
+    wait_until("nobody leads", PATIENCE, || rig.group("tally")["leader"] == Value::Null);
     // So a group can be removed, too.
     let _ = rig.host(["groups", "remove", "tally"]).ok();
 }

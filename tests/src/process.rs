@@ -3,13 +3,15 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{PATIENCE, wait_for};
+use crate::{LOOK, PATIENCE, wait_for, wait_until};
 
 /// The host program.
 ///
@@ -112,6 +114,8 @@ impl Drop for Killed {
 struct Log {
     lines: Mutex<Vec<Value>>,
     more: Condvar,
+    /// Nothing more comes.
+    ended: AtomicBool,
 }
 
 /// A running `host run`, with its log. Dropping it kills it.
@@ -139,6 +143,7 @@ impl Running {
                 sink.lines.lock().expect("no reader panicked").push(line);
                 sink.more.notify_all();
             }
+            sink.ended.store(true, Release);
         });
         Self { child: Killed(child), log }
     }
@@ -258,12 +263,26 @@ impl Running {
         self.wait_within(PATIENCE)
     }
 
-    /// Waits so long for its end, and gives how it ended.
+    /// Waits so long for its end, and gives how it ended. Its log is whole then.
+    ///
+    /// # Panics
+    /// When it does not end.
     pub fn wait_within(&mut self, patience: Duration) -> ExitStatus {
-        let child = &mut self.child.0;
-        wait_for("the end of the host", patience, || {
-            child.try_wait().expect("the process can be waited for")
-        })
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = self.ended() {
+                break status;
+            }
+            assert!(
+                begun.elapsed() < patience,
+                "it does not end within {patience:?}: {:#?}",
+                self.log()
+            );
+            std::thread::sleep(LOOK);
+        };
+        // What it said last may be in the pipe still.
+        wait_until("the end of its log", PATIENCE, || self.log.ended.load(Acquire));
+        status
     }
 
     /// Asks it to stop, and expects that it does so well.

@@ -204,6 +204,18 @@ impl Rig {
         });
     }
 
+    /// Waits until the server has let go of every process of the host, of which none
+    /// may live: until then it may still commit what it had from one that was killed.
+    /// An embedded store has let go when the process is gone.
+    pub fn wait_until_let_go(&self) {
+        if matches!(self.place, Place::File(_)) {
+            return;
+        }
+        let sessions = "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name = 'event-host'";
+        wait_until("the server has let go of the dead", PATIENCE, || self.number(sessions) == 0);
+    }
+
     /// The database file of a rig with an embedded store.
     ///
     /// # Panics

@@ -8,10 +8,8 @@ mod overtake;
 mod replay;
 mod restart;
 
-use std::time::Duration;
-
 use serde_json::Value;
-use tests::{Client, Rig, Running, wait_until};
+use tests::{Client, PATIENCE, Rig, Running, wait_until};
 
 /// Whether a line is one that a guest logged.
 fn guest_says<'a>(text: &'a str) -> impl Fn(&Value) -> bool + 'a {
@@ -67,7 +65,7 @@ fn expect_settlements_in_order(rig: &Rig) {
 
 /// Checks that no advisory lock is held, as no host is left.
 fn expect_no_lock(client: &mut Client) {
-    wait_until("no lock is held", Duration::from_secs(2), || {
+    wait_until("no lock is held", PATIENCE, || {
         client.number(&format!("SELECT count(*) FROM ({LOCK_HOLDERS}) l")) == 0
     });
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use test_postgres::{Server, Stop};
 use tests::{Client, Handler, PATIENCE, Rig, Running, Settings, event, wait_until};
 
-use super::{expect_no_lock, says};
+use super::{expect_no_lock, says, stands_by};
 
 /// One group whose event is under way for long, and one that is idle; neither
 /// gives an event a second attempt.
@@ -49,6 +49,16 @@ fn stay_away(host: &Running) {
     wait_until("it has been away for a while", PATIENCE, || {
         known.elapsed() > Duration::from_secs(3)
     });
+}
+
+/// Waits until hosts have come as far: one that is only starting ends with an error
+/// when the server goes.
+fn all_lead_or_stand_by(hosts: &[&Running]) {
+    for host in hosts {
+        host.wait_for_log("it leads or stands by", |line| {
+            line["message"] == "leading" || stands_by(line)
+        });
+    }
 }
 
 /// Each trouble is said once for each group, however often it is met.
@@ -122,6 +132,7 @@ fn restarts_in_a_row_while_two_hosts_work_lose_nothing_and_repeat_nothing() {
     );
     let _ = rig.host(["migrate"]).ok();
     let hosts = [rig.spawn_run(), rig.spawn_run()];
+    all_lead_or_stand_by(&hosts.each_ref());
     let events: Vec<Value> =
         (0..EVENTS).map(|n| tests::with(event("a", n, json!(null)), "seen", true)).collect();
     rig.publish(&events);
@@ -181,6 +192,7 @@ fn a_stop_while_the_server_is_away_ends_within_the_grace_period() {
     wait_until("one leads each group", PATIENCE, || {
         idle.count_messages("leading") + busy.count_messages("leading") == 2
     });
+    all_lead_or_stand_by(&[&idle, &busy]);
     publish_slow(&rig, "under way", 5_000);
     let begun = |host: &Running| host.count_messages("under way") == 1;
     wait_until("the event is under way", PATIENCE, || begun(&idle) || begun(&busy));

@@ -12,6 +12,10 @@ use super::connection::Connections;
 use super::error::Broken;
 use crate::store::StoreError;
 
+/// How often it is looked whether two connections share their sessions. While
+/// others come and go, one look may find each where it would be anyhow.
+const LOOKS: usize = 10;
+
 /// Refuses a pooler that the host cannot work behind.
 pub(super) async fn check(connections: &Connections, server: &str) -> Result<(), Broken> {
     let mut one = connections.connect_directly().await?;
@@ -54,12 +58,17 @@ pub(super) async fn by_the_transaction(
     one: &mut PgConnection,
     two: &mut PgConnection,
 ) -> Result<bool, Broken> {
-    let before = session(one).await?;
-    two.execute("BEGIN").await?;
-    let theirs = session(two).await?;
-    let after = session(one).await?;
-    two.execute("ROLLBACK").await?;
-    Ok(theirs == before || after != before)
+    for _ in 0..LOOKS {
+        let before = session(one).await?;
+        two.execute("BEGIN").await?;
+        let theirs = session(two).await?;
+        let after = session(one).await?;
+        two.execute("ROLLBACK").await?;
+        if theirs == before || after != before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn session(connection: &mut PgConnection) -> Result<i32, Broken> {

@@ -389,13 +389,17 @@ async fn a_busy_log_that_moves_on_is_held_up_by_nobody() {
     let database = PostgresDatabase::new().await;
     let store = database.store();
     let (mut a, mut b) = (database.raw().await, database.raw().await);
+    let begun = Instant::now();
+    let mut opened = begun;
     run(&mut a, "BEGIN").await;
     insert(&mut a, "a").await;
-    let begun = Instant::now();
     // At every look somebody writes, and the log moves on all the same.
     while begun.elapsed() < Duration::from_millis(1_500) {
         store.safe_position().await.unwrap();
-        assert_eq!(store.log_holders().await.unwrap(), []);
+        let holders = store.log_holders().await.unwrap();
+        // A machine that stands still for a second has held it up indeed.
+        assert!(holders.is_empty() || opened.elapsed() >= Duration::from_secs(1), "{holders:?}");
+        opened = Instant::now();
         run(&mut b, "BEGIN").await;
         insert(&mut b, "b").await;
         run(&mut a, "COMMIT").await;
