@@ -60,6 +60,8 @@ pub struct Job {
     /// The event was committed after the group had passed it.
     pub late: bool,
     lane: Option<LaneId>,
+    /// Its number in the window; `None` for one that the cursor had passed.
+    number: Option<u64>,
 }
 
 /// What an event came to that is handled or given up.
@@ -516,6 +518,12 @@ impl Schedule {
         }
     }
 
+    /// Where an event of the window is that was given to be run, unless the cursor has
+    /// passed it since. Without a search: this is asked for each event.
+    fn slot_of(&self, job: &Job) -> Option<usize> {
+        self.at(job.number?)
+    }
+
     fn at(&self, number: u64) -> Option<usize> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         (index < self.window.len()).then_some(index)
@@ -763,7 +771,8 @@ impl Schedule {
         self.running_fresh += 1;
         let state = self.enter(lane, event.position, Some(number));
         let died = self.suspect == Some(event.position);
-        Some(Job { event, attempt, state, failure, died, late: false, lane })
+        let number = Some(number);
+        Some(Job { event, attempt, state, failure, died, late: false, lane, number })
     }
 
     fn next_parked(&mut self) -> Option<Job> {
@@ -799,7 +808,7 @@ impl Schedule {
         self.running_parked += 1;
         let state = self.enter(lane, position, None);
         let died = self.suspect == Some(position);
-        Some(Job { event, attempt, state, failure, died, late, lane })
+        Some(Job { event, attempt, state, failure, died, late, lane, number: None })
     }
 
     /// An event of a lane begins to run, which has this number in its queue. Gives
@@ -839,7 +848,7 @@ impl Schedule {
             let finished = Finished { effects, state: job.state.clone(), lane: job.lane };
             self.finished.insert(position, finished);
         }
-        if let Some(index) = self.slot(position) {
+        if let Some(index) = self.slot_of(&job) {
             self.running_fresh -= 1;
             let slot = &mut self.window[index];
             slot.state = SlotState::Done;
@@ -888,9 +897,10 @@ impl Schedule {
 
     fn put_back(&mut self, job: Job, again: Option<Again>) {
         self.leave(&job);
+        let index = self.slot_of(&job);
         let Job { event, lane, .. } = job;
         let position = event.position;
-        if let Some(index) = self.slot(position) {
+        if let Some(index) = index {
             self.running_fresh -= 1;
             self.waiting += 1;
             let number = self.first + index as u64;
