@@ -24,7 +24,7 @@ use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::by_digest::{ByDigest, Components};
 use crate::delivery::clock::Clock;
-use crate::delivery::group::{Control, GroupLoop, GroupSettings, PASS_INTERVAL};
+use crate::delivery::group::{Awaited, Control, GroupLoop, GroupSettings, PASS_INTERVAL};
 use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
@@ -118,11 +118,13 @@ impl Supervisor {
         let interrupt = CancellationToken::new();
         let published = Arc::new(Notify::new());
         let (safe, safe_seen) = watch::channel(Position::ZERO);
+        let awaited = Arc::default();
         let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
         let watcher = Watcher {
             store: Arc::clone(&self.store),
             safe,
+            awaited: Arc::clone(&awaited),
             passable: Arc::clone(&passable),
             controls: Arc::clone(&controls),
             published: Arc::clone(&published),
@@ -137,6 +139,7 @@ impl Supervisor {
             interrupt: interrupt.clone(),
             grace: self.grace,
             safe: safe_seen,
+            awaited,
             passable,
             controls,
             published,
@@ -223,6 +226,7 @@ struct Crew {
     interrupt: CancellationToken,
     grace: Duration,
     safe: watch::Receiver<Position>,
+    awaited: Arc<Awaited>,
     passable: Arc<Passable>,
     controls: Arc<Controls>,
     published: Arc<Notify>,
@@ -368,6 +372,7 @@ impl Crew {
             stop: member.stop.clone(),
             interrupt: member.interrupt.clone(),
             safe: self.safe.clone(),
+            awaited: Arc::clone(&self.awaited),
             passable: Arc::clone(&self.passable),
             control: self.controls.add(name.clone(), control),
             versions,

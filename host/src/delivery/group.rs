@@ -53,7 +53,7 @@ use crate::store::{
     FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
 };
 
-pub use signals::{Control, LAST_ANSWER, Lost, Signals};
+pub use signals::{Awaited, Control, LAST_ANSWER, Lost, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
@@ -341,7 +341,7 @@ impl GroupLoop {
         .with_open(led.open.clone())
         .with_calls(self.calls());
         let work = Arc::new(Work::new(self.clone(), schedule, led));
-        let end = Flow::new(Arc::clone(&work), led).run(&mut signals).await;
+        let end = Flow::new(Arc::clone(&work), led, &signals).run(&mut signals).await;
         // Whoever ends otherwise leaves nothing to go on with.
         if let Some(work) = Arc::into_inner(work) {
             work.hand_over(led);

@@ -11,7 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::restart_delay;
 use super::watcher::Passable;
-use crate::delivery::group::{Control, End, GroupLoop, LAST_ANSWER, Signals};
+use crate::delivery::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Signals};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
 use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
@@ -57,6 +57,7 @@ pub(super) struct GroupTask {
     pub(super) stop: CancellationToken,
     pub(super) interrupt: CancellationToken,
     pub(super) safe: watch::Receiver<Position>,
+    pub(super) awaited: Arc<Awaited>,
     pub(super) passable: Arc<Passable>,
     pub(super) control: watch::Receiver<Control>,
     /// The version that is to run.
@@ -261,6 +262,7 @@ impl GroupTask {
             replaced: version.replaced.clone(),
             lost: lease.lost().clone(),
             safe: self.safe.clone(),
+            awaited: Arc::clone(&self.awaited),
             passable: self.passable.follow(version.group.settings.overtake),
             control: self.control.clone(),
         }

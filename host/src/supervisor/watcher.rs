@@ -11,17 +11,18 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::restart_delay;
-use crate::delivery::group::Control;
+use crate::delivery::group::{Awaited, Control};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
 const CONTROL_POLL: Duration = Duration::from_millis(250);
 
-/// How often the safe position is read while events arrive.
+/// How often the safe position is read while events arrive and a group waits for them.
 const BUSY_POLL: Duration = Duration::from_micros(500);
 
-/// How often it is read after [`QUIET_AFTER`] without a new event.
+/// How often it is read after [`QUIET_AFTER`] without a new event, and while every
+/// group has enough to read: each look costs the server as much as many events do.
 pub(super) const QUIET_POLL: Duration = Duration::from_millis(20);
 
 /// How often is asked who holds the log up.
@@ -124,6 +125,7 @@ impl Passable {
 pub(super) struct Watcher {
     pub(super) store: Arc<dyn Store>,
     pub(super) safe: watch::Sender<Position>,
+    pub(super) awaited: Arc<Awaited>,
     pub(super) passable: Arc<Passable>,
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
@@ -160,13 +162,14 @@ impl Watcher {
                     continue;
                 }
             }
-            let quiet = last_event.elapsed() >= QUIET_AFTER;
+            let quiet = last_event.elapsed() >= QUIET_AFTER || !self.awaited.is_any();
             let pause = async {
                 if quiet { tokio::time::sleep(QUIET_POLL).await } else { nap(BUSY_POLL).await }
             };
             tokio::select! {
                 () = self.published.notified() => {}
                 () = self.store.hint() => {}
+                () = self.awaited.begun() => {}
                 () = pause => {}
             }
         }

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, debug, error, info};
 
 use super::late::{Looked, MOST_OPEN_RANGES};
-use super::signals::{Interrupt, Interrupts, Seen};
+use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
-use super::{BATCH_BYTES, End, GroupLoop, Led, Signals, appetite};
+use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Led, Signals, appetite};
 use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
 use crate::delivery::permits::{Permit, Task};
@@ -107,6 +107,8 @@ pub(super) struct Flow<'a> {
     /// When the log was last read, how many events came, and how many had been
     /// handled before.
     last_fetch: Option<(Instant, usize, u64)>,
+    /// Whether a newer safe position is waited for.
+    waits: Waits,
 }
 
 /// What happened while the leader waited.
@@ -136,7 +138,7 @@ pub(super) fn is_over(moment: Option<Instant>) -> bool {
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(work: Arc<Work>, led: &'a mut Led) -> Self {
+    pub(super) fn new(work: Arc<Work>, led: &'a mut Led, signals: &Signals) -> Self {
         Self {
             work,
             led,
@@ -150,6 +152,7 @@ impl<'a> Flow<'a> {
             look_after: None,
             run_after: None,
             last_fetch: None,
+            waits: Waits::new(&signals.awaited),
         }
     }
 
@@ -187,6 +190,7 @@ impl<'a> Flow<'a> {
         let state = self.led.state(control);
         let safe = *signals.safe.borrow_and_update();
         let passable = *signals.passable.borrow_and_update();
+        self.waits.set(self.is_through_soon(safe));
         let seen = signals.seen();
         if seen.interrupt && !self.slots.is_empty() {
             self.interrupt().await;
@@ -239,6 +243,14 @@ impl<'a> Flow<'a> {
             }
         }
         self.wait(self.next_look(looked_at, idles), seen, signals).await
+    }
+
+    /// Whether what is left to read up to the safe position may be in the next few
+    /// reads, so that a newer one is wanted before they are done.
+    fn is_through_soon(&self, safe: Position) -> bool {
+        let most = self.group().settings.batch.max_events.saturating_mul(BATCHES_AT_ONCE);
+        let soon = i64::try_from(most).unwrap_or(i64::MAX);
+        safe.0.saturating_sub(self.work.book().schedule.scanned_to().0) <= soon
     }
 
     /// Whether events are handled and settled one by one.

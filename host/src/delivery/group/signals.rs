@@ -1,9 +1,11 @@
 //! What a leader watches while it works, and what ends an attempt.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -27,6 +29,8 @@ pub struct Signals {
     pub lost: Lost,
     /// The safe position.
     pub safe: watch::Receiver<Position>,
+    /// Whether a newer safe position is waited for.
+    pub awaited: Arc<Awaited>,
     /// How far a group may read that does not wait for slow transactions; stays below
     /// the safe position for one that waits for all.
     pub passable: watch::Receiver<Position>,
@@ -63,6 +67,61 @@ impl Lost {
     /// deadline.
     pub async fn cancelled(&self) {
         self.token.cancelled().await;
+    }
+}
+
+/// Whether any leader of a host waits for a newer safe position: one with much to read
+/// yet has no use for it. Counts those that do, and tells when one begins to.
+#[derive(Debug, Default)]
+pub struct Awaited {
+    waiting: AtomicUsize,
+    begun: Notify,
+}
+
+impl Awaited {
+    /// Whether somebody waits.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits until somebody begins to wait.
+    pub async fn begun(&self) {
+        self.begun.notified().await;
+    }
+}
+
+/// One leader among those that may wait; it no longer does once this is dropped.
+#[derive(Debug)]
+pub(super) struct Waits {
+    awaited: Arc<Awaited>,
+    waits: bool,
+}
+
+impl Waits {
+    /// One that does not wait yet.
+    pub(super) fn new(awaited: &Arc<Awaited>) -> Self {
+        Self { awaited: Arc::clone(awaited), waits: false }
+    }
+
+    /// Says whether it waits now.
+    pub(super) fn set(&mut self, waits: bool) {
+        match (std::mem::replace(&mut self.waits, waits), waits) {
+            (false, true) => {
+                self.awaited.waiting.fetch_add(1, Ordering::Relaxed);
+                self.awaited.begun.notify_one();
+            }
+            (true, false) => {
+                self.awaited.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -175,7 +234,7 @@ impl Signals {
 
     /// Waits until there is news, or for that moment. What was seen is none.
     pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
-        let Self { stop, interrupt, replaced, lost, safe, passable, control } = self;
+        let Self { stop, interrupt, replaced, lost, safe, passable, control, awaited: _ } = self;
         let moment = async {
             match until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -252,6 +311,21 @@ impl Signals {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn whoever_begins_to_wait_for_a_newer_safe_position_is_told_of_and_counted() {
+        let awaited = Arc::default();
+        let (mut one, mut other) = (Waits::new(&awaited), Waits::new(&awaited));
+        assert!(!awaited.is_any());
+        one.set(true);
+        one.set(true);
+        awaited.begun().await;
+        other.set(true);
+        one.set(false);
+        assert!(awaited.is_any(), "the other waits");
+        drop(other);
+        assert!(!awaited.is_any());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_said_between_a_look_and_the_wait_after_it_is_news() {
         for token in [0, 1, 2] {
@@ -268,6 +342,7 @@ mod tests {
                 safe,
                 passable,
                 control,
+                awaited: Arc::default(),
             };
             let before = signals.seen();
             [&signals.stop, &signals.interrupt, &signals.replaced][token].cancel();

@@ -403,6 +403,7 @@ impl Rig {
             safe: safe_seen,
             passable: passable_seen,
             control: control_seen,
+            awaited: Arc::default(),
         };
         // A handle without faults: what it watches is not what is tested.
         let watched = store.another_host();

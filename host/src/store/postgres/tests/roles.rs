@@ -13,8 +13,8 @@ use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, Deployment, GroupState, Head, LockSession, LogHolder, NewVersion, Retention,
-    Settled, Settlement, Start, StateWrite, Store, StoreError,
+    DeadLetterFilter, Deployment, GroupSettings, GroupState, Head, LockSession, LogHolder,
+    NewVersion, Retention, Settled, Settlement, Start, StateWrite, Store, StoreError,
 };
 
 /// A role that may log in and has been granted something.
@@ -409,6 +409,11 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         super::retention::maintain_all(&store).await;
         assert_eq!(types(&store).await, Vec::<String>::new());
         store.maintain(&Retention::FOREVER).await.unwrap();
+        for partitions in [3, 2, 1] {
+            let split = GroupSettings { partitions, ..settings("split") };
+            store.ensure_group(&split).await.unwrap();
+        }
+        assert!(session.sharers(&[group("split")]).await.unwrap()[0].is_empty());
         publish(&store, "after").await;
         assert_eq!(types(&store).await, ["after"]);
 
