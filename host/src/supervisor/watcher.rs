@@ -162,13 +162,14 @@ impl Watcher {
                     continue;
                 }
             }
-            let quiet = last_event.elapsed() >= QUIET_AFTER || !self.awaited.is_any();
+            let awaited = self.awaited.is_any();
+            let quiet = last_event.elapsed() >= QUIET_AFTER || !awaited;
             let pause = async {
                 if quiet { tokio::time::sleep(QUIET_POLL).await } else { nap(BUSY_POLL).await }
             };
             tokio::select! {
-                () = self.published.notified() => {}
-                () = self.store.hint() => {}
+                () = self.published.notified(), if awaited => {}
+                () = self.store.hint(), if awaited => {}
                 () = self.awaited.begun() => {}
                 () = pause => {}
             }

@@ -375,3 +375,40 @@ fn more_locked_groups_than_the_pool_has_connections_slow_no_other() {
     }
     host.stop();
 }
+
+#[test]
+fn a_host_whose_groups_have_much_to_read_looks_for_more_in_no_hurry() {
+    const WINDOW: Duration = Duration::from_secs(2);
+    // Fifty looks a second, a heartbeat, and what else a host asks; in a hurry it
+    // looks two thousand times.
+    const MOST_A_SECOND: f64 = 250.0;
+    let hold = Handler::new("hold", "hold", &["hold"])
+        .set("batch.max_events = 1")
+        .set("limits.timeout = \"5m\"");
+    let rig = Rig::on(Store::Postgres, &Settings::of([hold]));
+    let host = rig.spawn_run();
+    host.wait_until_leading("hold");
+    let mut client = Client::new(&rig);
+    client.execute(
+        "INSERT INTO events (type, data) SELECT 'hold', '300000' FROM generate_series(1, 1000)",
+    );
+    let mut committed = || {
+        client.number("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+    };
+    let mut publisher = Client::new(&rig);
+    let (mut began, mut before, mut own) = (Instant::now(), committed(), 0);
+    wait_until("the host commits little", PATIENCE, || {
+        // The log is never quiet.
+        publisher.execute(INSERT);
+        own += 2;
+        let (elapsed, now) = (began.elapsed(), committed());
+        if elapsed < WINDOW {
+            return false;
+        }
+        let a_second = (now - before - own) as f64 / elapsed.as_secs_f64();
+        (began, before, own) = (Instant::now(), now, 0);
+        a_second < MOST_A_SECOND
+    });
+    assert_eq!(handled(&rig), Vec::<i64>::new());
+    host.kill9();
+}
