@@ -7,8 +7,9 @@
 //! lock decides who works; the epoch in each settlement decides who may commit.
 //!
 //! Of a group that is split, each host leads at most its share of the partitions, so
-//! that no two hosts that run it differ by more than one. When the share gets smaller, partitions are [wanted back](Lease::wanted_back), one after the
-//! other, and whoever has less than its share finds them free.
+//! that no two hosts that run it differ by more than one. When the share gets smaller,
+//! partitions are [wanted back](Lease::wanted_back), one after the other, and whoever
+//! has less than its share finds them free.
 
 mod owner;
 mod shares;
