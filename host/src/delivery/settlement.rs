@@ -13,7 +13,7 @@ use super::ordering::{Again, Effects};
 use super::{Outcome, Report};
 use crate::event::json::to_microseconds;
 use crate::event::{Attempt, LogEvent};
-use crate::failure::FailureKind;
+use crate::failure::{Failure, FailureKind};
 use crate::store::{FailureCounts, FailureRecord, NewDeadLetter};
 
 /// What becomes of an event after an attempt.
@@ -45,27 +45,34 @@ pub struct Circumstances<'a> {
 /// Whether an outcome makes a dead letter of the event.
 #[must_use]
 pub fn gives_up(outcome: &Outcome, attempt: Attempt, retry: &RetryPolicy) -> bool {
-    let Outcome::Failure(failure) = outcome else { return false };
+    matches!(outcome, Outcome::Failure(failure) if is_last(failure, attempt, retry))
+}
+
+/// Whether no further attempt follows a failure.
+fn is_last(failure: &Failure, attempt: Attempt, retry: &RetryPolicy) -> bool {
     failure.kind.is_final() || retry.is_last(attempt)
 }
 
-/// What becomes of an event after this attempt. Emits of a failed one are dropped.
+/// What becomes of an event after this attempt. Emits of a failed one are dropped. The
+/// circumstances are those of a failure, and not asked for without one.
 #[must_use]
-pub fn resolve(
+pub fn resolve<'a>(
     event: &LogEvent,
     attempt: Attempt,
     report: Report,
-    circumstances: Circumstances<'_>,
+    circumstances: impl FnOnce() -> Circumstances<'a>,
 ) -> Resolution {
-    let retry = circumstances.retry;
-    let given_up = gives_up(&report.outcome, attempt, retry);
-    let failure = match report.outcome {
+    let Report { outcome, emits, .. } = report;
+    let failure = match outcome {
         Outcome::Success => {
-            return Resolution::Handled(Effects { emits: report.emits, ..Effects::default() });
+            return Resolution::Handled(Effects { emits, ..Effects::default() });
         }
         Outcome::NotRun(why) => return Resolution::NotRun(why),
         Outcome::Failure(failure) => failure,
     };
+    let circumstances = circumstances();
+    let retry = circumstances.retry;
+    let given_up = is_last(&failure, attempt, retry);
     let record = FailureRecord::new(failure.kind, failure.text);
     if given_up {
         let dead_letter = NewDeadLetter {
@@ -114,7 +121,6 @@ mod tests {
     use super::*;
     use crate::delivery::Usage;
     use crate::delivery::ordering::tests::event;
-    use crate::failure::Failure;
 
     fn report(outcome: Outcome, emits: usize) -> Report {
         let emits = (0..emits).map(|_| event(1_000, None).event).collect();
@@ -133,7 +139,7 @@ mod tests {
             now: Timestamp::UNIX_EPOCH,
             random: 0.5,
         };
-        resolve(&event(9, None), Attempt(attempt), report, circumstances)
+        resolve(&event(9, None), Attempt(attempt), report, || circumstances)
     }
 
     #[test]

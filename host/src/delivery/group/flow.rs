@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -23,11 +24,14 @@ use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
 use crate::event::{LogEvent, Position};
 use crate::store::{
-    Fetch, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement, StoreError,
+    Fetch, Fetched, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement, StoreError,
 };
 
 /// How long is waited at most without a look at the time of day, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(60);
+
+/// How many events of those that were read come into the book at once.
+const ADMITTED_AT_ONCE: usize = 32;
 
 /// A call of the store, which goes on whatever the leader waits for meanwhile: it has
 /// a turn, and a connection, that others wait for, and perhaps the leader itself. It
@@ -387,11 +391,10 @@ impl<'a> Flow<'a> {
                     *events = overtaken.fetched.events.len();
                 }
                 let now = self.group().clock.now();
-                let schedule = &mut self.work.book().schedule;
                 if !overtakes {
-                    schedule.admit(overtaken.fetched, now);
-                    return;
+                    return self.admit(overtaken.fetched, now);
                 }
+                let schedule = &mut self.work.book().schedule;
                 if schedule.open_ranges() == 0 && !overtaken.open.is_empty() {
                     info!(
                         group = %self.group().settings.name,
@@ -403,6 +406,21 @@ impl<'a> Flow<'a> {
             Err(error) => {
                 let delay = self.led.trouble.met(&self.group().settings.name, Doing::Read, &error);
                 self.fetch_after = Some(Instant::now() + delay);
+            }
+        }
+    }
+
+    /// Takes events a few at a time, but those of one call together: attempts that end
+    /// meanwhile want the book too.
+    fn admit(&self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
+        let at_once = self.group().calls().size.max(ADMITTED_AT_ONCE);
+        let mut events = events.into_iter();
+        loop {
+            let part: Vec<_> = events.by_ref().take(at_once).map(Arc::new).collect();
+            let last = part.last().filter(|_| events.len() > 0).map(|event| event.position);
+            self.work.book().schedule.admit_part(part, last.unwrap_or(scanned_to), now);
+            if last.is_none() {
+                return;
             }
         }
     }
@@ -748,7 +766,7 @@ impl<'a> Flow<'a> {
         cut
     }
 
-    fn commit(&self, cut: Cut, signals: &Signals) -> UnderWay<Committed> {
+    fn commit(&self, mut cut: Cut, signals: &Signals) -> UnderWay<Committed> {
         let mut settlement = Settlement {
             group: self.group().settings.name.clone(),
             epoch: self.led.epoch,
@@ -763,10 +781,13 @@ impl<'a> Flow<'a> {
             redelivered: Vec::new(),
             overtaking: None,
         };
+        let gone = std::mem::take(&mut cut.gone);
         let written = cut.fill(&mut settlement);
         let (work, signals) = (Arc::clone(&self.work), signals.clone());
         UnderWay::begin(async move {
-            let outcome = work.group.commit(&settlement, &work.trouble, &signals).await;
+            let commit = work.group.commit(&settlement, &work.trouble, &signals);
+            // While the database commits.
+            let (outcome, ()) = tokio::join!(commit, async { drop(gone) });
             Committed { settlement, written, outcome }
         })
     }

@@ -17,12 +17,15 @@ use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::{Accepted, AttemptState, CommittedState, StoredState};
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
+use crate::event::GroupName;
 use crate::failure::{Failure, FailureKind};
 use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.
 pub(super) struct Work {
     pub(super) group: GroupLoop,
+    /// The group's own name, of which this may lead but a partition.
+    pub(super) name: GroupName,
     pub(super) committed: Arc<dyn CommittedState>,
     book: Mutex<Book>,
     /// What the tenant's state comes to. One attempt after the other is held
@@ -131,11 +134,12 @@ pub(super) enum Halt {
 impl Work {
     /// Goes on with what a leader has reached.
     pub(super) fn new(group: GroupLoop, schedule: Schedule, led: &mut Led) -> Self {
-        let committed =
-            StoredState { store: Arc::clone(&group.store), group: group.settings.group() };
+        let name = group.settings.group();
+        let committed = StoredState { store: Arc::clone(&group.store), group: name.clone() };
         Self {
             committed: Arc::new(committed),
             group,
+            name,
             book: Mutex::new(Book {
                 schedule,
                 breaker: std::mem::take(&mut led.breaker),
@@ -310,9 +314,8 @@ impl Work {
             event_id = job.event.event.id,
             attempt = job.attempt.0,
         );
-        let group = settings.group();
         let call = Call {
-            group: &group,
+            group: &self.name,
             tenant: &settings.tenant,
             event: &job.event,
             attempt: job.attempt,
@@ -351,7 +354,7 @@ impl Work {
             }
         }
         let succeeded = report.outcome == Outcome::Success;
-        let circumstances = Circumstances {
+        let circumstances = || Circumstances {
             retry: &self.group.settings.retry,
             digest: job.event.digest.as_ref().map_or(self.group.handler.digest(), Digest::as_str),
             now: self.group.clock.now(),

@@ -35,10 +35,9 @@ impl Work {
             position = first.event.position.0,
             events = jobs.len(),
         );
-        let events: Vec<&LogEvent> = jobs.iter().map(|job| &job.event).collect();
-        let group = settings.group();
+        let events: Vec<&LogEvent> = jobs.iter().map(|job| &*job.event).collect();
         let call = BatchCall {
-            group: &group,
+            group: &self.name,
             tenant: &settings.tenant,
             events: &events,
             state: Arc::clone(&state),

@@ -29,21 +29,21 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// The key of its events.
-    pub(super) fn key(&self) -> &str {
-        &self.key
-    }
-
     /// An event of the window waits, by its number. One that was delayed may come
     /// before others that wait already.
     pub(super) fn enqueue(&mut self, number: u64) {
+        if self.queue.back().is_none_or(|last| *last < number) {
+            return self.queue.push_back(number);
+        }
         let place = self.queue.partition_point(|other| *other < number);
         self.queue.insert(place, number);
     }
 
     /// An event of the window waits no longer.
     pub(super) fn dequeue(&mut self, number: u64) {
-        if let Ok(place) = self.queue.binary_search(&number) {
+        if self.queue.front() == Some(&number) {
+            self.queue.pop_front();
+        } else if let Ok(place) = self.queue.binary_search(&number) {
             self.queue.remove(place);
         }
     }

@@ -4,6 +4,7 @@ mod calls;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -48,7 +49,7 @@ pub struct Again {
 #[derive(Debug)]
 pub struct Job {
     /// The event.
-    pub event: LogEvent,
+    pub event: Arc<LogEvent>,
     /// Which attempt of it.
     pub attempt: Attempt,
     /// What its lane wrote so far.
@@ -111,10 +112,9 @@ struct Slot {
     state: SlotState,
     /// Where it waits and runs; `None` while it is delayed.
     lane: Option<LaneId>,
-    /// Gone while it runs, and once it is done.
-    event: Option<LogEvent>,
-    /// The key of one that runs and has no lane to tell it.
-    key: Option<String>,
+    /// Kept until a settlement has taken it, so that whoever read it frees it, and not
+    /// whoever handled it on another core.
+    event: Arc<LogEvent>,
     bytes: usize,
     again: Option<Box<Again>>,
     company: Company,
@@ -145,7 +145,7 @@ struct Parked {
     wait: Wait,
     lane: Option<LaneId>,
     key: Option<String>,
-    event: Option<LogEvent>,
+    event: Option<Arc<LogEvent>>,
     again: Again,
     late: bool,
 }
@@ -161,6 +161,9 @@ pub struct Cut {
     pub done: usize,
     /// Whether there is more in it than the cursor.
     pub has_work: bool,
+    /// Events that the schedule has no longer. To free them takes a while, which
+    /// nobody is to wait for.
+    pub gone: Vec<Arc<LogEvent>>,
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
     finished: Vec<Finished>,
@@ -360,8 +363,7 @@ impl Schedule {
         self.gathers_no_more(index);
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
-        let key = slot.event.as_ref().and_then(|event| event.event.partitionkey.as_deref());
-        slot.lane = self.lanes.of(key);
+        slot.lane = self.lanes.of(slot.event.event.partitionkey.as_deref());
         slot.state = SlotState::Waiting;
         self.waiting += 1;
         let Some(id) = slot.lane else { return self.offer_slot(number) };
@@ -380,11 +382,21 @@ impl Schedule {
 
     /// Takes events that were read from the log: those after all that were read
     /// before. One that is to be delivered after `now` is delayed.
-    pub fn admit(&mut self, fetched: Fetched, now: Timestamp) {
-        for event in fetched.events {
+    pub fn admit(&mut self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
+        self.admit_part(events.into_iter().map(Arc::new), scanned_to, now);
+    }
+
+    /// Takes the first of those events, up to this position.
+    pub fn admit_part(
+        &mut self,
+        events: impl IntoIterator<Item = Arc<LogEvent>>,
+        scanned_to: Position,
+        now: Timestamp,
+    ) {
+        for event in events {
             self.push(event, now);
         }
-        self.scanned_to = self.scanned_to.max(fetched.scanned_to);
+        self.scanned_to = self.scanned_to.max(scanned_to);
         let scanned_to = self.scanned_to;
         // A head that the log does not give is no longer subscribed.
         self.head_ahead.take_if(|head| head.position <= scanned_to);
@@ -454,7 +466,7 @@ impl Schedule {
             || !self.open_taken.is_empty() && self.open.up_to(self.cursor) != self.open_taken
     }
 
-    fn push(&mut self, event: LogEvent, now: Timestamp) {
+    fn push(&mut self, event: Arc<LogEvent>, now: Timestamp) {
         let position = event.position;
         let number = self.first + self.window.len() as u64;
         let head = self.head_ahead.take_if(|head| head.position == position);
@@ -478,25 +490,14 @@ impl Schedule {
             && let Some(deliver_after) = event.event.deliver_after.filter(|time| *time > now)
         {
             self.due.insert((deliver_after, position));
-            let (state, event) = (SlotState::Delayed, Some(event));
-            let (lane, key) = (None, None);
-            self.window.push_back(Slot {
-                position,
-                state,
-                lane,
-                event,
-                key,
-                bytes,
-                again,
-                company,
-            });
+            let (state, lane) = (SlotState::Delayed, None);
+            self.window.push_back(Slot { position, state, lane, event, bytes, again, company });
             return;
         }
         let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
         self.retried += usize::from(again.is_some());
-        let (event, key) = (Some(event), None);
-        self.window.push_back(Slot { position, state, lane, event, key, bytes, again, company });
+        self.window.push_back(Slot { position, state, lane, event, bytes, again, company });
         match lane {
             Some(id) => {
                 if let Some(lane) = self.lanes.get_mut(id) {
@@ -662,7 +663,7 @@ impl Schedule {
             if let Some(parked) = self.parked.get_mut(&position)
                 && parked.wait == Wait::Loading
             {
-                parked.event = Some(event);
+                parked.event = Some(Arc::new(event));
                 parked.wait = Wait::Offered;
                 self.due_now.push(Reverse(position));
             }
@@ -757,12 +758,9 @@ impl Schedule {
         self.stop_gathering(index);
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
-        let event = slot.event.take()?;
+        let event = Arc::clone(&slot.event);
         slot.state = SlotState::Running;
         let lane = slot.lane;
-        if lane.is_none() {
-            slot.key.clone_from(&event.event.partitionkey);
-        }
         let (attempt, failure) = match &slot.again {
             Some(again) => (again.attempt, again.failure.clone()),
             None => (Attempt::FIRST, None),
@@ -905,7 +903,6 @@ impl Schedule {
             self.waiting += 1;
             let number = self.first + index as u64;
             let slot = &mut self.window[index];
-            slot.event = Some(event);
             slot.state = SlotState::Waiting;
             if let Some(again) = again {
                 slot.state = SlotState::Failed;
@@ -980,11 +977,13 @@ impl Schedule {
         }
         let mut position = self.cursor;
         let mut done = 0;
+        let mut gone = Vec::with_capacity(end);
         for slot in self.window.drain(..end) {
             position = slot.position;
             self.joint -= slot.in_joint_call();
             done += usize::from(slot.state == SlotState::Done);
             self.window_bytes -= slot.bytes;
+            gone.push(slot.event);
         }
         self.first += end as u64;
         if self.window.is_empty() {
@@ -1026,6 +1025,7 @@ impl Schedule {
             failed: std::mem::take(&mut self.failed),
             overtaking,
             head,
+            gone,
         };
         self.cursor = position;
         self.head_taken = cut.head.clone();
@@ -1080,9 +1080,9 @@ impl Schedule {
         let number = self.first + index as u64;
         let slot = &mut self.window[index];
         let position = slot.position;
-        let event = slot.event.take();
+        let event = Arc::clone(&slot.event);
         self.retried -= usize::from(slot.again.is_some());
-        let deliver_after = event.as_ref().and_then(|event| event.event.deliver_after);
+        let deliver_after = event.event.deliver_after;
         let again = slot.again.take().map_or_else(
             || Again {
                 attempt: Attempt::FIRST,
@@ -1091,14 +1091,9 @@ impl Schedule {
             },
             |again| *again,
         );
-        // What runs has its event no longer at hand, but its lane has the key, or
-        // where it has none it was kept: another ordering may want it.
         let lane = slot.lane.and_then(|id| self.lanes.get_mut(id));
-        let key = match (&event, &lane, self.ordering) {
-            (Some(event), _, _) => event.event.partitionkey.clone(),
-            (None, Some(lane), Ordering::Key) => Some(lane.key().to_owned()),
-            (None, _, _) => slot.key.take(),
-        };
+        // Whatever the ordering: another one may want it.
+        let key = event.event.partitionkey.clone();
         let (wait, late) = (Wait::Due, false);
         let mut parked = Parked { wait, lane: slot.lane, key, event: None, again, late };
         match slot.state {
@@ -1113,7 +1108,7 @@ impl Schedule {
                 if lane.is_some() {
                     parked.wait = Wait::Behind;
                 } else {
-                    parked.event = event;
+                    parked.event = Some(event);
                     self.due.insert((parked.again.due_at, position));
                 }
             }

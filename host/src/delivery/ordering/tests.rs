@@ -400,7 +400,7 @@ impl Driver {
         } else if job.attempt.0 >= MAX_ATTEMPTS {
             self.done.insert(position);
             let dead = NewDeadLetter {
-                event: job.event.clone(),
+                event: LogEvent::clone(&job.event),
                 attempts: job.attempt.0,
                 failure: FailureRecord::new(FailureKind::Trap, "no"),
                 digest: String::new(),

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::{Effects, Job, LaneId, Schedule, Slot, SlotState, Wait};
 use crate::delivery::ordering::{Calls, Ordering};
 use crate::delivery::settlement::after;
-use crate::event::{LogEvent, Position};
+use crate::event::Position;
 
 /// The data of the events of one call, in bytes: it stands in the guest's memory at
 /// once. A larger event goes alone.
@@ -32,10 +32,10 @@ pub(super) struct Company {
 }
 
 impl Slot {
-    /// Whether this event of it may go into one call with others. One that failed
-    /// goes alone, and so does a replay, which did too.
-    fn goes_along(&self, event: &LogEvent) -> bool {
-        let is_replay = event.deliver_to.is_some() || event.digest.is_some();
+    /// Whether its event may go into one call with others. One that failed goes
+    /// alone, and so does a replay, which did too.
+    fn goes_along(&self) -> bool {
+        let is_replay = self.event.deliver_to.is_some() || self.event.digest.is_some();
         self.again.is_none() && !self.company.alone && !is_replay
     }
 
@@ -83,7 +83,7 @@ impl Schedule {
         }
         let Some(index) = self.slot(first.event.position) else { return fellows };
         let slot = &self.window[index];
-        if !slot.goes_along(&first.event) {
+        if !slot.goes_along() {
             return fellows;
         }
         let mut bytes = slot.bytes;
@@ -91,8 +91,7 @@ impl Schedule {
             let Some(index) = self.next_fellow(first.lane) else { break };
             let slot = &self.window[index];
             bytes = bytes.saturating_add(slot.bytes);
-            let goes_along = slot.event.as_ref().is_some_and(|event| slot.goes_along(event));
-            if !goes_along || bytes > CALL_BYTES {
+            if !slot.goes_along() || bytes > CALL_BYTES {
                 break;
             }
             if first.lane.is_none() {
@@ -130,8 +129,8 @@ impl Schedule {
         let Some(index) = self.at(number) else { return };
         let slot = &self.window[index];
         let is_alone = slot.lane.is_none() && self.ordering != Ordering::None;
-        let goes_along = slot.event.as_ref().is_some_and(|event| slot.goes_along(event));
-        let Some(until) = slot.company.until.filter(|_| goes_along && !is_alone) else {
+        let goes_along = slot.goes_along() && !is_alone;
+        let Some(until) = slot.company.until.filter(|_| goes_along) else {
             return self.offer_slot(number);
         };
         let (position, lane) = (slot.position, slot.lane);
