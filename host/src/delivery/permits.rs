@@ -1,6 +1,7 @@
 //! Permits: which attempt may run now.
 //!
-//! A group takes a [`Permit`] for each batch and asks it before each attempt.
+//! A group takes a [`Permit`] for each task that makes attempts, asks it before each
+//! of them, and gives back with each batch what it holds.
 //! What a permit grants:
 //! - a place among the attempts that run at once: of the handler, then of its
 //!   tenant, then of the host, taken together or not at all, so that nobody ever

@@ -252,18 +252,39 @@ impl Work {
         )
     }
 
-    /// Makes attempts until nothing is left to run, or the batch is over.
+    /// Makes attempts, batch after batch, until nothing is left to run.
     pub(super) async fn make_attempts(
         self: Arc<Self>,
         mut permit: Permit,
         mut worker: Box<dyn Worker>,
     ) -> Option<Box<dyn Worker>> {
         let mut halted = self.halted.subscribe();
-        let ceilings = self.group.share.ceilings();
+        loop {
+            let is_more = self.batch(&mut permit, &mut worker, &mut halted).await;
+            worker.end_batch();
+            let outlives_its_memory = permit.holds_memory();
+            if !is_more {
+                return (!outlives_its_memory).then_some(worker);
+            }
+            if outlives_its_memory {
+                worker = self.group.handler.worker();
+            }
+            permit.renew();
+        }
+    }
+
+    /// Makes the attempts of one batch. Whether there may be more when it is over.
+    async fn batch(
+        &self,
+        permit: &mut Permit,
+        worker: &mut Box<dyn Worker>,
+        halted: &mut watch::Receiver<bool>,
+    ) -> bool {
+        let ceilings = &self.group.share.ceilings();
         let began = Instant::now();
         let batch = self.group.settings.batch;
         let mut left = batch.max_events;
-        while left > 0 {
+        while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
                 // What is done is not held up by what waits here.
                 self.progress.notify_one();
@@ -273,26 +294,21 @@ impl Work {
                     ready = permit.ready(None) => ready,
                 };
                 if !is_ready {
-                    break;
+                    return false;
                 }
             }
-            let Some((job, fellows)) = self.next() else { break };
+            let Some((job, fellows)) = self.next() else { return false };
             left = left.saturating_sub(1 + fellows.len());
             if fellows.is_empty() {
-                let report = self.attempt(&job, &mut worker, &mut permit).await;
-                self.conclude(job, report, &ceilings, &mut worker).await;
+                let report = self.attempt(&job, worker, permit).await;
+                self.conclude(job, report, ceilings, worker).await;
             } else {
                 let jobs = std::iter::once(job).chain(fellows).collect();
                 // Apart, so that other handlers' slots do not carry its future.
-                Box::pin(self.handle_together(jobs, &ceilings, &mut worker, &mut permit)).await;
-            }
-            if began.elapsed() >= batch.max_time {
-                break;
+                Box::pin(self.handle_together(jobs, ceilings, worker, permit)).await;
             }
         }
-        worker.end_batch();
-        // An instance that outlives its batch would outlive its memory.
-        (!permit.holds_memory()).then_some(worker)
+        true
     }
 
     /// Makes one attempt.

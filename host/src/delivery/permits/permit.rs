@@ -110,6 +110,12 @@ impl Permit {
         self.memory.is_some_and(|bytes| bytes > 0)
     }
 
+    /// Gives everything back, for another batch that asks for it anew. What was worked
+    /// since it last made room still counts: batches may be short.
+    pub fn renew(&mut self) {
+        self.give_back();
+    }
+
     /// Takes the next attempt out of the rates. When it may begin, unless at once.
     fn rates_allow(&mut self, now: Instant) -> Option<Instant> {
         let rates = &self.member.rates;
@@ -152,6 +158,17 @@ impl Permit {
         Poll::Ready(())
     }
 
+    fn give_back(&mut self) {
+        self.leave_place();
+        let Member { permits, group, rates, .. } = &*self.member;
+        if let Some(bytes) = self.memory.take().filter(|bytes| *bytes > 0) {
+            permits.book().give_back(*group, false, bytes);
+        }
+        if self.event.take().is_some() {
+            rates.give_back_event();
+        }
+    }
+
     /// Gives back the place, or gives up waiting for one. The memory stays: the
     /// instance lives on.
     fn leave_place(&mut self) {
@@ -173,14 +190,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.leave_place();
-        let Member { permits, group, rates, .. } = &*self.member;
-        if let Some(bytes) = self.memory.filter(|bytes| *bytes > 0) {
-            permits.book().give_back(*group, false, bytes);
-        }
-        if self.event.is_some() {
-            rates.give_back_event();
-        }
+        self.give_back();
     }
 }
 

@@ -91,6 +91,33 @@ async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_o
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_gives_everything_back_with_short_batches_makes_way_after_a_slice_too() {
+    let permits = permits(2);
+    let _cores = Cores::on_this_runtime(Arc::clone(&permits));
+    let [heavy, light] = ["heavy", "light"].map(|name| permits.share(&tenant(name), one()));
+    let done = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&done);
+    let spawner = heavy.clone();
+    let before = spawner.spawn(async move {
+        let mut permit = heavy.permit();
+        let mut others = None;
+        for _ in 0..1_000 {
+            permit.ready(None).await;
+            permit.run(attempt(ms(0), SLICE / 4)).await;
+            done.fetch_add(1, SeqCst);
+            permit.renew();
+            others.get_or_insert_with(|| {
+                let seen = Arc::clone(&seen);
+                light.spawn(async move { seen.load(SeqCst) })
+            });
+        }
+        others.unwrap().await.unwrap()
+    });
+    assert_eq!(before.await, Some(4), "attempts before another tenant's turn");
+    assert_eq!(permits.book().held(), (0, 0, 0, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their_handlers() {
     let permits = permits(2);
     let done = Arc::new(StdMutex::new([0_u32; 3]));
