@@ -258,6 +258,7 @@ struct Rig {
 
 impl Rig {
     fn supervisor(&self, seen: &Arc<Seen>) -> Supervisor {
+        let _in_runtime = self.hosts.enter();
         Supervisor {
             store: Arc::new(self.database.store()),
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
