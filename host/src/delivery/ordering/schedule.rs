@@ -161,8 +161,8 @@ pub struct Cut {
     pub done: usize,
     /// Whether there is more in it than the cursor.
     pub has_work: bool,
-    /// Events that the schedule has no longer. To free them takes a while, which
-    /// nobody is to wait for.
+    /// Events that have left the window. To free them takes a while, which nobody is to
+    /// wait for.
     pub gone: Vec<Arc<LogEvent>>,
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
