@@ -269,7 +269,7 @@ impl Work {
             if outlives_its_memory {
                 worker = self.group.handler.worker();
             }
-            permit.renew();
+            permit.give_back();
         }
     }
 

@@ -1,6 +1,7 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod batches;
 mod calls;
 mod keys;
 mod lanes;

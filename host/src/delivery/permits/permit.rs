@@ -110,12 +110,6 @@ impl Permit {
         self.memory.is_some_and(|bytes| bytes > 0)
     }
 
-    /// Gives everything back, for another batch that asks for it anew. What was worked
-    /// since it last made room still counts: batches may be short.
-    pub fn renew(&mut self) {
-        self.give_back();
-    }
-
     /// Takes the next attempt out of the rates. When it may begin, unless at once.
     fn rates_allow(&mut self, now: Instant) -> Option<Instant> {
         let rates = &self.member.rates;
@@ -158,7 +152,9 @@ impl Permit {
         Poll::Ready(())
     }
 
-    fn give_back(&mut self) {
+    /// Gives everything back, as between two batches. What was worked since it last made
+    /// room still counts: batches may be short.
+    pub fn give_back(&mut self) {
         self.leave_place();
         let Member { permits, group, rates, .. } = &*self.member;
         if let Some(bytes) = self.memory.take().filter(|bytes| *bytes > 0) {

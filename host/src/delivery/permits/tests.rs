@@ -105,7 +105,7 @@ async fn whoever_gives_everything_back_with_short_batches_makes_way_after_a_slic
             permit.ready(None).await;
             permit.run(attempt(ms(0), SLICE / 4)).await;
             done.fetch_add(1, SeqCst);
-            permit.renew();
+            permit.give_back();
             others.get_or_insert_with(|| {
                 let seen = Arc::clone(&seen);
                 light.spawn(async move { seen.load(SeqCst) })

@@ -1,0 +1,52 @@
+//! Attempts that go on batch after batch without their leader.
+
+use super::*;
+
+/// Enough that no group is through with it while anybody waits here.
+const BACKLOG: usize = 1_000;
+
+/// Each attempt takes a millisecond, and a batch ten of them.
+async fn with_a_backlog(act: Act) -> Rig {
+    let mut rig =
+        Rig::new(BACKLOG, move |_, _| Act::Take(Duration::from_millis(1), Box::new(act.clone())))
+            .await;
+    rig.batch.max_events = 10;
+    rig
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_and_memory_go_to_whoever_waits_for_them_when_a_batch_is_over() {
+    let memory = Ceilings { memory_bytes: Some(demand().memory_bytes), ..Ceilings::default() };
+    for (what, concurrency, ceilings) in
+        [("memory", None, memory), ("a place", Some(1), Ceilings::default())]
+    {
+        let rig = with_a_backlog(Act::Succeed).await;
+        rig.cores.permits().configure(concurrency, [(&Tenant::none(), &ceilings)]);
+        let running = rig.start().await;
+        rig.called(1).await;
+        let mut another = rig.cores.permits().share(&Tenant::none(), demand()).permit();
+        tokio::time::timeout(DAY, another.ready(None)).await.expect("never given");
+        assert_eq!(rig.calls().len(), 10, "attempts before another group got {what}");
+        tokio::time::sleep(MINUTE).await;
+        assert_eq!(rig.calls().len(), 10, "attempts while another group has {what}");
+        drop(another);
+        rig.settled(BACKLOG as i64).await;
+        running.stop.cancel();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_that_change_hold_from_the_next_batch_on() {
+    let rig = with_a_backlog(Act::Fail(FailureKind::Reject)).await;
+    let _running = rig.start().await;
+    rig.called(5).await;
+    let ceilings = Ceilings { dead_letters: Some(1), ..Ceilings::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let paused = async {
+        while rig.store.group(&name()).await.unwrap().state != GroupState::Paused {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(MINUTE, paused).await.expect("never paused");
+    assert_eq!(rig.dead().await.len(), 10, "dead letters before the ceiling held");
+}
