@@ -18,6 +18,9 @@ pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn TestDa
         "Order.created",
         "ORDER.created",
         "order%created",
+        "order\\created",
+        "order\\",
+        "order\\%",
         "order/",
         "order\u{10FFFF}",
         "order\u{10FFFF}x",
@@ -40,9 +43,9 @@ pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn TestDa
     let mut patterns: Vec<String> = types.iter().map(|name| (*name).to_owned()).collect();
     patterns.retain(|pattern| pattern != "*");
     patterns.extend(types.iter().filter(|name| **name != "*").map(|name| format!("{name}*")));
-    for pattern in ["*", "o*", "orde*", "order.c*", "order_c*", "order%*", "ORDER*", "a[*", "a?*"] {
-        patterns.push(pattern.to_owned());
-    }
+    let prefixes =
+        ["o", "orde", "order.c", "order_c", "order%", "order\\c", "ORDER", "a[", "a?", ""];
+    patterns.extend(prefixes.iter().map(|prefix| format!("{prefix}*")));
     let mut subscriptions: Vec<Subscription> =
         patterns.iter().map(|pattern| Subscription::new([pattern]).unwrap()).collect();
     subscriptions.push(Subscription::new(["order", "a*", "z", "order.*", "none"]).unwrap());
