@@ -75,9 +75,12 @@ type Writes = BTreeMap<String, Option<Vec<u8>>>;
 /// Clones share it: attempts of one scope run one at a time, and each sees what
 /// those before it wrote, also while that is being settled.
 #[derive(Debug, Clone, Default)]
-pub struct BatchState {
-    scope: Arc<str>,
-    open: Arc<Mutex<Open>>,
+pub struct BatchState(Arc<Scope>);
+
+#[derive(Debug, Default)]
+struct Scope {
+    name: String,
+    open: Mutex<Open>,
 }
 
 #[derive(Debug, Default)]
@@ -106,13 +109,17 @@ pub struct Accepted {
 impl BatchState {
     /// Nothing written yet.
     #[must_use]
-    pub fn new(scope: impl Into<Arc<str>>) -> Self {
-        Self { scope: scope.into(), open: Arc::default() }
+    pub fn new(scope: impl Into<String>) -> Self {
+        Self(Arc::new(Scope { name: scope.into(), open: Mutex::default() }))
+    }
+
+    fn scope(&self) -> &str {
+        &self.0.name
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
         // Each critical section leaves a whole map behind.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state as the next attempt sees it.
@@ -133,7 +140,7 @@ impl BatchState {
         let mut accepted = Vec::with_capacity(writes.len());
         for (key, value) in writes {
             open.writes.insert(key.clone(), Written { by, value: value.clone() });
-            let write = StateWrite { scope: self.scope.to_string(), key, value };
+            let write = StateWrite { scope: self.scope().to_owned(), key, value };
             accepted.push(Accepted { by, write });
         }
         accepted
@@ -258,7 +265,7 @@ impl AttemptState {
     async fn is_committed(&self, key: &str) -> Result<bool, StoreError> {
         // Unlike `get` it reads no value, and a key is the first of those that
         // begin like it.
-        let first = self.committed.keys(&self.batch.scope, key, 1).await?;
+        let first = self.committed.keys(self.batch.scope(), key, 1).await?;
         Ok(first.first().is_some_and(|first| first == key))
     }
 
@@ -278,7 +285,7 @@ impl AttemptState {
         }
         let mut growth = Growth::default();
         for (key, (before, after)) in keys {
-            let committed = self.committed.get(&self.batch.scope, &key).await?;
+            let committed = self.committed.get(self.batch.scope(), &key).await?;
             let committed = bytes_of(&key, committed.as_deref());
             let before = before.unwrap_or(committed);
             let after = after.unwrap_or(before);
@@ -299,7 +306,7 @@ impl AttemptState {
         if let Some(written) = self.batch.lock().writes.get(key) {
             return Ok(written.value.clone());
         }
-        self.committed.get(&self.batch.scope, key).await
+        self.committed.get(self.batch.scope(), key).await
     }
 
     /// Gives a key a value.
@@ -330,7 +337,7 @@ impl AttemptState {
         // Each deletion can hide one committed key, so read that many more.
         let hidden = over.values().filter(|set| !**set).count();
         let committed =
-            self.committed.keys(&self.batch.scope, prefix, limit.saturating_add(hidden)).await?;
+            self.committed.keys(self.batch.scope(), prefix, limit.saturating_add(hidden)).await?;
         for key in committed {
             over.entry(key).or_insert(true);
         }
