@@ -87,16 +87,20 @@ pub(super) struct Lanes {
     all: Vec<Option<Lane>>,
     free: Vec<LaneId>,
     by_key: HashMap<Arc<str>, LaneId>,
+    /// The lane of all events, where they have one.
+    of_all: Option<LaneId>,
 }
 
 impl Lanes {
     pub(super) fn new(ordering: Ordering) -> Self {
-        Self { ordering, all: Vec::new(), free: Vec::new(), by_key: HashMap::new() }
+        Self { ordering, all: Vec::new(), free: Vec::new(), by_key: HashMap::new(), of_all: None }
     }
 
     /// The lane of an event, or `None` where it has none to share.
     pub(super) fn of(&mut self, key: Option<&str>) -> Option<LaneId> {
         let key = match self.ordering {
+            // Found without its key, because this is asked for each event.
+            Ordering::Total if self.of_all.is_some() => return self.of_all,
             Ordering::Total => "",
             Ordering::Key => key?,
             Ordering::None => return None,
@@ -124,6 +128,9 @@ impl Lanes {
             }
         };
         self.by_key.insert(shared, id);
+        if self.ordering == Ordering::Total {
+            self.of_all = Some(id);
+        }
         Some(id)
     }
 
@@ -164,6 +171,7 @@ impl Lanes {
         });
         if is_idle && let Some(lane) = self.all[id.0].take() {
             self.by_key.remove(&lane.key);
+            self.of_all = None;
             self.free.push(id);
         }
     }
