@@ -493,7 +493,7 @@ impl Log {
         let theirs = self.for_group(group, tenant, subscription, after, up_to);
         for stored in theirs.filter(|stored| stored.is_in(partition)) {
             bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
-            events.push(stored.event.clone());
+            events.push(Arc::new(stored.event.clone()));
             if events.len() >= max_events || bytes >= max_bytes {
                 return Fetched { events, scanned_to: stored.event.position };
             }

@@ -37,6 +37,7 @@ pub mod suite;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -352,8 +353,9 @@ pub struct Fetch<'a> {
 /// A part of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The events, in position order.
-    pub events: Vec<LogEvent>,
+    /// The events, in position order. Each by itself from the start: it is shared as
+    /// long as it is under way, and to move it costs as much as to read a column.
+    pub events: Vec<Arc<LogEvent>>,
     /// Everything for this group at or below this position, and above the
     /// cursor, is in `events`.
     pub scanned_to: Position,

@@ -416,7 +416,7 @@ impl<'a> Flow<'a> {
         let at_once = self.group().calls().size.max(ADMITTED_AT_ONCE);
         let mut events = events.into_iter();
         loop {
-            let part: Vec<_> = events.by_ref().take(at_once).map(Arc::new).collect();
+            let part: Vec<_> = events.by_ref().take(at_once).collect();
             let last = part.last().filter(|_| events.len() > 0).map(|event| event.position);
             self.work.book().schedule.admit_part(part, last.unwrap_or(scanned_to), now);
             if last.is_none() {

@@ -383,7 +383,7 @@ impl Schedule {
     /// Takes events that were read from the log: those after all that were read
     /// before. One that is to be delivered after `now` is delayed.
     pub fn admit(&mut self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
-        self.admit_part(events.into_iter().map(Arc::new), scanned_to, now);
+        self.admit_part(events, scanned_to, now);
     }
 
     /// Takes the first of those events, up to this position.

@@ -15,6 +15,12 @@ use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
 use crate::failure::FailureKind;
 use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
 
+/// Events as the log gives them, which was read up to there.
+fn fetched(events: impl IntoIterator<Item = LogEvent>, scanned_to: i64) -> Fetched {
+    let events = events.into_iter().map(Arc::new).collect();
+    Fetched { events, scanned_to: Position(scanned_to) }
+}
+
 /// An event at a position, of a key.
 pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
     LogEvent {
@@ -278,7 +284,7 @@ impl Driver {
             (after + 1..=up_to).map(|position| self.event(position)).collect();
         self.at_hand.extend(after + 1..=up_to);
         self.read_at.extend((after + 1..=up_to).map(|position| (position, self.now)));
-        self.schedule.admit(Fetched { events, scanned_to: Position(up_to) }, self.now);
+        self.schedule.admit(fetched(events, up_to), self.now);
         self.load();
     }
 
@@ -684,11 +690,11 @@ fn a_death_is_counted_though_others_of_the_key_come_first() {
 #[test]
 fn an_event_that_the_process_died_of_is_read_however_many_are_at_hand() {
     let mut schedule = Schedule::new(Ordering::None, 1, Position::ZERO, Some(mark(3)), vec![], NOW);
-    let events = (1..=2).map(|position| event(position, None)).collect();
-    schedule.admit(Fetched { events, scanned_to: Position(2) }, NOW);
+    let events = (1..=2).map(|position| event(position, None));
+    schedule.admit(fetched(events, 2), NOW);
     assert!(schedule.next(1).is_none());
     assert!(schedule.wants_more(2, 2, 1), "nothing ever runs");
-    schedule.admit(Fetched { events: vec![event(3, None)], scanned_to: Position(3) }, NOW);
+    schedule.admit(fetched(vec![event(3, None)], 3), NOW);
     assert!(!schedule.wants_more(2, 2, 1));
     assert!(schedule.next(1).is_some_and(|job| job.died));
 }
@@ -718,7 +724,7 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
             Schedule::new(Ordering::Key, 10, cursor, Some(mark(1)), redeliveries, NOW);
         if !parks {
             let events = vec![event(1, None)];
-            schedule.admit(Fetched { events, scanned_to: Position(1) }, NOW);
+            schedule.admit(fetched(events, 1), NOW);
         }
         for _ in 0..2 {
             assert!(!schedule.has_work(), "its mark would be erased");
@@ -745,7 +751,7 @@ fn an_event_the_process_died_of_that_the_log_no_longer_has_holds_up_nothing() {
 fn what_a_lane_wrote_is_kept_until_it_is_committed_and_no_longer() {
     let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
     let events = vec![event(1, Some("a"))];
-    schedule.admit(Fetched { events, scanned_to: Position(1) }, NOW);
+    schedule.admit(fetched(events, 1), NOW);
     let job = schedule.next(1).unwrap();
     let attempt = job.state.attempt(Arc::new(EmptyState));
     attempt.set("k".to_owned(), vec![1]);
@@ -761,8 +767,8 @@ fn what_a_lane_wrote_is_kept_until_it_is_committed_and_no_longer() {
 fn one_attempt_at_a_time_is_of_either_kind_in_turn() {
     let redeliveries = (1..=3).map(|position| parked(position, None, 0)).collect();
     let mut schedule = Schedule::new(Ordering::None, 10, Position(3), None, redeliveries, NOW);
-    let events = (4..=6).map(|position| event(position, None)).collect();
-    schedule.admit(Fetched { events, scanned_to: Position(6) }, NOW);
+    let events = (4..=6).map(|position| event(position, None));
+    schedule.admit(fetched(events, 6), NOW);
     let mut order = Vec::new();
     while let Some(job) = next(&mut schedule, NOW) {
         order.push(job.event.position.0);
@@ -776,7 +782,7 @@ fn so_much_data_is_read_on_once_what_was_there_is_settled() {
     let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
     let mut large = event(1, None);
     large.event.data = Some(vec![0; 10]);
-    schedule.admit(Fetched { events: vec![large], scanned_to: Position(1) }, NOW);
+    schedule.admit(fetched(vec![large], 1), NOW);
     let wants_more = |schedule: &Schedule| schedule.wants_more(5, 5, 10);
     assert!(!wants_more(&schedule));
     let job = schedule.next(1).unwrap();
@@ -809,7 +815,7 @@ fn in_calls(ordering: Ordering, size: usize, keys: &[Option<&str>]) -> Schedule 
         Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
     let events: Vec<LogEvent> = (1..).zip(keys).map(|(at, key)| event(at, *key)).collect();
     let scanned_to = events.last().unwrap().position;
-    schedule.admit(Fetched { events, scanned_to }, NOW);
+    schedule.admit(fetched(events, scanned_to.0), NOW);
     schedule
 }
 
@@ -847,8 +853,8 @@ fn a_call_holds_so_much_data_and_a_larger_event_goes_alone() {
         event.event.data = Some(vec![0; mebibytes << 20]);
         event
     };
-    let events = (2..).zip([1, 2, 1, 9, 1]).map(sized).collect();
-    schedule.admit(Fetched { events, scanned_to: Position(6) }, NOW);
+    let events = (2..).zip([1, 2, 1, 9, 1]).map(sized);
+    schedule.admit(fetched(events, 6), NOW);
     for expected in [vec![1, 2, 3, 4], vec![5], vec![6]] {
         let call = next_call(&mut schedule);
         assert_eq!(positions(&call), expected);
@@ -862,7 +868,7 @@ fn a_replay_goes_alone() {
     let mut replay = event(2, None);
     replay.deliver_to = Some("g".parse().unwrap());
     let events = vec![replay, event(3, None), event(4, None)];
-    schedule.admit(Fetched { events, scanned_to: Position(4) }, NOW);
+    schedule.admit(fetched(events, 4), NOW);
     for expected in [vec![1], vec![2], vec![3, 4]] {
         assert_eq!(positions(&next_call(&mut schedule)), expected);
     }
@@ -939,7 +945,7 @@ fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
             || Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
         let admit = |schedule: &mut Schedule, position: i64, now| {
             let events = vec![event(position, Some("a"))];
-            schedule.admit(Fetched { events, scanned_to: Position(position) }, now);
+            schedule.admit(fetched(events, position), now);
         };
         let (soon, later) = (after(NOW, calls.wait / 2), after(NOW, calls.wait));
         let mut schedule = new();
@@ -969,8 +975,8 @@ fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
     for ordering in [Ordering::Total, Ordering::None] {
         let mut schedule =
             Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), now).with_calls(calls);
-        let events = (1..=2).map(|position| event(position, None)).collect();
-        schedule.admit(Fetched { events, scanned_to: Position(2) }, now);
+        let events = (1..=2).map(|position| event(position, None));
+        schedule.admit(fetched(events, 2), now);
         schedule.wake(now);
         assert!(schedule.next(16).is_none(), "{ordering:?}");
         schedule.wake(NOW);
@@ -984,8 +990,8 @@ fn an_event_of_a_call_that_failed_waits_for_nobody() {
     for ordering in [Ordering::Total, Ordering::None] {
         let mut schedule =
             Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
-        let events = (1..=2).map(|position| event(position, None)).collect();
-        schedule.admit(Fetched { events, scanned_to: Position(2) }, NOW);
+        let events = (1..=2).map(|position| event(position, None));
+        schedule.admit(fetched(events, 2), NOW);
         let call = next_call(&mut schedule);
         assert_eq!(positions(&call), [1, 2]);
         schedule.apart(call);

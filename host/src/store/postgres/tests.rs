@@ -227,7 +227,7 @@ async fn seen(store: &PostgresStore) -> Vec<LogEvent> {
         let fetched = store.fetch(all_after(&group("g"), after, up_to)).await.unwrap();
         assert!(fetched.scanned_to > after, "it goes on");
         after = fetched.scanned_to;
-        events.extend(fetched.events);
+        events.extend(fetched.events.into_iter().map(Arc::unwrap_or_clone));
     }
     events
 }

@@ -3,6 +3,8 @@
 //! SQLite has one writer at a time, so position order is commit order: no event
 //! can still appear below the last one, and that is the safe position.
 
+use std::sync::Arc;
+
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
@@ -179,7 +181,7 @@ pub(super) async fn fetch(
                 continue;
             }
             bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
-            events.push(event);
+            events.push(Arc::new(event));
             if bytes >= max_bytes || events.len() >= max_events {
                 return Ok(Fetched { events, scanned_to: position });
             }

@@ -58,7 +58,7 @@ async fn read(
         assert!(fetched.events.len() <= max_events);
         assert!(fetched.scanned_to > after && fetched.scanned_to <= up_to, "it goes on");
         after = fetched.scanned_to;
-        events.extend(fetched.events);
+        events.extend(fetched.events.into_iter().map(Arc::unwrap_or_clone));
     }
     events
 }

@@ -1,5 +1,6 @@
 //! Events, groups and settlements for the tests, and short ways to ask a store.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,7 +171,7 @@ pub(super) async fn fetch_all(store: &Arc<dyn Store>, name: &str, after: i64) ->
         let fetched = fetch(store, name, &Tenant::none(), &Subscription::all(), after).await;
         assert!(fetched.scanned_to.0 > after, "it goes on");
         after = fetched.scanned_to.0;
-        events.extend(fetched.events);
+        events.extend(fetched.events.into_iter().map(Arc::unwrap_or_clone));
     }
     events
 }
@@ -217,8 +218,8 @@ pub(super) async fn try_lock(session: &mut Box<dyn LockSession>, group: &GroupNa
     session.try_locks(std::slice::from_ref(group)).await.unwrap()[0]
 }
 
-pub(super) fn ids(events: &[LogEvent]) -> Vec<&str> {
-    events.iter().map(|event| event.event.id.as_str()).collect()
+pub(super) fn ids(events: &[impl Borrow<LogEvent>]) -> Vec<&str> {
+    events.iter().map(|event| event.borrow().event.id.as_str()).collect()
 }
 
 /// Looks again and again until it is so, for what another process does a little

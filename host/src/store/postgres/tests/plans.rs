@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::{PostgresDatabase, group, publish, run, value};
 use crate::event::{Position, Tenant};
 use crate::store::postgres::late::{GAPS, LATE};
-use crate::store::postgres::log::FETCH;
+use crate::store::postgres::log::{FETCH, FETCH_OF_PARTITION};
 use crate::store::postgres::redeliveries::EVENTS;
 use crate::store::{Fetch, Store, Subscription};
 
@@ -97,21 +97,27 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
         if analyzed {
             run(&mut owner, "ANALYZE event_host.events").await;
         }
-        for mode in ["force_generic_plan", "force_custom_plan"] {
-            let name = format!("{mode}_{analyzed}");
+        let of_all = ("all", FETCH, "", "");
+        let of_partition = ("partition", FETCH_OF_PARTITION, ", bigint, bigint", ", 0, 1");
+        for (mode, (of, fetch, types, values)) in ["force_generic_plan", "force_custom_plan"]
+            .into_iter()
+            .flat_map(|mode| [(mode, of_all), (mode, of_partition)])
+        {
+            let name = format!("{mode}_{of}_{analyzed}");
             run(
                 &mut owner,
                 format!(
                     "SET enable_seqscan = off; SET enable_bitmapscan = off;
                      SET plan_cache_mode = {mode};
-                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint, bigint, bigint, bigint)
-                     AS {FETCH}"
+                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint,
+                                     bigint{types})
+                     AS {fetch}"
                 ),
             )
             .await;
             let explain = format!(
                 "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
-                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000, NULL, NULL)"
+                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000{values})"
             );
             let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
                 .fetch_all(&mut owner)
@@ -119,11 +125,11 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
                 .unwrap();
             let plan = plan.join("\n");
             // In every other partition it does not even look.
-            assert_eq!(plan.matches("Scan").count(), 1, "{mode}: {plan}");
-            assert!(!plan.contains("Sort Method"), "{mode}: {plan}");
-            assert!(plan.contains("Index Scan using events_0_pkey on events_0"), "{mode}: {plan}");
+            assert_eq!(plan.matches("Scan").count(), 1, "{name}: {plan}");
+            assert!(!plan.contains("Sort Method"), "{name}: {plan}");
+            assert!(plan.contains("Index Scan using events_0_pkey on events_0"), "{name}: {plan}");
             let read = plan.lines().find(|line| line.contains("Index Scan")).unwrap();
-            assert!(read.contains("(actual rows=100"), "{mode}: {plan}");
+            assert!(read.contains("(actual rows=100"), "{name}: {plan}");
         }
     }
 }

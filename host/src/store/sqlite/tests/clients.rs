@@ -30,7 +30,8 @@ async fn fetch(store: &SqliteStore, subscription: &Subscription, after: Position
 }
 
 async fn all(store: &SqliteStore) -> Vec<LogEvent> {
-    fetch(store, &Subscription::all(), Position::ZERO).await.events
+    let fetched = fetch(store, &Subscription::all(), Position::ZERO).await;
+    fetched.events.into_iter().map(Arc::unwrap_or_clone).collect()
 }
 
 #[tokio::test]
