@@ -137,8 +137,10 @@ impl GroupSettings {
     }
 }
 
-/// The log is read on while fewer batches than so many wait or are handled.
-const BATCHES_AT_ONCE: usize = 2;
+/// The log is read on while fewer batches than so many wait or are handled. With two,
+/// one would be over when the next is asked for, and there would be nothing to read
+/// for while the other is handled.
+const BATCHES_AT_ONCE: usize = 3;
 
 /// How a leadership ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

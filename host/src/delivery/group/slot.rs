@@ -246,7 +246,7 @@ impl Work {
     pub(super) fn wants_more(&self, book: &Book) -> bool {
         let most = self.group.settings.batch.max_events;
         book.schedule.wants_more(
-            book.appetite,
+            book.appetite.saturating_mul(BATCHES_AT_ONCE - 1),
             most.saturating_mul(BATCHES_AT_ONCE),
             2 * BATCH_BYTES,
         )

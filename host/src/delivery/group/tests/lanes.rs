@@ -573,8 +573,8 @@ async fn a_group_is_careful_for_as_many_events_as_may_have_been_under_way_and_no
     }
     let _third = rig.start().await;
     rig.settled(30).await;
-    // Two batches that were read, one that settled, one read ahead, and one attempt.
-    assert_eq!(rig.store.calls(Operation::BeginAttempt), 2 * 4 + 1);
+    // Three batches that were read, one that settled, one read ahead, and one attempt.
+    assert_eq!(rig.store.calls(Operation::BeginAttempt), 2 * 5 + 1);
 }
 
 #[tokio::test(start_paused = true)]
