@@ -1,7 +1,8 @@
 //! How fast a group drains the shared store, beside a native loop.
 //!
 //! `host` runs the whole path through the supervisor: fetch, a no-op component,
-//! settle. `native` is what a careful client would write by hand: prepared
+//! settle; once with a handler that takes one event a call, and once with one that
+//! takes batches, of at most 100. `native` is what a careful client would write by hand: prepared
 //! statements, one connection, a runtime of one thread; it selects the same rows
 //! and columns in batches of the same size, makes an event of each, moves the
 //! same cursor, commits, and calls nothing. Both commit durably, once a batch.
@@ -13,10 +14,12 @@
 //!
 //! Both clocks start when the first batch has arrived, and stop when the last
 //! one is committed, and a round is long, so that neither pays for its connections:
-//! `host` opens some of its own while it drains. Machines wander while they measure,
+//! `host` opens some of its own while it drains. Those that it drains with are kept
+//! from round to round, as is that of `native`: a new one first has to map the
+//! server's memory, page by page. Machines wander while they measure,
 //! so the two run in turn, and the figure is the median of the rounds' ratios.
 //!
-//! The component is the Rust no-op guest: `cargo xtask build-guests` first.
+//! The components are the Rust no-op guests: `cargo xtask build-guests` first.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
@@ -35,10 +38,11 @@ use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::clock::SystemClock;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::Cores;
-use event_host::delivery::{Call, Handler, Report, Worker};
+use event_host::delivery::{BatchCall, BatchReport, Call, Handler, Report, Worker};
 use event_host::event::{Event, GroupName, LogEvent, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox};
+use event_host::store::postgres::PostgresStore;
 use event_host::store::{HostIdentity, Start, Subscription};
 use event_host::supervisor::{Group, Supervisor};
 use jiff::Timestamp;
@@ -91,6 +95,10 @@ impl Handler for Watched {
         self.handler.digest()
     }
 
+    fn takes_batches(&self) -> bool {
+        self.handler.takes_batches()
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
         let (worker, seen) = (self.handler.worker(), Arc::clone(&self.seen));
         Box::new(WatchedWorker { worker, seen, batch: None })
@@ -111,6 +119,19 @@ impl Worker for WatchedWorker {
         self.worker.attempt(call)
     }
 
+    fn attempt_all<'worker, 'call, 'attempt>(
+        &'worker mut self,
+        call: BatchCall<'call>,
+    ) -> Pin<Box<dyn Future<Output = BatchReport> + Send + 'attempt>>
+    where
+        'worker: 'attempt,
+        'call: 'attempt,
+        Self: 'attempt,
+    {
+        self.batch.get_or_insert_with(|| (Instant::now(), 0)).1 += call.events.len();
+        self.worker.attempt_all(call)
+    }
+
     fn end_batch(&mut self) {
         self.worker.end_batch();
         let Some((began, attempts)) = self.batch.take() else { return };
@@ -125,7 +146,7 @@ impl Worker for WatchedWorker {
 
 /// Drains the log once.
 async fn host(
-    database: &Database,
+    store: &Arc<PostgresStore>,
     watching: &mut PgConnection,
     handler: &Arc<dyn Handler>,
     plan: &Plan,
@@ -134,7 +155,7 @@ async fn host(
     rewind(watching).await;
     let seen = Arc::new(Seen { wanted: plan.events, ..Seen::default() });
     let supervisor = Supervisor {
-        store: Arc::new(database.store()),
+        store: Arc::<PostgresStore>::clone(store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
         cores: Cores::start(Arc::default()).unwrap(),
@@ -278,10 +299,10 @@ impl Figures {
         self.start.push(host.start.as_secs_f64() * 1e3);
     }
 
-    fn print(&self, batch: usize) {
+    fn print(&self, batch: usize, takes: &str) {
         let (native, host) = (median(&self.native), median(&self.host));
         println!(
-            "{batch:>6} {native:>10.0} {host:>10.0} {:>11.2} {:>13.2} {:>12.2} {:>12.2} {:>10.0}",
+            "{batch:>6} {takes:>9} {native:>10.0} {host:>10.0} {:>11.2} {:>13.2} {:>12.2} {:>12.2} {:>10.0}",
             host / native,
             median(&self.paired),
             median(&self.handling),
@@ -296,16 +317,20 @@ fn main() {
     let plan = Plan { events: effort.pick(10_000, 400_000), rounds: effort.pick(2, 5) };
     let hosts = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let natives = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (database, handler, mut watching) = hosts.block_on(async {
+    let (database, store, handlers, mut watching) = hosts.block_on(async {
         let database = Database::create().await;
         database.fill(plan.events).await;
         let sandbox = Sandbox::new(EngineSettings::default()).unwrap();
-        let handler: Arc<dyn Handler> = sandbox
-            .load("noop", postgres::guest(), Limits::default(), Grants::default(), Reuse::default())
-            .await
-            .unwrap();
+        let mut handlers: Vec<(&str, Arc<dyn Handler>)> = Vec::new();
+        for (takes, name) in [("an event", "noop"), ("a batch", "noop_batch")] {
+            let (limits, grants, reuse) = (Limits::default(), Grants::default(), Reuse::default());
+            let guest = postgres::guest_named(name);
+            let handler = sandbox.load(name, guest, limits, grants, reuse).await.unwrap();
+            handlers.push((takes, handler));
+        }
         let watching = database.connect().await;
-        (database, handler, watching)
+        let store = Arc::new(database.store());
+        (database, store, handlers, watching)
     });
     let mut connection = natives.block_on(database.connect());
     println!(
@@ -315,8 +340,9 @@ fn main() {
         plan.rounds
     );
     println!(
-        "{:>6} {:>10} {:>10} {:>11} {:>13} {:>12} {:>12} {:>10}",
+        "{:>6} {:>9} {:>10} {:>10} {:>11} {:>13} {:>12} {:>12} {:>10}",
         "batch",
+        "a call",
         "native",
         "host",
         "of medians",
@@ -325,18 +351,20 @@ fn main() {
         "the rest us",
         "start ms"
     );
-    for batch in [1_000, 100] {
+    for (batch, (takes, handler)) in
+        [1_000, 100].into_iter().flat_map(|batch| handlers.iter().map(move |each| (batch, each)))
+    {
         let mut figures = Figures::default();
         // The first round creates the group, and warms both.
         for round in 0..=plan.rounds {
             let mut run_native = || natives.block_on(native(&mut connection, &plan, batch));
             let before = (round % 2 == 1).then(&mut run_native);
-            let host = hosts.block_on(host(&database, &mut watching, &handler, &plan, batch));
+            let host = hosts.block_on(host(&store, &mut watching, handler, &plan, batch));
             let native = before.unwrap_or_else(run_native);
             if round > 0 {
                 figures.add(native, &host, plan.events);
             }
         }
-        figures.print(batch);
+        figures.print(batch, takes);
     }
 }
