@@ -2,10 +2,10 @@
 //!
 //! `host` runs the whole path through the supervisor: fetch, a no-op component,
 //! settle; once with a handler that takes one event a call, and once with one that
-//! takes batches, of at most 100. `native` is what a careful client would write by hand: prepared
-//! statements, one connection, a runtime of one thread; it selects the same rows
-//! and columns in batches of the same size, makes an event of each, moves the
-//! same cursor, commits, and calls nothing. Both commit durably, once a batch.
+//! takes batches, of at most 100. `native` is what a careful client would write by
+//! hand: prepared statements, one connection, a runtime of one thread; it selects the
+//! same rows and columns in batches of the same size, makes an event of each, moves
+//! the same cursor, commits, and calls nothing. Both commit durably, once a batch.
 //!
 //! PostgreSQL plans `native`'s statement anew each time, because it takes any plan
 //! without an end of the range for dearer; `host`'s it plans once. That is as good as

@@ -137,9 +137,8 @@ impl GroupSettings {
     }
 }
 
-/// The log is read on while fewer batches than so many wait or are handled. With two,
-/// one would be over when the next is asked for, and there would be nothing to read
-/// for while the other is handled.
+/// The log is read on while fewer batches than so many wait or are handled. With two
+/// there is often no room to read for while one is handled, and a core is idle.
 const BATCHES_AT_ONCE: usize = 3;
 
 /// How a leadership ended.
