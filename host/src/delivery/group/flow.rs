@@ -713,7 +713,7 @@ impl<'a> Flow<'a> {
             let is_late = book.done_since.is_some_and(|since| since.elapsed() >= batch.max_time);
             let is_time = ends
                 || is_late
-                || schedule.running() == 0
+                || self.work.is_at_rest()
                 || schedule.at_hand() == 0
                 || done >= batch.max_events
                 || book.is_waited_for

@@ -1,6 +1,8 @@
 //! What makes attempts: as many tasks as a group makes attempts at once, each with
 //! an instance of its own, for as long as there is something to run.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
@@ -28,6 +30,8 @@ pub(super) struct Work {
     pub(super) name: GroupName,
     pub(super) committed: Arc<dyn CommittedState>,
     book: Mutex<Book>,
+    /// Tasks that make one attempt after the other, and wait for nobody between them.
+    at_work: AtomicUsize,
     /// What the tenant's state comes to. One attempt after the other is held
     /// against it.
     pub(super) known_state: AsyncMutex<Option<KnownState>>,
@@ -67,6 +71,22 @@ pub(super) struct Book {
     pub(super) is_alone: bool,
     /// A settlement is on its way.
     pub(super) is_settling: bool,
+}
+
+/// For as long as a task waits for nobody between its attempts.
+struct AtWork<'a>(&'a Work);
+
+impl<'a> AtWork<'a> {
+    fn begin(work: &'a Work) -> Self {
+        work.at_work.fetch_add(1, AcqRel);
+        Self(work)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, AcqRel);
+    }
 }
 
 /// What a settlement on its way adds to what a tenant keeps.
@@ -155,6 +175,7 @@ impl Work {
                 is_alone: false,
                 is_settling: false,
             }),
+            at_work: AtomicUsize::new(0),
             commits: watch::Sender::new(true),
             known_state: AsyncMutex::new(led.known_state),
             trouble: Arc::clone(&led.trouble),
@@ -210,6 +231,11 @@ impl Work {
     /// Lets attempts begin, or no longer.
     pub(super) fn set_halted(&self, halted: bool) {
         self.halted.send_if_modified(|was| std::mem::replace(was, halted) != halted);
+    }
+
+    /// Whether no attempt is made, nor will the next one be at once.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.at_work.load(Acquire) == 0
     }
 
     fn is_halted(&self) -> bool {
@@ -284,10 +310,14 @@ impl Work {
         let began = Instant::now();
         let batch = self.group.settings.batch;
         let mut left = batch.max_events;
+        let mut at_work = None;
         while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
-                // What is done is not held up by what waits here.
-                self.progress.notify_one();
+                if !permit.is_alone() {
+                    // What is done is not held up by what waits here.
+                    at_work = None;
+                    self.progress.notify_one();
+                }
                 let is_ready = tokio::select! {
                     biased;
                     _ = halted.wait_for(|halted| *halted) => false,
@@ -297,6 +327,7 @@ impl Work {
                     return false;
                 }
             }
+            at_work.get_or_insert_with(|| AtWork::begin(self));
             let Some((job, fellows)) = self.next() else { return false };
             left = left.saturating_sub(1 + fellows.len());
             if fellows.is_empty() {

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::delivery::permits::{Ceilings, Cores, Demand, Permits};
+use crate::delivery::permits::{Ceilings, Cores, Demand, Permits, SLICE};
 use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
@@ -60,6 +60,8 @@ enum Act {
     Fail(FailureKind),
     /// Emits one event with so many bytes, and succeeds.
     Emit(usize),
+    /// Succeeds, and says that it took so long.
+    Compute(Duration),
     NotRun,
     /// Never ends by itself.
     Hang,
@@ -171,6 +173,10 @@ impl Worker for ScriptedWorker {
             let emitted = Event { data: Some(vec![0; bytes]), ..event("large") };
             return report(Outcome::Success, vec![emitted]);
         }
+        if let Act::Compute(duration) = act {
+            let usage = Usage { duration, ..Usage::default() };
+            return Report { usage, ..report(Outcome::Success, vec![]) };
+        }
         // Whatever comes of it, it emits and writes: what failed must drop both.
         let count = match call.state.get("count").await {
             Ok(bytes) => bytes.map_or(0, |bytes| bytes[0] as usize * 256 + bytes[1] as usize),
@@ -183,7 +189,7 @@ impl Worker for ScriptedWorker {
             Act::Succeed => report(Outcome::Success, emits),
             Act::Fail(kind) => report(Outcome::Failure(Failure::new(kind, "scripted")), emits),
             Act::NotRun => report(Outcome::NotRun("scripted".into()), emits),
-            Act::Hang | Act::Take(..) | Act::Write(_) | Act::Emit(_) => {
+            Act::Hang | Act::Take(..) | Act::Write(_) | Act::Emit(_) | Act::Compute(_) => {
                 std::future::pending().await
             }
         }
@@ -212,7 +218,7 @@ impl Worker for ScriptedWorker {
                 }
                 Act::NotRun => last = Some(Outcome::NotRun("scripted".into())),
                 Act::Hang => std::future::pending().await,
-                Act::Succeed | Act::Write(_) | Act::Emit(_) | Act::Take(..) => {
+                Act::Succeed | Act::Write(_) | Act::Emit(_) | Act::Compute(_) | Act::Take(..) => {
                     outcomes.push(Outcome::Success);
                 }
             }
@@ -498,6 +504,16 @@ impl Rig {
             }
         };
         tokio::time::timeout(60 * MINUTE, waited).await.expect("never over");
+    }
+
+    /// Waits until the group is paused.
+    async fn paused(&self) {
+        let waited = async {
+            while self.store.group(&name()).await.unwrap().state != GroupState::Paused {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(MINUTE, waited).await.expect("never paused");
     }
 
     async fn parked(&self) -> Vec<(i64, u32)> {
@@ -1211,17 +1227,9 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
     rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
     let _running = rig.start().await;
-    let paused = || async {
-        let waited = async {
-            while rig.store.group(&name()).await.unwrap().state != GroupState::Paused {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(MINUTE, waited).await.expect("never paused");
-        tokio::time::sleep(MINUTE).await;
-    };
     for first in 1..=2 {
-        paused().await;
+        rig.paused().await;
+        tokio::time::sleep(MINUTE).await;
         let dead: Vec<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
         assert_eq!(dead, [first, first + 1]);
         let (group, calls) = (rig.store.group(&name()).await.unwrap(), rig.calls());

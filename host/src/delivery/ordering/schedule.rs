@@ -1182,12 +1182,6 @@ impl Schedule {
         self.scanned_to
     }
 
-    /// Events that run.
-    #[must_use]
-    pub fn running(&self) -> usize {
-        self.running_fresh + self.running_parked
-    }
-
     /// Events that are handled or given up and that no settlement has taken.
     #[must_use]
     pub fn done_so_far(&self) -> usize {

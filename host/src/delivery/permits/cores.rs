@@ -144,7 +144,6 @@ impl Line {
     }
 
     /// Whether nobody waits.
-    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting().steps.is_empty()
     }

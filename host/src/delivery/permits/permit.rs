@@ -43,6 +43,17 @@ impl Permit {
             && (!self.member.rates.are_limited() || self.rates_allow(Instant::now()).is_none())
     }
 
+    /// Whether nobody waits for the place that this has, or for a core. Whoever makes way
+    /// then goes on at once.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let Member { permits, rates, .. } = &*self.member;
+        matches!(self.place, Hold::Held)
+            && !rates.are_limited()
+            && permits.line.is_empty()
+            && !permits.book().places_are_waited_for()
+    }
+
     /// Waits until the next attempt may begin. False once it is known that it may
     /// not before `until`. May be dropped at any await, and called again.
     pub async fn ready(&mut self, until: Option<Instant>) -> bool {

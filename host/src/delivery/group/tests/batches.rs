@@ -42,11 +42,15 @@ async fn ceilings_that_change_hold_from_the_next_batch_on() {
     rig.called(5).await;
     let ceilings = Ceilings { dead_letters: Some(1), ..Ceilings::default() };
     rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
-    let paused = async {
-        while rig.store.group(&name()).await.unwrap().state != GroupState::Paused {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(MINUTE, paused).await.expect("never paused");
+    rig.paused().await;
     assert_eq!(rig.dead().await.len(), 10, "dead letters before the ceiling held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_way_for_nobody_goes_on_and_has_a_batch_settled_whole() {
+    let mut rig = Rig::new(30, |_, _| Act::Compute(SLICE)).await;
+    rig.batch.max_events = 10;
+    let _running = rig.start().await;
+    rig.settled(30).await;
+    assert_eq!(rig.store.calls(Operation::Settle), 3, "settlements of 30 events");
 }
