@@ -220,8 +220,9 @@ async fn native(connection: &mut PgConnection, plan: &Plan, batch: usize) -> Dur
     let mut began = None;
     loop {
         let rows = sqlx::query(
-            "SELECT position, deliver_to, type, time, id, source, subject, datacontenttype,
-                    dataschema, partitionkey, extensions::text, data
+            "SELECT position, deliver_to, digest, type, time, id, source, subject,
+                    datacontenttype, dataschema, partitionkey, deliver_after, extensions::text,
+                    data
              FROM event_host.events WHERE position > $1 ORDER BY position LIMIT $2",
         )
         .bind(cursor)
@@ -251,29 +252,33 @@ async fn native(connection: &mut PgConnection, plan: &Plan, batch: usize) -> Dur
 }
 
 fn decoded(row: &PgRow) -> LogEvent {
-    // PostgreSQL counts microseconds from 2000-01-01.
-    const EPOCH: i64 = 946_684_800_000_000;
-    let extensions: Option<String> = row.try_get_unchecked(10).unwrap();
     let deliver_to: Option<String> = row.try_get_unchecked(1).unwrap();
+    let digest: Option<String> = row.try_get_unchecked(2).unwrap();
+    let extensions: Option<String> = row.try_get_unchecked(12).unwrap();
     LogEvent {
         position: Position(row.try_get_unchecked(0).unwrap()),
         deliver_to: deliver_to.map(|name| name.parse::<GroupName>().unwrap()),
-        digest: None,
+        digest: digest.map(|digest| digest.parse().unwrap()),
         event: Event {
-            event_type: row.try_get_unchecked(2).unwrap(),
-            time: Timestamp::from_microsecond(row.try_get_unchecked::<i64, _>(3).unwrap() + EPOCH)
-                .unwrap(),
-            id: row.try_get_unchecked(4).unwrap(),
-            source: row.try_get_unchecked(5).unwrap(),
-            subject: row.try_get_unchecked(6).unwrap(),
-            datacontenttype: row.try_get_unchecked(7).unwrap(),
-            dataschema: row.try_get_unchecked(8).unwrap(),
-            partitionkey: row.try_get_unchecked(9).unwrap(),
-            deliver_after: None,
+            event_type: row.try_get_unchecked(3).unwrap(),
+            time: time(row.try_get_unchecked(4).unwrap()),
+            id: row.try_get_unchecked(5).unwrap(),
+            source: row.try_get_unchecked(6).unwrap(),
+            subject: row.try_get_unchecked(7).unwrap(),
+            datacontenttype: row.try_get_unchecked(8).unwrap(),
+            dataschema: row.try_get_unchecked(9).unwrap(),
+            partitionkey: row.try_get_unchecked(10).unwrap(),
+            deliver_after: row.try_get_unchecked::<Option<i64>, _>(11).unwrap().map(time),
             extensions: extensions.map_or_else(BTreeMap::new, |json| unreachable!("{json}")),
-            data: row.try_get_unchecked(11).unwrap(),
+            data: row.try_get_unchecked(13).unwrap(),
         },
     }
+}
+
+/// PostgreSQL counts microseconds from 2000-01-01.
+fn time(microseconds: i64) -> Timestamp {
+    const EPOCH: i64 = 946_684_800_000_000;
+    Timestamp::from_microsecond(microseconds + EPOCH).unwrap()
 }
 
 /// The figures of the rounds, in events a second and in microseconds an event.
@@ -315,7 +320,7 @@ impl Figures {
 fn main() {
     let Some(effort) = postgres::called() else { return };
     let plan = Plan { events: effort.pick(10_000, 400_000), rounds: effort.pick(2, 5) };
-    let hosts = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let hosts = event_host::runtime::start().unwrap();
     let natives = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (database, store, handlers, mut watching) = hosts.block_on(async {
         let database = Database::create().await;

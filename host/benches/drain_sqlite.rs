@@ -180,7 +180,7 @@ fn guest() -> PathBuf {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = event_host::runtime::start().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bench.db");
     let handler = runtime.block_on(async {

@@ -166,10 +166,7 @@ struct Rig {
 
 impl Rig {
     fn new(path: PathBuf) -> Self {
-        // As many threads as the program has.
-        let cores = std::thread::available_parallelism().unwrap().get();
-        let mut builder = Builder::new_multi_thread();
-        let hosts = builder.worker_threads(cores + 2).enable_all().build().unwrap();
+        let hosts = event_host::runtime::start().unwrap();
         let [light, short, long] = hosts.block_on(async {
             let store = open(&path).await;
             store.migrate().await.unwrap();

@@ -294,7 +294,7 @@ impl Rig {
 
 fn main() {
     let Some(effort) = postgres::called() else { return };
-    let hosts = Builder::new_multi_thread().enable_all().build().unwrap();
+    let hosts = event_host::runtime::start().unwrap();
     let (database, handler) = hosts.block_on(async {
         let database = Database::create().await;
         let sandbox = Sandbox::new(EngineSettings::default()).unwrap();

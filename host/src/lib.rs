@@ -12,6 +12,7 @@ pub mod digest;
 pub mod event;
 pub mod failure;
 pub mod leadership;
+pub mod runtime;
 pub mod sandbox;
 pub mod store;
 pub mod supervisor;

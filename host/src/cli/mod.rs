@@ -28,10 +28,8 @@ mod versions;
 mod watch;
 
 use std::borrow::Cow;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread::available_parallelism;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -140,9 +138,7 @@ pub fn main() -> ExitCode {
         eprintln!("error: {}", secrets::hidden(&wrong.to_string()));
         return ExitCode::from(2);
     }
-    let threads = worker_threads();
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = match builder.worker_threads(threads).enable_all().build() {
+    let runtime = match crate::runtime::start() {
         Ok(runtime) => runtime,
         Err(why) => {
             eprintln!("error: cannot start: {why}");
@@ -156,12 +152,6 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit_code(&error),
     }
-}
-
-/// Nothing that runs here computes for long; handlers have threads of their own. A
-/// few more than cores see to it that timers and connections never wait.
-fn worker_threads() -> usize {
-    available_parallelism().map_or(1, NonZeroUsize::get) + 2
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::optional_time;
 use super::error::Broken;
-use super::log::{self, in_partition, receives, types_and_prefixes};
+use super::log::{self, Types, in_partition, receives};
 use crate::event::Position;
 use crate::store::{Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken};
 
@@ -89,14 +89,10 @@ pub(super) async fn look(
     late: &LateFetch<'_>,
 ) -> Result<Late, Broken> {
     let &LateFetch { group, tenant, subscription, partition, open, safe, max_events } = late;
-    let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let ranges = open.as_slice();
-    let statement = sqlx::query(LATE)
-        .bind(group.whole())
-        .bind(tenant.as_str())
-        .bind(subscription.is_all())
-        .bind(types)
-        .bind(prefixes)
+    let statement = sqlx::query(LATE).bind(group.whole()).bind(tenant.as_str());
+    let statement = Types::of(subscription)
+        .bind(statement)
         .bind(ranges.iter().map(|range| range.first.0).collect::<Vec<_>>())
         .bind(ranges.iter().map(|range| range.last.0).collect::<Vec<_>>())
         .bind(i64::try_from(EVENTS_A_LOOK).unwrap_or(i64::MAX));

@@ -10,7 +10,7 @@ use super::columns::{Events, Statement, Time, event_columns, read_log_event, unn
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use crate::event::{Event, LogEvent, Partition, Position, Tenant};
-use crate::store::{Fetch, Fetched, Start, StoreError, refusals};
+use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
@@ -88,14 +88,14 @@ fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     })
 }
 
-/// What a group receives. `$1` is its name, `$2` its tenant, `$3` whether it
-/// receives every type, `$4` types, `$5` patterns of types. `LIKE` compares the bytes
-/// where `^@` first takes a text apart, character by character: the filter of a row
-/// costs a third as much.
+/// What a group receives. `$1` is its name, `$2` its tenant; what [`Types`] binds comes
+/// next. `LIKE` compares the bytes where `^@` first takes a text apart, character by
+/// character: the filter of a row costs a third as much. What most rows are is asked
+/// first.
 macro_rules! receives {
     () => {
-        "tenant = $2 AND (deliver_to = $1 OR (deliver_to IS NULL
-             AND ($3 OR type = ANY ($4) OR type LIKE ANY ($5))))"
+        "tenant = $2 AND (deliver_to IS NULL
+             AND (type LIKE $3 OR type = ANY ($4) OR type LIKE ANY ($5)) OR deliver_to = $1)"
     };
 }
 pub(super) use receives;
@@ -142,28 +142,50 @@ pub(super) fn bind_partition(
         .bind(partition.map(|partition| i64::from(partition.of)))
 }
 
-/// Types, and prefixes of types as `LIKE` has them.
-pub(super) fn types_and_prefixes(patterns: &[String]) -> (Vec<&str>, Vec<String>) {
-    let (mut types, mut prefixes) = (Vec::new(), Vec::new());
-    for pattern in patterns {
-        match pattern.strip_suffix('*') {
-            Some(prefix) => prefixes.push(like_prefix(prefix)),
-            None => types.push(pattern.as_str()),
-        }
-    }
-    (types, prefixes)
+/// The types of a subscription, as [`receives`] has them.
+pub(super) struct Types<'a> {
+    /// One pattern of `LIKE`, apart, because most subscriptions have but one.
+    first: String,
+    types: Vec<&'a str>,
+    prefixes: Vec<String>,
 }
 
-/// The pattern of `LIKE` for whatever begins with a prefix.
-fn like_prefix(prefix: &str) -> String {
-    let mut like = String::with_capacity(prefix.len() + 1);
-    for character in prefix.chars() {
+impl<'a> Types<'a> {
+    pub(super) fn of(subscription: &'a Subscription) -> Self {
+        let mut all = Self { first: String::new(), types: Vec::new(), prefixes: Vec::new() };
+        let patterns = subscription.patterns();
+        for (place, pattern) in patterns.iter().enumerate() {
+            let like = match pattern.strip_suffix('*') {
+                Some(prefix) => like(prefix) + "%",
+                None if place > 0 => {
+                    all.types.push(pattern);
+                    continue;
+                }
+                None => like(pattern),
+            };
+            if place == 0 { all.first = like } else { all.prefixes.push(like) }
+        }
+        all
+    }
+
+    /// Binds three parameters.
+    pub(super) fn bind<'q>(self, statement: Statement<'q>) -> Statement<'q>
+    where
+        'a: 'q,
+    {
+        statement.bind(self.first).bind(self.types).bind(self.prefixes)
+    }
+}
+
+/// The pattern of `LIKE` for one text, and nothing else.
+fn like(text: &str) -> String {
+    let mut like = String::with_capacity(text.len() + 1);
+    for character in text.chars() {
         if matches!(character, '%' | '_' | '\\') {
             like.push('\\');
         }
         like.push(character);
     }
-    like.push('%');
     like
 }
 
@@ -177,8 +199,7 @@ macro_rules! fetch {
         concat!(
             "SELECT position, deliver_to, digest, type, time, id, source, subject,
                     datacontenttype, dataschema, partitionkey, deliver_after, extensions::text,
-                    CASE WHEN octet_length(data) <= $9 THEN data END,
-                    CASE WHEN octet_length(data) > $9 THEN octet_length(data) END
+                    CASE WHEN octet_length(data) <= $9 THEN data END, octet_length(data)
              FROM event_host.events
              WHERE position > $6 AND position <= $7 AND ",
             receives!(),
@@ -194,8 +215,8 @@ pub(super) const FETCH: &str = fetch!("");
 /// costs a group that is not split a twentieth of what the server does for it.
 pub(super) const FETCH_OF_PARTITION: &str = fetch!(concat!(" AND ", in_partition!("$10", "$11")));
 
-/// Where [`fetch!`] has the length of what it does not send.
-const WITHHELD: usize = 14;
+/// Where [`fetch!`] has the length of the data, whether it sends them or not.
+const LENGTH: usize = 14;
 
 pub(super) async fn fetch(
     connection: &mut PgConnection,
@@ -207,15 +228,11 @@ pub(super) async fn fetch(
         return Ok(Fetched { events: Vec::new(), scanned_to: after });
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
-    let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let at_once = max_bytes / max_events;
     let sql = if partition.is_some() { FETCH_OF_PARTITION } else { FETCH };
-    let mut statement = sqlx::query(sql)
-        .bind(group.whole())
-        .bind(tenant.as_str())
-        .bind(subscription.is_all())
-        .bind(types)
-        .bind(prefixes)
+    let statement = sqlx::query(sql).bind(group.whole()).bind(tenant.as_str());
+    let mut statement = Types::of(subscription)
+        .bind(statement)
         .bind(after.0)
         .bind(horizon.0)
         .bind(i64::try_from(max_events).unwrap_or(i64::MAX))
@@ -233,14 +250,11 @@ pub(super) async fn fetch(
             continue;
         }
         let event = read_log_event(&row, 0, 1, Some(2), 3)?;
-        let length = match row.try_get_unchecked::<Option<i32>, _>(WITHHELD)? {
-            Some(length) => {
-                withheld.push(events.len());
-                usize::try_from(length).unwrap_or(usize::MAX)
-            }
-            None => event.event.data.as_ref().map_or(0, Vec::len),
-        };
-        bytes = bytes.saturating_add(length);
+        let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
+        if length > 0 && event.event.data.is_none() {
+            withheld.push(events.len());
+        }
+        bytes = bytes.saturating_add(usize::try_from(length).unwrap_or(0));
         events.push(Arc::new(event));
     }
     drop(rows);

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, Row};
 use super::columns::{Time, count, kept};
 use super::error::Broken;
 use super::groups::{head_columns, read_head};
-use super::log::{in_partition, partition_hash, receives, types_and_prefixes};
+use super::log::{Types, in_partition, partition_hash, receives};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::lock_key::LockKey;
 use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
@@ -161,7 +161,6 @@ pub(super) async fn split_anew(
     .bind(parts_before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
     .execute(&mut *connection)
     .await?;
-    let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let mut again = 0;
     for (partition, after) in parts_before.behind() {
         let statement = sqlx::query(concat!(
@@ -178,14 +177,13 @@ pub(super) async fn split_anew(
             " LIMIT $9"
         ))
         .bind(group.as_str())
-        .bind(&tenant)
-        .bind(subscription.is_all())
-        .bind(&types)
-        .bind(&prefixes)
-        .bind(after.0)
-        .bind(highest.0)
-        .bind(of)
-        .bind(MOST_AGAIN + 1);
+        .bind(&tenant);
+        let statement = Types::of(&subscription)
+            .bind(statement)
+            .bind(after.0)
+            .bind(highest.0)
+            .bind(of)
+            .bind(MOST_AGAIN + 1);
         let came = super::log::bind_partition(statement, partition)
             .execute(&mut *connection)
             .await?

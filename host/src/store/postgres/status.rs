@@ -11,7 +11,7 @@ use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
 use super::horizon::Horizon;
-use super::log::{bind_partition, in_partition, receives, types_and_prefixes};
+use super::log::{Types, bind_partition, in_partition, receives};
 use super::{HELD_UP_AFTER, retention, safe};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::split::whole;
@@ -155,7 +155,6 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
     let tenant = stored::tenant(row.try_get_unchecked(1)?)?;
     let subscription = stored::subscription(&name, row.try_get_unchecked(2)?)?;
     let position = Position(row.try_get_unchecked(6)?);
-    let (types, prefixes) = types_and_prefixes(subscription.patterns());
     let of = count(row, 28)?;
     let partition = name.partition_number().map(|number| Partition { number, of });
     let lag = sqlx::query(concat!(
@@ -165,12 +164,11 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         in_partition!("$7", "$8")
     ))
     .bind(name.whole())
-    .bind(tenant.as_str())
-    .bind(subscription.is_all())
-    .bind(types)
-    .bind(prefixes)
-    // The row of a group that is split has no cursor in use.
-    .bind(if of > 1 && partition.is_none() { i64::MAX } else { position.0 });
+    .bind(tenant.as_str());
+    let lag = Types::of(&subscription)
+        .bind(lag)
+        // The row of a group that is split has no cursor in use.
+        .bind(if of > 1 && partition.is_none() { i64::MAX } else { position.0 });
     let lag = bind_partition(lag, partition).fetch_one(&mut *connection).await?;
     let age = optional_time(&lag, 1)?
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());

@@ -109,7 +109,7 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
                 format!(
                     "SET enable_seqscan = off; SET enable_bitmapscan = off;
                      SET plan_cache_mode = {mode};
-                     PREPARE {name} (text, text, bool, text[], text[], bigint, bigint, bigint,
+                     PREPARE {name} (text, text, text, text[], text[], bigint, bigint, bigint,
                                      bigint{types})
                      AS {fetch}"
                 ),
@@ -117,7 +117,7 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
             .await;
             let explain = format!(
                 "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
-                 EXECUTE {name} ('g', '', true, '{{}}', '{{}}', 1000, 51000, 100, 1000000{values})"
+                 EXECUTE {name} ('g', '', '%', '{{}}', '{{}}', 1000, 51000, 100, 1000000{values})"
             );
             let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
                 .fetch_all(&mut owner)
