@@ -773,6 +773,12 @@ pub trait Store: Send + Sync + 'static {
     /// Reads a part of the log.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;
 
+    /// Takes back events that were read and that nobody needs any more: their memory may
+    /// be used for those that are read next.
+    fn put_back(&self, events: Vec<Arc<LogEvent>>) {
+        drop(events);
+    }
+
     /// The highest position at or below which nothing can appear any more but of
     /// transactions that have been about to publish for longer than this, as of the
     /// last [`Store::safe_position`] of this handle. Asks the database nothing. At or

@@ -63,6 +63,7 @@ macro_rules! store_suite {
                 a_fetch_beyond_the_safe_position_gives_nothing_and_goes_nowhere
                 another_tenants_events_are_never_fetched
                 an_event_for_one_group_reaches_that_group_alone
+                events_that_were_put_back_leave_nothing_in_those_that_are_read_next
             }
             leadership {
                 each_leadership_raises_the_epoch

@@ -787,7 +787,7 @@ impl<'a> Flow<'a> {
         UnderWay::begin(async move {
             let commit = work.group.commit(&settlement, &work.trouble, &signals);
             // While the database commits.
-            let (outcome, ()) = tokio::join!(commit, async { drop(gone) });
+            let (outcome, ()) = tokio::join!(commit, async { work.group.store.put_back(gone) });
             Committed { settlement, written, outcome }
         })
     }

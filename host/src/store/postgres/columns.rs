@@ -167,24 +167,61 @@ impl<'a> Events<'a> {
 }
 
 /// Reads the columns of [`event_columns`], with `extensions` as text; the first
-/// stands at `first`.
-pub(super) fn read_event(row: &PgRow, first: usize) -> Result<Event, Broken> {
-    Ok(Event {
-        event_type: row.try_get_unchecked(first)?,
-        time: time(row, first + 1)?,
-        id: row.try_get_unchecked(first + 2)?,
-        source: row.try_get_unchecked(first + 3)?,
-        subject: row.try_get_unchecked(first + 4)?,
-        datacontenttype: row.try_get_unchecked(first + 5)?,
-        dataschema: row.try_get_unchecked(first + 6)?,
-        partitionkey: row.try_get_unchecked(first + 7)?,
-        deliver_after: optional_time(row, first + 8)?,
-        extensions: match row.try_get_unchecked::<Option<&str>, _>(first + 9)? {
-            Some(json) => extensions_from_json(json),
-            None => BTreeMap::new(),
-        },
-        data: row.try_get_unchecked(first + 10)?,
-    })
+/// stands at `first`. What the event held is gone, and its memory used.
+fn read_event(row: &PgRow, first: usize, event: &mut Event) -> Result<(), Broken> {
+    let Event {
+        id,
+        source,
+        event_type,
+        subject,
+        time: at,
+        datacontenttype,
+        dataschema,
+        partitionkey,
+        deliver_after,
+        extensions,
+        data,
+    } = event;
+    read_text(row, first, event_type)?;
+    *at = time(row, first + 1)?;
+    read_text(row, first + 2, id)?;
+    read_text(row, first + 3, source)?;
+    read_optional_text(row, first + 4, subject)?;
+    read_optional_text(row, first + 5, datacontenttype)?;
+    read_optional_text(row, first + 6, dataschema)?;
+    read_optional_text(row, first + 7, partitionkey)?;
+    *deliver_after = optional_time(row, first + 8)?;
+    *extensions = match row.try_get_unchecked::<Option<&str>, _>(first + 9)? {
+        Some(json) => extensions_from_json(json),
+        None => BTreeMap::new(),
+    };
+    match row.try_get_unchecked::<Option<&[u8]>, _>(first + 10)? {
+        Some(bytes) => {
+            let data = data.get_or_insert_default();
+            data.clear();
+            data.extend_from_slice(bytes);
+        }
+        None => *data = None,
+    }
+    Ok(())
+}
+
+fn read_text(row: &PgRow, index: usize, text: &mut String) -> Result<(), Broken> {
+    text.clear();
+    text.push_str(row.try_get_unchecked(index)?);
+    Ok(())
+}
+
+fn read_optional_text(row: &PgRow, index: usize, text: &mut Option<String>) -> Result<(), Broken> {
+    match row.try_get_unchecked::<Option<&str>, _>(index)? {
+        Some(read) => {
+            let text = text.get_or_insert_default();
+            text.clear();
+            text.push_str(read);
+        }
+        None => *text = None,
+    }
+    Ok(())
 }
 
 /// Reads position, addressee and event from three places, and from a fourth
@@ -196,20 +233,52 @@ pub(super) fn read_log_event(
     digest: Option<usize>,
     event: usize,
 ) -> Result<LogEvent, Broken> {
-    Ok(LogEvent {
-        position: Position(row.try_get_unchecked(position)?),
-        deliver_to: row
-            .try_get_unchecked::<Option<&str>, _>(deliver_to)?
-            .map(group_name)
-            .transpose()?,
-        digest: match digest {
-            Some(digest) => {
-                row.try_get_unchecked::<Option<&str>, _>(digest)?.map(stored::digest).transpose()?
-            }
-            None => None,
+    let mut read = nothing_read();
+    read_log_event_over(row, position, deliver_to, digest, event, &mut read)?;
+    Ok(read)
+}
+
+/// What [`read_log_event_over`] can read over.
+pub(super) fn nothing_read() -> LogEvent {
+    LogEvent {
+        position: Position::ZERO,
+        deliver_to: None,
+        digest: None,
+        event: Event {
+            id: String::new(),
+            source: String::new(),
+            event_type: String::new(),
+            subject: None,
+            time: Timestamp::UNIX_EPOCH,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: None,
+            deliver_after: None,
+            extensions: BTreeMap::new(),
+            data: None,
         },
-        event: read_event(row, event)?,
-    })
+    }
+}
+
+/// The same, with the memory of an event that nobody needs any more.
+pub(super) fn read_log_event_over(
+    row: &PgRow,
+    position: usize,
+    deliver_to: usize,
+    digest: Option<usize>,
+    event: usize,
+    over: &mut LogEvent,
+) -> Result<(), Broken> {
+    over.position = Position(row.try_get_unchecked(position)?);
+    over.deliver_to =
+        row.try_get_unchecked::<Option<&str>, _>(deliver_to)?.map(group_name).transpose()?;
+    over.digest = match digest {
+        Some(digest) => {
+            row.try_get_unchecked::<Option<&str>, _>(digest)?.map(stored::digest).transpose()?
+        }
+        None => None,
+    };
+    read_event(row, event, &mut over.event)
 }
 
 pub(super) fn time(row: &PgRow, index: usize) -> Result<Timestamp, Broken> {

@@ -12,6 +12,7 @@ use sqlx::{Connection, PgConnection, Row};
 use super::columns::optional_time;
 use super::error::Broken;
 use super::log::{self, Types, in_partition, receives};
+use super::spares::Spares;
 use crate::event::Position;
 use crate::store::{Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken};
 
@@ -33,10 +34,11 @@ pub(super) async fn overtake(
     fetch: &Fetch<'_>,
     safe: Position,
     max_ranges: usize,
+    spares: &Spares,
 ) -> Result<Overtaken, Broken> {
     let mut snapshot =
         connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    let mut fetched = log::fetch(&mut snapshot, fetch).await?;
+    let mut fetched = log::fetch(&mut snapshot, fetch, spares).await?;
     let from = fetch.after.max(safe);
     // One more than there is room for: what was read ends before it.
     let most = max_ranges.saturating_add(1);

@@ -6,9 +6,12 @@ use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::columns::{Events, Statement, Time, event_columns, read_log_event, unnest_events};
+use super::columns::{
+    Events, Statement, Time, event_columns, nothing_read, read_log_event_over, unnest_events,
+};
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
+use super::spares::Spares;
 use crate::event::{Event, LogEvent, Partition, Position, Tenant};
 use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
 
@@ -221,6 +224,7 @@ const LENGTH: usize = 14;
 pub(super) async fn fetch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
+    spares: &Spares,
 ) -> Result<Fetched, Broken> {
     let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
         fetch;
@@ -241,6 +245,7 @@ pub(super) async fn fetch(
         statement = bind_partition(statement, partition);
     }
     let mut rows = statement.fetch(&mut *connection);
+    let mut spare = spares.take(max_events);
     let mut events = Vec::with_capacity(max_events.min(1_000));
     let mut withheld = Vec::new();
     let mut bytes = 0_usize;
@@ -249,15 +254,17 @@ pub(super) async fn fetch(
         if !events.is_empty() && bytes >= max_bytes {
             continue;
         }
-        let event = read_log_event(&row, 0, 1, Some(2), 3)?;
+        let mut event = spare.pop().unwrap_or_else(|| Arc::new(nothing_read()));
+        read_log_event_over(&row, 0, 1, Some(2), 3, Arc::make_mut(&mut event))?;
         let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
         if length > 0 && event.event.data.is_none() {
             withheld.push(events.len());
         }
         bytes = bytes.saturating_add(usize::try_from(length).unwrap_or(0));
-        events.push(Arc::new(event));
+        events.push(event);
     }
     drop(rows);
+    spares.put(spare);
     read_withheld(connection, &mut events, &withheld).await?;
     if (bytes >= max_bytes || events.len() >= max_events)
         && let Some(last) = events.last()

@@ -34,6 +34,7 @@ mod retention;
 mod safe;
 mod schema;
 mod settle;
+mod spares;
 mod split;
 mod status;
 mod tenants;
@@ -63,6 +64,7 @@ use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_sh
 use error::Broken;
 use horizon::Horizon;
 use listen::Listener;
+use spares::Spares;
 
 pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
@@ -80,6 +82,7 @@ pub struct PostgresStore {
     connections: Arc<Connections>,
     watch: Arc<Mutex<Watch>>,
     listener: Arc<OnceLock<Listener>>,
+    spares: Arc<Spares>,
 }
 
 /// What looks at the end of the log, with a connection of its own: groups whose
@@ -177,6 +180,7 @@ impl PostgresStore {
             connections: Arc::new(Connections::new(shared, direct)),
             watch: Arc::default(),
             listener: Arc::default(),
+            spares: Arc::default(),
         })
     }
 
@@ -267,7 +271,11 @@ impl Store for PostgresStore {
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
-        on_shared!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
+        on_shared!(self.connections, "fetch events", |c| log::fetch(c, &fetch, &self.spares))
+    }
+
+    fn put_back(&self, events: Vec<Arc<LogEvent>>) {
+        self.spares.put(events);
     }
 
     async fn passable(&self, longer_than: Duration) -> Position {
@@ -284,7 +292,7 @@ impl Store for PostgresStore {
         max_ranges: usize,
     ) -> Result<Overtaken, StoreError> {
         on_shared!(self.connections, "fetch events past open transactions", |c| {
-            late::overtake(c, &fetch, safe, max_ranges)
+            late::overtake(c, &fetch, safe, max_ranges, &self.spares)
         })
     }
 

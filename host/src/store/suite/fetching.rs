@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::TestDatabase;
 use super::samples::{
-    bury_all, event, fetch, fetch_all, group, ids, led, publish, publish_some, tenant,
+    bury_all, event, fetch, fetch_all, group, ids, led, publish, publish_some, rich_event, tenant,
 };
 use crate::event::{Event, Position, Tenant};
 use crate::store::{Fetch, Subscription};
@@ -51,6 +51,7 @@ pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn TestDa
     let mut subscriptions: Vec<Subscription> =
         patterns.iter().map(|pattern| Subscription::new([pattern]).unwrap()).collect();
     subscriptions.push(Subscription::new(["order", "a*", "z", "order.*", "none"]).unwrap());
+    subscriptions.push(Subscription::new(["a*", "z", "order.*", "order", "none"]).unwrap());
 
     for subscription in subscriptions {
         let fetched = fetch(&store, "any", &Tenant::none(), &subscription, 0).await;
@@ -197,4 +198,37 @@ pub async fn an_event_for_one_group_reaches_that_group_alone(database: &dyn Test
     let fetched = fetch(&store, "addressed", &Tenant::none(), &other_types, 0).await;
     let fetched: Vec<_> = fetched.events.into_iter().map(Arc::unwrap_or_clone).collect();
     assert_eq!(fetched, own);
+}
+
+pub async fn events_that_were_put_back_leave_nothing_in_those_that_are_read_next(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let least = Event { data: None, ..event("t", "1") };
+    let events: Vec<Event> = (0..6)
+        .map(|n| if n < 3 { rich_event(database, &n.to_string()) } else { least.clone() })
+        .collect();
+    let positions = publish(&store, &events).await;
+    let (first, last) = (Position::ZERO, *positions.last().unwrap());
+    for (after, of) in [(first, 0), (positions[2], 3), (first, 0), (positions[2], 3)] {
+        let fetch = Fetch {
+            partition: None,
+            group: &group("any"),
+            tenant: &Tenant::none(),
+            subscription: &Subscription::all(),
+            after,
+            up_to: last,
+            max_events: 3,
+            max_bytes: usize::MAX,
+        };
+        let fetched = store.fetch(fetch).await.unwrap();
+        for ((read, published), position) in
+            fetched.events.iter().zip(&events[of..]).zip(&positions[of..])
+        {
+            assert_eq!((read.position, &read.event), (*position, published));
+            assert_eq!((&read.deliver_to, &read.digest), (&None, &None));
+        }
+        assert_eq!(fetched.events.len(), 3);
+        store.put_back(fetched.events);
+    }
 }
