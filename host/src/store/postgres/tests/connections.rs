@@ -180,8 +180,10 @@ async fn a_hint_comes_with_every_publish_and_the_listener_comes_back() {
     let database = PostgresDatabase::new().await;
     let store = database.store();
     let mut observer = database.raw().await;
+    // It hears what is published after its statement is over.
     let listens = "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
+         WHERE datname = current_database() AND query LIKE 'LISTEN%' AND state = 'idle'
+             AND pid <> pg_backend_pid()";
     for _ in 0..2 {
         let hinted = tokio::spawn({
             let store = store.clone();

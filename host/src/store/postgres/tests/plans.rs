@@ -177,7 +177,7 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
             "SET enable_seqscan = off; SET enable_bitmapscan = off;
              SET plan_cache_mode = force_generic_plan;
              PREPARE gaps_{analyzed} (bigint, bigint, bigint) AS {GAPS};
-             PREPARE late_{analyzed} (text, text, bool, text[], text[], bigint[], bigint[], bigint, bigint, bigint)
+             PREPARE late_{analyzed} (text, text, text, text[], text[], bigint[], bigint[], bigint, bigint, bigint)
              AS {LATE}"
         );
         run(&mut owner, prepare).await;
@@ -185,7 +185,7 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
             (format!("gaps_{analyzed} (150000, 150100, 10)"), 100),
             (
                 format!(
-                    "late_{analyzed} ('g', '', true, '{{}}', '{{}}', '{{7, 150000}}', '{{9, 199999}}', 50, NULL, NULL)"
+                    "late_{analyzed} ('g', '', '%', '{{}}', '{{}}', '{{7, 150000}}', '{{9, 199999}}', 50, NULL, NULL)"
                 ),
                 3 + 50,
             ),
