@@ -313,7 +313,7 @@ impl Work {
         let mut at_work = None;
         while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
-                if !permit.is_alone() {
+                if !permit.goes_on_at_once() {
                     // What is done is not held up by what waits here.
                     at_work = None;
                     self.progress.notify_one();

@@ -43,10 +43,10 @@ impl Permit {
             && (!self.member.rates.are_limited() || self.rates_allow(Instant::now()).is_none())
     }
 
-    /// Whether nobody waits for the place that this has, or for a core. Whoever makes way
-    /// then goes on at once.
+    /// Whether nobody waits for the place that this has, or for a core: if it makes way, it
+    /// goes on at once.
     #[must_use]
-    pub fn is_alone(&self) -> bool {
+    pub fn goes_on_at_once(&self) -> bool {
         let Member { permits, rates, .. } = &*self.member;
         matches!(self.place, Hold::Held)
             && !rates.are_limited()

@@ -182,46 +182,31 @@ fn read_event(row: &PgRow, first: usize, event: &mut Event) -> Result<(), Broken
         extensions,
         data,
     } = event;
-    read_text(row, first, event_type)?;
+    row.try_get_unchecked::<&str, _>(first)?.clone_into(event_type);
     *at = time(row, first + 1)?;
-    read_text(row, first + 2, id)?;
-    read_text(row, first + 3, source)?;
-    read_optional_text(row, first + 4, subject)?;
-    read_optional_text(row, first + 5, datacontenttype)?;
-    read_optional_text(row, first + 6, dataschema)?;
-    read_optional_text(row, first + 7, partitionkey)?;
+    row.try_get_unchecked::<&str, _>(first + 2)?.clone_into(id);
+    row.try_get_unchecked::<&str, _>(first + 3)?.clone_into(source);
+    read_over::<str>(row.try_get_unchecked(first + 4)?, subject);
+    read_over::<str>(row.try_get_unchecked(first + 5)?, datacontenttype);
+    read_over::<str>(row.try_get_unchecked(first + 6)?, dataschema);
+    read_over::<str>(row.try_get_unchecked(first + 7)?, partitionkey);
     *deliver_after = optional_time(row, first + 8)?;
     *extensions = match row.try_get_unchecked::<Option<&str>, _>(first + 9)? {
         Some(json) => extensions_from_json(json),
         None => BTreeMap::new(),
     };
-    match row.try_get_unchecked::<Option<&[u8]>, _>(first + 10)? {
-        Some(bytes) => {
-            let data = data.get_or_insert_default();
-            data.clear();
-            data.extend_from_slice(bytes);
-        }
-        None => *data = None,
-    }
+    read_over::<[u8]>(row.try_get_unchecked(first + 10)?, data);
     Ok(())
 }
 
-fn read_text(row: &PgRow, index: usize, text: &mut String) -> Result<(), Broken> {
-    text.clear();
-    text.push_str(row.try_get_unchecked(index)?);
-    Ok(())
-}
-
-fn read_optional_text(row: &PgRow, index: usize, text: &mut Option<String>) -> Result<(), Broken> {
-    match row.try_get_unchecked::<Option<&str>, _>(index)? {
-        Some(read) => {
-            let text = text.get_or_insert_default();
-            text.clear();
-            text.push_str(read);
-        }
-        None => *text = None,
+fn read_over<T>(read: Option<&T>, over: &mut Option<T::Owned>)
+where
+    T: ToOwned<Owned: Default> + ?Sized,
+{
+    match read {
+        Some(read) => read.clone_into(over.get_or_insert_default()),
+        None => *over = None,
     }
-    Ok(())
 }
 
 /// Reads position, addressee and event from three places, and from a fourth

@@ -155,20 +155,14 @@ pub(super) struct Types<'a> {
 
 impl<'a> Types<'a> {
     pub(super) fn of(subscription: &'a Subscription) -> Self {
-        let mut all = Self { first: String::new(), types: Vec::new(), prefixes: Vec::new() };
-        let patterns = subscription.patterns();
-        for (place, pattern) in patterns.iter().enumerate() {
-            let like = match pattern.strip_suffix('*') {
-                Some(prefix) => like(prefix) + "%",
-                None if place > 0 => {
-                    all.types.push(pattern);
-                    continue;
-                }
-                None => like(pattern),
-            };
-            if place == 0 { all.first = like } else { all.prefixes.push(like) }
+        let mut patterns = subscription.patterns().iter();
+        let first = patterns.next().map(|pattern| like(pattern)).unwrap_or_default();
+        let (prefixes, types): (Vec<_>, Vec<_>) = patterns.partition(|p| p.ends_with('*'));
+        Self {
+            first,
+            types: types.into_iter().map(String::as_str).collect(),
+            prefixes: prefixes.into_iter().map(|pattern| like(pattern)).collect(),
         }
-        all
     }
 
     /// Binds three parameters.
@@ -180,14 +174,15 @@ impl<'a> Types<'a> {
     }
 }
 
-/// The pattern of `LIKE` for one text, and nothing else.
-fn like(text: &str) -> String {
-    let mut like = String::with_capacity(text.len() + 1);
-    for character in text.chars() {
-        if matches!(character, '%' | '_' | '\\') {
-            like.push('\\');
+/// What `LIKE` has for a pattern of a subscription, which has a `*` at its end or none.
+fn like(pattern: &str) -> String {
+    let mut like = String::with_capacity(pattern.len() + 1);
+    for character in pattern.chars() {
+        match character {
+            '*' => like.push('%'),
+            '%' | '_' | '\\' => like.extend(['\\', character]),
+            _ => like.push(character),
         }
-        like.push(character);
     }
     like
 }
@@ -218,6 +213,9 @@ pub(super) const FETCH: &str = fetch!("");
 /// costs a group that is not split a twentieth of what the server does for it.
 pub(super) const FETCH_OF_PARTITION: &str = fetch!(concat!(" AND ", in_partition!("$10", "$11")));
 
+/// How many spare events a fetch takes when it has none: few, because it may need one.
+const SPARES_AT_ONCE: usize = 32;
+
 /// Where [`fetch!`] has the length of the data, whether it sends them or not.
 const LENGTH: usize = 14;
 
@@ -245,7 +243,7 @@ pub(super) async fn fetch(
         statement = bind_partition(statement, partition);
     }
     let mut rows = statement.fetch(&mut *connection);
-    let mut spare = spares.take(max_events);
+    let mut spare = Vec::new();
     let mut events = Vec::with_capacity(max_events.min(1_000));
     let mut withheld = Vec::new();
     let mut bytes = 0_usize;
@@ -253,6 +251,9 @@ pub(super) async fn fetch(
     while let Some(row) = rows.try_next().await? {
         if !events.is_empty() && bytes >= max_bytes {
             continue;
+        }
+        if spare.is_empty() {
+            spare = spares.take(SPARES_AT_ONCE);
         }
         let mut event = spare.pop().unwrap_or_else(|| Arc::new(nothing_read()));
         read_log_event_over(&row, 0, 1, Some(2), 3, Arc::make_mut(&mut event))?;

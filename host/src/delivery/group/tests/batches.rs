@@ -54,3 +54,33 @@ async fn whoever_makes_way_for_nobody_goes_on_and_has_a_batch_settled_whole() {
     rig.settled(30).await;
     assert_eq!(rig.store.calls(Operation::Settle), 3, "settlements of 30 events");
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_way_for_a_place_has_what_is_done_settled_meanwhile() {
+    let mut rig = Rig::new(30, |_, _| Act::Compute(SLICE)).await;
+    rig.batch.max_time = DAY;
+    rig.cores.permits().configure(Some(1), []);
+    let _running = rig.start().await;
+    rig.called(1).await;
+    let mut another = rig.cores.permits().share(&Tenant::none(), demand()).permit();
+    tokio::time::timeout(MINUTE, another.ready(None)).await.expect("never given");
+    let handled = rig.calls().len() as i64;
+    assert!(handled < 30, "it makes way before it is through");
+    tokio::time::timeout(MINUTE, rig.settled(handled)).await.expect("held up by what waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_way_for_a_core_has_what_is_done_settled_meanwhile() {
+    let mut rig = Rig::new(30, |_, _| Act::Compute(SLICE)).await;
+    rig.batch.max_time = DAY;
+    // In line whenever the group makes way, and done long after it.
+    let another = rig.cores.permits().share(&Tenant::none(), demand()).spawn(async {
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+    });
+    let _running = rig.start().await;
+    rig.settled(30).await;
+    assert!(rig.store.calls(Operation::Settle) > 1, "settled once, at the end");
+    another.await;
+}
