@@ -892,7 +892,7 @@ impl Store for MemoryStore {
                     return Err(refusals::cursor_beyond_the_log(&settings.name, position, last));
                 }
                 if group.partitions != settings.partitions {
-                    log.split_anew(&settings.name, settings.partitions)?;
+                    log.split_anew(&settings.name, settings.partitions, &settings.subscription)?;
                 }
                 for row in log.rows_of_mut(&settings.name) {
                     row.subscription = settings.subscription.clone();

@@ -822,8 +822,11 @@ pub trait Store: Send + Sync + 'static {
     /// subscription.
     ///
     /// A group that is split in another way is split anew: each partition begins at
-    /// the highest cursor that there was, and what one was behind, what was parked and
-    /// what was retried comes again, in the partitions where it now belongs.
+    /// the highest cursor that there was, and what one had before it, what was parked and
+    /// what was retried comes again, in the partitions where it now belongs. What one had
+    /// before it is what the group receives by these settings: an event that is above the
+    /// cursor of its partition is as new to a changed subscription as one above all of them.
+    /// What is parked or retried comes again also where it is no longer subscribed to.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a group of another tenant, and when it cannot be

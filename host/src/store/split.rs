@@ -59,8 +59,7 @@ pub(super) struct Parts {
     pub(super) rows: Vec<Part>,
     /// Into how many partitions the group was split.
     before: u32,
-    /// The highest cursor, past what is retried at one: nothing can appear any more at
-    /// or below it.
+    /// The highest cursor, past what is retried at one.
     pub(super) highest: Position,
     /// One that is above all that there were.
     pub(super) epoch: Epoch,
@@ -94,6 +93,13 @@ impl Parts {
         self.rows.iter().filter(move |part| part.name.partition_number().is_some() == is_split)
     }
 
+    /// The highest cursor, where what is retried at one is above it: what is between the
+    /// two may not be decided yet.
+    pub(super) fn leaps_from(&self) -> Option<Position> {
+        let cursor = self.in_use().map(|part| part.position).max()?;
+        (cursor < self.highest).then_some(cursor)
+    }
+
     /// Those that are behind the highest, with what they have of the log.
     pub(super) fn behind(&self) -> impl Iterator<Item = (Option<Partition>, Position)> {
         let behind = self.in_use().filter(|part| part.position < self.highest);
@@ -103,7 +109,8 @@ impl Parts {
         })
     }
 
-    /// What is retried at their cursors.
+    /// What is retried at their cursors, whether or not the group still receives it: like
+    /// a parked retry, it was received once and comes again until it is decided.
     pub(super) fn heads(&self) -> impl Iterator<Item = &Head> {
         self.in_use().filter_map(|part| part.head.as_ref())
     }

@@ -88,6 +88,8 @@ macro_rules! store_suite {
                 what_an_operator_does_is_done_to_all_partitions
                 new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
                 a_group_that_is_split_anew_loses_and_repeats_nothing
+                a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_each_cursor
+                what_is_no_longer_subscribed_comes_again_after_a_split_only_where_it_was_retried
                 what_failed_so_far_is_counted_however_a_group_is_split
                 a_group_is_not_split_anew_under_a_leader
                 what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
@@ -205,6 +207,7 @@ mod tests {
             include_str!("suite/groups.rs"),
             include_str!("suite/leadership.rs"),
             include_str!("suite/log.rs"),
+            include_str!("suite/partitions.rs"),
             include_str!("suite/redeliveries.rs"),
             include_str!("suite/retention.rs"),
             include_str!("suite/settling.rs"),

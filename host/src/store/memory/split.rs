@@ -5,12 +5,25 @@ use jiff::Timestamp;
 use super::{Group, Log, Stored};
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position};
 use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, OpenRanges, Redelivery, StoreError, refusals};
+use crate::store::{FailureCounts, OpenRanges, Redelivery, StoreError, Subscription, refusals};
 
 impl Stored {
     pub(super) fn is_in(&self, partition: Option<Partition>) -> bool {
         let key = self.event.event.partitionkey.as_deref();
         partition.is_none_or(|partition| partition.holds(key, self.event.position))
+    }
+
+    /// A redelivery of an event that was never attempted.
+    fn again(&self) -> Redelivery {
+        let event = &self.event.event;
+        Redelivery {
+            position: self.event.position,
+            attempt: Attempt::FIRST,
+            due_at: event.deliver_after.unwrap_or(Timestamp::UNIX_EPOCH),
+            key: event.partitionkey.clone(),
+            failure: None,
+            late: false,
+        }
     }
 }
 
@@ -60,6 +73,7 @@ impl Log {
         &mut self,
         name: &GroupName,
         partitions: u32,
+        subscription: &Subscription,
     ) -> Result<(), StoreError> {
         let before = self.group(name)?.partitions;
         let mut affected = parts(name, before);
@@ -91,24 +105,17 @@ impl Log {
         for (name, row) in old.iter().filter(in_use) {
             let number = name.partition_number();
             let partition = number.map(|number| Partition { number, of: before });
-            let behind =
-                self.for_group(name, &row.tenant, &row.subscription, row.position, highest);
-            again.extend(behind.filter(|stored| stored.is_in(partition)).map(|stored| {
-                let event = &stored.event.event;
-                Redelivery {
-                    position: stored.event.position,
-                    attempt: Attempt::FIRST,
-                    due_at: event.deliver_after.unwrap_or(Timestamp::UNIX_EPOCH),
-                    key: event.partitionkey.clone(),
-                    failure: None,
-                    late: false,
-                }
-            }));
+            let behind = self.for_group(name, &row.tenant, subscription, row.position, highest);
+            again.extend(behind.filter(|stored| stored.is_in(partition)).map(Stored::again));
         }
         if again.len() - parked > usize::try_from(MOST_AGAIN).unwrap_or(usize::MAX) {
             return Err(refusals::too_far_apart(name, MOST_AGAIN));
         }
         for head in old.iter().filter(in_use).filter_map(|(_, row)| row.head.as_ref()) {
+            if !again.iter().any(|one| one.position == head.position) {
+                // Received once, though the group's subscription is another now.
+                again.extend(self.events.get(&head.position.0).map(Stored::again));
+            }
             if let Some(one) = again.iter_mut().find(|one| one.position == head.position) {
                 one.attempt = head.attempt;
                 one.due_at = head.due_at;

@@ -153,7 +153,7 @@ pub(super) async fn ensure(
     }
     if known.partitions != *partitions {
         let mut transaction = keep_all_events(connection).await?;
-        split::split_anew(&mut transaction, name, *partitions).await?;
+        split::split_anew(&mut transaction, settings).await?;
         transaction.commit().await?;
     }
     if known.subscribe != subscribe {

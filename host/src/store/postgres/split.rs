@@ -6,10 +6,10 @@ use super::columns::{Time, count, kept};
 use super::error::Broken;
 use super::groups::{head_columns, read_head};
 use super::log::{Types, in_partition, partition_hash, receives};
-use crate::event::{Epoch, GroupName, Position};
+use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::lock_key::LockKey;
 use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
-use crate::store::{refusals, stored};
+use crate::store::{GroupSettings, Head, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -96,16 +96,17 @@ pub(super) async fn forget_redeliveries(
 
 /// Splits a group anew, within a transaction in which no event goes. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
-/// part was behind, comes again in the part where it belongs now. Where an attempt was
-/// marked as begun, that is forgotten: it begins once more. So is what tripped.
+/// part had before it of the subscription as it is now, comes again in the part where it
+/// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
+/// more. So is what tripped.
 pub(super) async fn split_anew(
     connection: &mut PgConnection,
-    group: &GroupName,
-    partitions: u32,
+    settings: &GroupSettings,
 ) -> Result<(), Broken> {
+    let GroupSettings { name: group, partitions, .. } = settings;
     // First the group's row alone, so that of two who do this one does it.
     let row = sqlx::query(
-        "SELECT partitions::bigint, tenant, subscribe FROM event_host.consumer_groups
+        "SELECT partitions::bigint FROM event_host.consumer_groups
          WHERE name = $1 FOR NO KEY UPDATE",
     )
     .bind(group.as_str())
@@ -113,20 +114,72 @@ pub(super) async fn split_anew(
     .await?
     .ok_or_else(|| refusals::no_group(group))?;
     let before: u32 = count(&row, 0)?;
-    if before == partitions {
+    if before == *partitions {
         return Ok(());
     }
-    let tenant: String = row.try_get_unchecked(1)?;
-    let subscription = stored::subscription(group, row.try_get_unchecked(2)?)?;
     let mut affected = parts(group, before);
-    affected.extend(parts(group, partitions));
+    affected.extend(parts(group, *partitions));
     if !keep_vacant(connection, &affected).await? {
         return Err(refusals::still_led_somewhere(group).into());
     }
     let parts_before = Parts::new(locked_rows(connection, group).await?, before);
-    let highest = parts_before.highest;
+    refuse_a_leap(connection, &parts_before).await?;
+    join_cursors(connection, settings, &parts_before).await?;
+    make_parts(connection, group, *partitions).await?;
+    move_redeliveries(connection, settings, &parts_before).await?;
+    let mut again = 0;
+    for (partition, after) in parts_before.behind() {
+        let span = (after, parts_before.highest);
+        again += bring_again(connection, settings, partition, span).await?;
+        if again > MOST_AGAIN {
+            return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
+        }
+    }
+    for head in parts_before.heads() {
+        retry_again(connection, settings, head).await?;
+    }
+    Ok(())
+}
 
-    // What all of it has done so far is the group's own from now on.
+/// Refuses to go on past what is retried above all cursors while a transaction may still
+/// commit something between: a group that reads past open transactions may have come
+/// there, and only its cursor remembers what it passed.
+async fn refuse_a_leap(connection: &mut PgConnection, before: &Parts) -> Result<(), Broken> {
+    let Some(cursor) = before.leaps_from() else { return Ok(()) };
+    let may_appear: bool = sqlx::query_scalar(
+        "SELECT (SELECT count(*) FROM event_host.events
+                 WHERE position > $1 AND position <= $2) < $2 - $1
+            AND EXISTS (
+                SELECT FROM pg_lock_status() l
+                WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'RowExclusiveLock'
+                  AND (l.relation = 'event_host.events'::regclass
+                       OR l.relation IN (SELECT p.relation FROM event_host.partitions p))
+                  AND l.database = (SELECT oid FROM pg_database
+                                    WHERE datname = current_database()))",
+    )
+    .bind(cursor.0)
+    .bind(before.highest.0)
+    .fetch_one(connection)
+    .await?;
+    let part = before.in_use().find(|part| part.head.is_some());
+    match part {
+        Some(part) if may_appear => Err(refusals::part_with_open_ranges(&part.name).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Into how many partitions, where there are several.
+fn of(settings: &GroupSettings) -> Option<i64> {
+    (settings.partitions > 1).then(|| i64::from(settings.partitions))
+}
+
+/// Has all parts go on at the highest cursor. What all of it has done so far is the
+/// group's own from now on.
+async fn join_cursors(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+    before: &Parts,
+) -> Result<(), Broken> {
     sqlx::query(
         "UPDATE event_host.consumer_groups
          SET partitions = $2, position = $3, epoch = $4, fruitless = 0,
@@ -139,16 +192,23 @@ pub(super) async fn split_anew(
                                 WHERE g.name = $1)
          WHERE name = $1 OR part_of = $1",
     )
-    .bind(group.as_str())
-    .bind(i64::from(partitions))
-    .bind(highest.0)
-    .bind(parts_before.epoch.0)
-    .bind(stored::failures_json(&parts_before.failures))
-    .bind(parts_before.late_events)
-    .execute(&mut *connection)
+    .bind(settings.name.as_str())
+    .bind(i64::from(settings.partitions))
+    .bind(before.highest.0)
+    .bind(before.epoch.0)
+    .bind(stored::failures_json(&before.failures))
+    .bind(before.late_events)
+    .execute(connection)
     .await?;
-    make_parts(connection, group, partitions).await?;
-    let of = (partitions > 1).then(|| i64::from(partitions));
+    Ok(())
+}
+
+/// Moves what is parked to where it belongs now.
+async fn move_redeliveries(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+    before: &Parts,
+) -> Result<(), Broken> {
     sqlx::query(concat!(
         "UPDATE event_host.redeliveries
          SET group_name = $1 || coalesce('#' || (",
@@ -156,61 +216,90 @@ pub(super) async fn split_anew(
         ") % $2::bigint, '')
          WHERE group_name = ANY ($3)"
     ))
-    .bind(group.as_str())
-    .bind(of)
-    .bind(parts_before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
+    .bind(settings.name.as_str())
+    .bind(of(settings))
+    .bind(before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Has the events of a part above its cursor, up to another, come again where they
+/// belong. Gives how many they are: at most one more than may be.
+async fn bring_again(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+    partition: Option<Partition>,
+    (after, up_to): (Position, Position),
+) -> Result<i64, Broken> {
+    let statement = sqlx::query(concat!(
+        "INSERT INTO event_host.redeliveries (
+             group_name, position, attempt, due_at, partitionkey)
+         SELECT $1 || coalesce('#' || (",
+        partition_hash!(),
+        ") % $8::bigint, ''), position, 1, coalesce(deliver_after, 'epoch'), partitionkey
+         FROM event_host.events
+         WHERE position > $6 AND position <= $7 AND ",
+        receives!(),
+        " AND ",
+        in_partition!("$10", "$11"),
+        " LIMIT $9"
+    ))
+    .bind(settings.name.as_str())
+    .bind(settings.tenant.as_str());
+    let statement = Types::of(&settings.subscription)
+        .bind(statement)
+        .bind(after.0)
+        .bind(up_to.0)
+        .bind(of(settings))
+        .bind(MOST_AGAIN + 1);
+    let came = super::log::bind_partition(statement, partition).execute(connection).await?;
+    Ok(i64::try_from(came.rows_affected()).unwrap_or(i64::MAX))
+}
+
+/// Has what was retried at a cursor come again as it was, whatever the group receives now.
+async fn retry_again(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+    head: &Head,
+) -> Result<(), Broken> {
+    // There, unless the group no longer receives it.
+    sqlx::query(concat!(
+        "INSERT INTO event_host.redeliveries (
+             group_name, position, attempt, due_at, partitionkey)
+         SELECT $1 || coalesce('#' || (",
+        partition_hash!(),
+        ") % $3::bigint, ''), position, 1, 'epoch', partitionkey
+         FROM event_host.events
+         WHERE position = $2 AND tenant = $4 AND (deliver_to IS NULL OR deliver_to = $1)
+           AND NOT EXISTS (
+               SELECT FROM event_host.redeliveries r
+               WHERE r.position = $2
+                 AND r.group_name IN (SELECT g.name FROM event_host.consumer_groups g
+                                      WHERE g.name = $1 OR g.part_of = $1))"
+    ))
+    .bind(settings.name.as_str())
+    .bind(head.position.0)
+    .bind(of(settings))
+    .bind(settings.tenant.as_str())
     .execute(&mut *connection)
     .await?;
-    let mut again = 0;
-    for (partition, after) in parts_before.behind() {
-        let statement = sqlx::query(concat!(
-            "INSERT INTO event_host.redeliveries (
-                 group_name, position, attempt, due_at, partitionkey)
-             SELECT $1 || coalesce('#' || (",
-            partition_hash!(),
-            ") % $8::bigint, ''), position, 1, coalesce(deliver_after, 'epoch'), partitionkey
-             FROM event_host.events
-             WHERE position > $6 AND position <= $7 AND ",
-            receives!(),
-            " AND ",
-            in_partition!("$10", "$11"),
-            " LIMIT $9"
-        ))
-        .bind(group.as_str())
-        .bind(&tenant);
-        let statement = Types::of(&subscription)
-            .bind(statement)
-            .bind(after.0)
-            .bind(highest.0)
-            .bind(of)
-            .bind(MOST_AGAIN + 1);
-        let came = super::log::bind_partition(statement, partition)
-            .execute(&mut *connection)
-            .await?
-            .rows_affected();
-        again += i64::try_from(came).unwrap_or(i64::MAX);
-        if again > MOST_AGAIN {
-            return Err(refusals::too_far_apart(group, MOST_AGAIN).into());
-        }
-    }
-    for head in parts_before.heads() {
-        let failure = head.failure.as_ref();
-        sqlx::query(
-            "UPDATE event_host.redeliveries
-             SET attempt = $3, due_at = $4, failure_kind = $5, failure_text = $6
-             WHERE position = $2
-               AND group_name IN (SELECT name FROM event_host.consumer_groups
-                                  WHERE name = $1 OR part_of = $1)",
-        )
-        .bind(group.as_str())
-        .bind(head.position.0)
-        .bind(i64::from(head.attempt.0))
-        .bind(Time(head.due_at))
-        .bind(failure.map(|failure| kept(&failure.kind)))
-        .bind(failure.map(|failure| kept(&failure.text)))
-        .execute(&mut *connection)
-        .await?;
-    }
+    let failure = head.failure.as_ref();
+    sqlx::query(
+        "UPDATE event_host.redeliveries
+         SET attempt = $3, due_at = $4, failure_kind = $5, failure_text = $6
+         WHERE position = $2
+           AND group_name IN (SELECT name FROM event_host.consumer_groups
+                              WHERE name = $1 OR part_of = $1)",
+    )
+    .bind(settings.name.as_str())
+    .bind(head.position.0)
+    .bind(i64::from(head.attempt.0))
+    .bind(Time(head.due_at))
+    .bind(failure.map(|failure| kept(&failure.kind)))
+    .bind(failure.map(|failure| kept(&failure.text)))
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

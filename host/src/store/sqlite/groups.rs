@@ -145,8 +145,7 @@ pub(super) async fn ensure(
                 if !is_vacant {
                     return Err(refusals::still_led_somewhere(name).into());
                 }
-                let subscription = stored_subscription(name, &known.subscribe)?;
-                let split = split::Split { group: name, tenant, subscription: &subscription };
+                let split = split::Split { group: name, tenant, subscription };
                 split::split_anew(&mut transaction, split, known.partitions, *partitions).await?;
             }
             if known.subscribe != subscribe {

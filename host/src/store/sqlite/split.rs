@@ -10,7 +10,7 @@ use super::groups::{head_columns, read_head};
 use super::log::Receives;
 use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
-use crate::store::{Subscription, refusals, stored};
+use crate::store::{Head, Subscription, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -66,13 +66,15 @@ pub(super) async fn forget_redeliveries(
 pub(super) struct Split<'a> {
     pub(super) group: &'a GroupName,
     pub(super) tenant: &'a Tenant,
+    /// What it receives from now on, which may not be what it received so far.
     pub(super) subscription: &'a Subscription,
 }
 
 /// Splits a group anew, within a transaction that has the write lock. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
-/// part was behind, comes again in the part where it belongs now. Where an attempt was
-/// marked as begun, that is forgotten: it begins once more. So is what tripped.
+/// part had before it of the subscription as it is now, comes again in the part where it
+/// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
+/// more. So is what tripped.
 pub(super) async fn split_anew(
     connection: &mut SqliteConnection,
     split: Split<'_>,
@@ -118,23 +120,62 @@ pub(super) async fn split_anew(
         }
     }
     for head in parts_before.heads() {
-        let failure = head.failure.as_ref();
+        retry_again(connection, split, head, place).await?;
+    }
+    Ok(())
+}
+
+/// Has what was retried at a cursor come again as it was, whatever the group receives now.
+async fn retry_again(
+    connection: &mut SqliteConnection,
+    split: Split<'_>,
+    head: &Head,
+    place: impl Fn(Option<&str>, Position) -> GroupName,
+) -> Result<(), Broken> {
+    // There, unless the group no longer receives it.
+    let event = sqlx::query(
+        "SELECT partitionkey FROM events
+         WHERE position = ? AND tenant = ? AND (deliver_to IS NULL OR deliver_to = ?)",
+    )
+    .bind(head.position.0)
+    .bind(split.tenant.as_str())
+    .bind(split.group.as_str())
+    .fetch_optional(&mut *connection)
+    .await?;
+    if let Some(row) = event {
+        let key = optional_text(&row, 0)?;
         sqlx::query(
-            "UPDATE redeliveries
-             SET attempt = ?3, due_at = ?4, failure_kind = ?5, failure_text = ?6
-             WHERE position = ?2
-               AND group_name IN (SELECT name FROM consumer_groups
-                                  WHERE name = ?1 OR part_of = ?1)",
+            "INSERT INTO redeliveries (group_name, position, attempt, due_at, partitionkey)
+             SELECT ?1, ?2, 1, 0, ?3
+             WHERE NOT EXISTS (
+                 SELECT 1 FROM redeliveries
+                 WHERE position = ?2
+                   AND group_name IN (SELECT name FROM consumer_groups
+                                      WHERE name = ?4 OR part_of = ?4))",
         )
-        .bind(group.as_str())
+        .bind(place(key.as_deref(), head.position).as_str())
         .bind(head.position.0)
-        .bind(i64::from(head.attempt.0))
-        .bind(head.due_at.as_microsecond())
-        .bind(failure.map(|failure| failure.kind.as_str()))
-        .bind(failure.map(|failure| failure.text.as_str()))
+        .bind(key.as_deref())
+        .bind(split.group.as_str())
         .execute(&mut *connection)
         .await?;
     }
+    let failure = head.failure.as_ref();
+    sqlx::query(
+        "UPDATE redeliveries
+         SET attempt = ?3, due_at = ?4, failure_kind = ?5, failure_text = ?6
+         WHERE position = ?2
+           AND group_name IN (SELECT name FROM consumer_groups
+                              WHERE name = ?1 OR part_of = ?1)",
+    )
+    .bind(split.group.as_str())
+    .bind(head.position.0)
+    .bind(i64::from(head.attempt.0))
+    .bind(head.due_at.as_microsecond())
+    .bind(failure.map(|failure| failure.kind.as_str()))
+    .bind(failure.map(|failure| failure.text.as_str()))
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

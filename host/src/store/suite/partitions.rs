@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::TestDatabase;
 use super::samples::{
-    dead, event, group, head, host, letters, publish, redelivery, scoped_write, settings,
-    settlement, tenant, try_lock, until,
+    dead, event, fetch_all, group, head, host, letters, publish, redelivery, scoped_write,
+    settings, settlement, tenant, try_lock, until,
 };
 use crate::event::{Epoch, Event, GroupName, LogEvent, Partition, Position, Tenant};
 use crate::store::{
@@ -100,6 +100,10 @@ pub async fn each_event_is_in_one_partition_which_its_key_or_its_position_says(
     let mut events = mixed(300);
     // One kept otherwise than it came is in some partition too.
     events.push(keyed(300, Some("a \0 b")));
+    // Keys of every length that a hash may treat otherwise.
+    let long = "0123456789 \u{e9}\u{4e2d}\u{1F980}".repeat(3);
+    let ends = long.char_indices().map(|(end, _)| end);
+    events.extend(ends.map(|end| keyed(301 + end, Some(&long[..end]))));
     let published = publish(&store, &events).await;
     let up_to = store.safe_position().await.unwrap();
     for of in [1, 2, 3, 16] {
@@ -387,6 +391,129 @@ pub async fn a_group_that_is_split_anew_loses_and_repeats_nothing(database: &dyn
         assert_eq!(status.partitions.len(), parts);
     }
     assert!(handled.values().all(|times| *times == 1), "twice, with seed {seed}: {handled:?}");
+}
+
+/// What waits in the parts of a group, by position: the attempt that comes next.
+async fn waiting(store: &Arc<dyn Store>, name: &str, partitions: u32) -> BTreeMap<i64, u32> {
+    let mut waiting = BTreeMap::new();
+    for number in 0..partitions {
+        let partition = (partitions > 1).then_some(Partition { number, of: partitions });
+        let part = partition.map_or_else(|| group(name), |_| part(name, number));
+        for one in store.redeliveries(&part).await.unwrap() {
+            let is_in = |partition: Partition| partition.holds(one.key.as_deref(), one.position);
+            assert!(partition.is_none_or(is_in), "{one:?} in {part}");
+            assert_eq!(waiting.insert(one.position.0, one.attempt.0), None, "{one:?} twice");
+        }
+    }
+    waiting
+}
+
+fn some_and_other(count: usize) -> Vec<Event> {
+    let types = ["some", "other", "third"];
+    let events = mixed(count).into_iter().enumerate();
+    let typed =
+        |(n, event): (usize, Event)| Event { event_type: types[n / 7 % 3].to_owned(), ..event };
+    events.map(typed).collect()
+}
+
+pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_each_cursor(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let subscribed = |types: &[&str]| Subscription::new(types.iter().copied()).unwrap();
+    let before = GroupSettings { subscription: subscribed(&["some"]), ..split("g", 2) };
+    store.ensure_group(&before).await.unwrap();
+    let events = some_and_other(84);
+    publish(&store, &events).await;
+    store.publish(&tenant("acme"), &some_and_other(21)).await.unwrap();
+    // Two that are addressed, one of them to another group.
+    for name in ["g", "h"] {
+        let all = GroupSettings { subscription: subscribed(&["*"]), ..settings("h") };
+        store.ensure_group(&all).await.unwrap();
+        let part = if name == "g" { part("g", 1) } else { group("h") };
+        let epoch = lead(&store, &part).await;
+        let position = store.cursor(&part).await.unwrap().position;
+        let third = fetch_all(&store, "h", 0).await.remove(14);
+        let settled = Settlement {
+            dead_letters: vec![dead(third)],
+            ..of_part(&store, &part, epoch, position).await
+        };
+        assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+        let letter = letters(&store, name).await.remove(0);
+        store.replay(letter.id, None, None).await.unwrap();
+    }
+    let last = store.safe_position().await.unwrap();
+    let cursors = [last, Position(10)];
+    for (number, cursor) in (0..).zip(cursors) {
+        let name = part("g", number);
+        let epoch = lead(&store, &name).await;
+        let settled = of_part(&store, &name, epoch, cursor).await;
+        assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+    }
+
+    let after = GroupSettings { subscription: subscribed(&["some", "oth*"]), ..split("g", 4) };
+    store.ensure_group(&after).await.unwrap();
+    let mut expected = BTreeMap::new();
+    for event in fetch_all(&store, "g", 0).await {
+        let number = Partition::number_of(event.event.partitionkey.as_deref(), event.position, 2);
+        let is_new = event.position > cursors[usize::try_from(number).unwrap()];
+        if is_new && (event.event.event_type != "third" || event.deliver_to.is_some()) {
+            expected.insert(event.position.0, 1);
+        }
+    }
+    let types: BTreeSet<&str> = events.iter().map(|event| event.event_type.as_str()).collect();
+    assert_eq!(types.len(), 3);
+    assert!(expected.len() > 5, "enough is behind: {expected:?}");
+    assert_eq!(waiting(&store, "g", 4).await, expected);
+    for number in 0..4 {
+        assert_eq!(store.cursor(&part("g", number)).await.unwrap().position, last);
+    }
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!(status.subscribe, ["some", "oth*"]);
+}
+
+pub async fn what_is_no_longer_subscribed_comes_again_after_a_split_only_where_it_was_retried(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    publish(&store, &some_and_other(84)).await;
+    store.ensure_group(&split("g", 2)).await.unwrap();
+    let theirs = all_of(&store, "g", 0, 2).await;
+    // One is parked, the one after it is retried at the cursor; neither is wanted any more.
+    let unwanted = theirs.iter().filter(|event| event.event.event_type == "some");
+    let [parked, retried] = [0, 1].map(|n| unwanted.clone().nth(n).unwrap().position);
+    let cursor = Position(retried.0 - 1);
+    let key = |position| {
+        let event = theirs.iter().find(|event| event.position == position).unwrap();
+        event.event.partitionkey.clone()
+    };
+    let name = part("g", 0);
+    let epoch = lead(&store, &name).await;
+    let settled = Settlement {
+        head: Some(head(retried.0, 3)),
+        redeliveries: vec![Redelivery { key: key(parked), ..redelivery(parked.0, 2) }],
+        ..of_part(&store, &name, epoch, cursor).await
+    };
+    assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+    let ahead = part("g", 1);
+    let epoch = lead(&store, &ahead).await;
+    let settled = of_part(&store, &ahead, epoch, Position(84)).await;
+    assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+
+    let other = Subscription::new(["other"]).unwrap();
+    let wanted = theirs.iter().filter(|event| event.event.event_type == "other");
+    let mut expected: BTreeMap<i64, u32> =
+        wanted.filter(|event| event.position > cursor).map(|event| (event.position.0, 1)).collect();
+    assert!(expected.len() > 5);
+    expected.extend([(parked.0, 2), (retried.0, 3)]);
+    for partitions in [3, 1, 2] {
+        let settings = GroupSettings { subscription: other.clone(), ..split("g", partitions) };
+        store.ensure_group(&settings).await.unwrap();
+        assert_eq!(waiting(&store, "g", partitions).await, expected);
+    }
+    let failures = store.redeliveries(&part("g", 0)).await.unwrap().into_iter();
+    let failures = failures.chain(store.redeliveries(&part("g", 1)).await.unwrap());
+    assert_eq!(failures.filter(|one| one.failure.is_some()).count(), 2);
 }
 
 pub async fn what_failed_so_far_is_counted_however_a_group_is_split(database: &dyn TestDatabase) {

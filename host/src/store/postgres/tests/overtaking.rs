@@ -14,13 +14,13 @@ use test_postgres::Stop;
 
 use super::retention::maintain_all;
 use super::{
-    PostgresDatabase, PostgresStore, first_settlement, group, host, pid, run, server_of_its_own,
-    session_at, settings, store_at, until, value,
+    PostgresDatabase, PostgresStore, first_settlement, group, host, led, pid, publish, run,
+    server_of_its_own, session_at, settings, store_at, until, value,
 };
-use crate::event::{Epoch, GroupName, Position, Tenant};
+use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
-    Fetch, GroupSettings, Late, LateFetch, OpenRange, OpenRanges, Overtaking, Settled, Settlement,
-    Start, Store, Subscription,
+    Fetch, GroupSettings, Head, Late, LateFetch, OpenRange, OpenRanges, Overtaking, Settled,
+    Settlement, Start, Store, Subscription,
 };
 
 /// A group that waits for no transaction at all: what it has handled, and what of
@@ -730,4 +730,41 @@ fn every_committed_event_is_found_once_whatever_producers_and_leaders_do() {
         cases.set(cases.get() + 1);
         runtime.block_on(hold_to_the_model(&database, cases.get(), limits, &steps))?;
     });
+}
+
+/// A group that goes on one event at a time after a crash marks the event that it is about
+/// to attempt, wherever it is, and its cursor is still before what is open.
+#[tokio::test]
+async fn a_split_does_not_leap_over_what_is_open_to_a_marked_event() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    publish(&store, "first").await;
+    led(&store, "g").await;
+    store.settle(&first_settlement("g", 1)).await.unwrap();
+    let mut producer = database.raw().await;
+    run(&mut producer, "BEGIN; INSERT INTO event_host.events (type) VALUES ('open')").await;
+    let marked = publish(&store, "marked").await;
+    assert_eq!(marked, Position(3));
+    let due_at = jiff::Timestamp::UNIX_EPOCH;
+    let head =
+        Head { position: marked, attempt: Attempt(2), due_at, failure: None, in_flight: true };
+    let begun = store.begin_attempt(&group("g"), Epoch(1), 1, &head).await.unwrap();
+    assert_eq!(begun, Settled::Committed);
+    let split = GroupSettings { partitions: 2, ..settings("g") };
+    let error = store.ensure_group(&split).await.unwrap_err();
+    super::says(&error, &["group `g` cannot be split", "transactions that were open"]);
+    assert_eq!(store.cursor(&group("g")).await.unwrap().position, Position(1));
+
+    run(&mut producer, "COMMIT").await;
+    store.ensure_group(&split).await.unwrap();
+    let mut waiting = Vec::new();
+    for number in [0, 1] {
+        let part = group("g").partition(number);
+        waiting.extend(store.redeliveries(&part).await.unwrap());
+        assert_eq!(store.cursor(&part).await.unwrap().position, marked);
+    }
+    waiting.sort_by_key(|one| one.position);
+    let waiting: Vec<(i64, u32)> =
+        waiting.iter().map(|one| (one.position.0, one.attempt.0)).collect();
+    assert_eq!(waiting, [(2, 1), (3, 2)], "the one that was open is not lost");
 }
