@@ -10,7 +10,7 @@ use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::Broken;
@@ -22,8 +22,18 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(15);
 /// The same for one that reads the whole log.
 pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
-/// For a transaction with a statement that reads the whole log.
+/// For a transaction with a statement that may take as long as [`LONG_DEADLINE`], such as
+/// one that reads the whole log. Every operation with that deadline has one.
 pub(super) const LONG_STATEMENT: &str = "SET LOCAL statement_timeout = '115s'";
+
+/// Begins such a transaction.
+pub(super) async fn begin_long(
+    connection: &mut PgConnection,
+) -> Result<Transaction<'_, Postgres>, Broken> {
+    let mut transaction = connection.begin().await?;
+    transaction.execute(LONG_STATEMENT).await?;
+    Ok(transaction)
+}
 
 /// How long it may take to connect, unless the URL says otherwise.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);

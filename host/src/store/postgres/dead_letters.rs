@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{count, event_columns, read_log_event, time};
+use super::connection::begin_long;
 use super::error::Broken;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
@@ -75,12 +76,14 @@ pub(super) async fn ids(
     group: &GroupName,
 ) -> Result<Vec<DeadLetterId>, Broken> {
     must_exist(connection, group).await?;
+    let mut transaction = begin_long(connection).await?;
     let ids: Vec<i64> = sqlx::query_scalar(
         "SELECT id FROM event_host.dead_letters WHERE group_name = $1 ORDER BY id",
     )
     .bind(group.as_str())
-    .fetch_all(connection)
+    .fetch_all(&mut *transaction)
     .await?;
+    transaction.rollback().await?;
     Ok(ids.into_iter().map(DeadLetterId).collect())
 }
 

@@ -7,9 +7,10 @@
 //! deadlock.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, Executor, PgConnection, Row};
+use sqlx::{Executor, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
+use super::connection::begin_long;
 use super::error::Broken;
 use super::{log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
@@ -168,13 +169,13 @@ pub(super) async fn ensure(
     Ok(())
 }
 
-/// A transaction in which no event goes: retention wants a partition for itself
+/// A transaction in which no event goes, and which may read the whole log: retention wants a partition for itself
 /// before it looks at the cursors. So an event that is above a cursor, wherever
 /// the transaction puts it, is still there when it commits, or was gone before.
 async fn keep_all_events(
     connection: &mut PgConnection,
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
-    let mut transaction = connection.begin().await?;
+    let mut transaction = begin_long(connection).await?;
     transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
     Ok(transaction)
 }
@@ -442,7 +443,7 @@ pub(super) async fn remove(
         return Err(refusals::no_group(group).into());
     };
     let leader = leader(connection, group).await?;
-    let mut transaction = connection.begin().await?;
+    let mut transaction = begin_long(connection).await?;
     let parts = parts(group, known.partitions);
     if !split::keep_vacant(&mut transaction, &parts).await? {
         return Err(refusals::still_led(group, leader.as_ref()).into());

@@ -460,7 +460,7 @@ impl Store for PostgresStore {
         group: &GroupName,
         with_dead_letters: bool,
     ) -> Result<Removed, StoreError> {
-        on_shared_patiently!(self.connections, "remove a group", DEADLINE, |c| {
+        on_shared_patiently!(self.connections, "remove a group", LONG_DEADLINE, |c| {
             groups::remove(c, group, with_dead_letters)
         })
     }
@@ -470,7 +470,9 @@ impl Store for PostgresStore {
     }
 
     async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
-        on_shared!(self.connections, "list dead letters", |c| dead_letters::ids(c, group))
+        on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            dead_letters::ids(c, group)
+        })
     }
 
     async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {

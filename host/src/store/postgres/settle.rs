@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{Events, Time, kept, unnest_events};
+use super::connection::begin_long;
 use super::error::Broken;
 use super::groups::bind_head;
 use super::{log, redeliveries};
@@ -251,8 +252,11 @@ pub(super) async fn state_key_count(
     connection: &mut PgConnection,
     group: &GroupName,
 ) -> Result<i64, Broken> {
-    Ok(sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
+    let mut transaction = begin_long(connection).await?;
+    let keys = sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
         .bind(group.whole())
-        .fetch_one(connection)
-        .await?)
+        .fetch_one(&mut *transaction)
+        .await?;
+    transaction.rollback().await?;
+    Ok(keys)
 }

@@ -2,6 +2,7 @@
 
 use sqlx::PgConnection;
 
+use super::connection::begin_long;
 use super::error::Broken;
 use crate::event::Tenant;
 
@@ -9,29 +10,35 @@ pub(super) async fn dead_letters(
     connection: &mut PgConnection,
     tenant: &Tenant,
 ) -> Result<i64, Broken> {
-    Ok(sqlx::query_scalar(
+    let mut transaction = begin_long(connection).await?;
+    let letters = sqlx::query_scalar(
         "SELECT count(*) FROM event_host.consumer_groups g
          JOIN event_host.dead_letters d ON d.group_name = g.name
          WHERE g.tenant = $1",
     )
     .bind(tenant.as_str())
-    .fetch_one(connection)
-    .await?)
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.rollback().await?;
+    Ok(letters)
 }
 
 pub(super) async fn state_bytes(
     connection: &mut PgConnection,
     tenant: &Tenant,
 ) -> Result<i64, Broken> {
+    let mut transaction = begin_long(connection).await?;
     // The length of a large value stands in its row: none is read. A sum of
     // bigints would be a numeric.
-    Ok(sqlx::query_scalar(
+    let bytes = sqlx::query_scalar(
         "SELECT coalesce(sum(octet_length(s.key) + octet_length(s.value)), 0)::bigint
          FROM event_host.consumer_groups g
          JOIN event_host.state s ON s.group_name = g.name
          WHERE g.tenant = $1",
     )
     .bind(tenant.as_str())
-    .fetch_one(connection)
-    .await?)
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.rollback().await?;
+    Ok(bytes)
 }

@@ -5,6 +5,7 @@ mod connections;
 mod deployments;
 mod errors;
 mod guards;
+mod limits;
 mod locks;
 mod migrations;
 mod overtaking;
