@@ -8,6 +8,7 @@
 mod check;
 pub mod json;
 pub mod jsonl;
+mod key_hash;
 
 pub(crate) use check::quoted;
 
@@ -178,9 +179,9 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Whether an event is in it. What stores compute in their databases is the same:
-    /// the first four bytes of SHA-256 over the key as a big-endian number, or the
-    /// position, modulo the number of partitions.
+    /// Whether an event is in it. What stores compute in their databases is the same: a
+    /// hash of the key, of 32 bits, which PostgreSQL calls `hashtext`, or the position,
+    /// modulo the number of partitions.
     #[must_use]
     pub fn holds(self, key: Option<&str>, position: Position) -> bool {
         self.number == Self::number_of(key, position, self.of)
@@ -189,13 +190,9 @@ impl Partition {
     /// The number of the partition that an event is in, of so many.
     #[must_use]
     pub fn number_of(key: Option<&str>, position: Position, of: u32) -> u32 {
-        use sha2::{Digest as _, Sha256};
         let of = of.max(1);
         match key {
-            Some(key) => {
-                let hash = Sha256::digest(key.as_bytes());
-                u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % of
-            }
+            Some(key) => key_hash::of(key.as_bytes()) % of,
             None => {
                 // Below `of`, and so in range.
                 u32::try_from(position.0.unsigned_abs() % u64::from(of)).unwrap_or(0)

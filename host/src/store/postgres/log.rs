@@ -106,11 +106,16 @@ pub(super) use receives;
 /// The number by which an event's partition is found: its remainder is that of the
 /// partition, as [`Partition::number_of`] has it.
 ///
+/// Computed whenever a row is read, and not stored: a fetch of a partition takes no
+/// longer for a row than one of all events (0.25 us; with SHA-256 it was 1.25). A stored
+/// column would save 0.03 us of that and cost producers 8 % of each insert, an index by
+/// it 75 %.
+///
 /// [`Partition::number_of`]: crate::event::Partition::number_of
 macro_rules! partition_hash {
     () => {
         "CASE WHEN partitionkey IS NULL THEN position
-              ELSE ('x' || left(encode(sha256(convert_to(partitionkey, 'UTF8')), 'hex'), 8))::bit(32)::bigint
+              ELSE hashtext(partitionkey COLLATE \"C\")::bigint & 4294967295
          END"
     };
 }
