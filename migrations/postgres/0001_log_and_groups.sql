@@ -94,16 +94,25 @@ BEGIN
 END
 $$;
 
+-- What is in the log stays as it is until the retention empties its partition, which says
+-- so in a setting of its own. That keeps nobody out who means to: it is for the owner's
+-- mistakes, as nobody else has any of these rights. (A superuser who must remove an event
+-- sets session_replication_role to replica.)
 CREATE FUNCTION event_host.refuse_change() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'events are never changed: insert a new one';
+    IF TG_OP = 'UPDATE' THEN
+        RAISE EXCEPTION 'events are never changed: insert a new one';
+    ELSIF TG_OP = 'TRUNCATE' AND current_setting('event_host.emptying', true) = TG_TABLE_NAME THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'events are never deleted by hand: a retention lets go of those that every group has handled';
 END
 $$;
 
 -- Once a statement, and never for an insert.
 CREATE TRIGGER events_are_never_changed
-BEFORE UPDATE ON event_host.events
+BEFORE UPDATE OR DELETE OR TRUNCATE ON event_host.events
 FOR EACH STATEMENT EXECUTE FUNCTION event_host.refuse_change();
 
 -- Makes a partition of the log and attaches it. `bounds` is a partition bound
@@ -128,7 +137,7 @@ BEGIN
     EXECUTE format('REVOKE INSERT ON event_host.%I FROM CURRENT_USER', name);
     EXECUTE format(
         'CREATE TRIGGER events_are_never_changed
-         BEFORE UPDATE ON event_host.%I
+         BEFORE UPDATE OR DELETE OR TRUNCATE ON event_host.%I
          FOR EACH STATEMENT EXECUTE FUNCTION event_host.refuse_change()', name);
     EXECUTE format('ALTER TABLE event_host.events ATTACH PARTITION event_host.%I %s', name, bounds);
 END
@@ -612,7 +621,10 @@ BEGIN
     IF EXISTS (SELECT FROM event_host.log_pins p WHERE p.position < last) THEN
         RETURN false;
     END IF;
+    PERFORM set_config('event_host.emptying',
+        (SELECT c.relname FROM pg_class c WHERE c.oid = partition), true);
     EXECUTE format('TRUNCATE TABLE ONLY %s', partition);
+    PERFORM set_config('event_host.emptying', '', true);
     RETURN true;
 END
 $$;

@@ -33,13 +33,13 @@ CREATE TABLE events (
                     DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
                     CONSTRAINT time_is_microseconds_since_1970 CHECK (
                         typeof(time) = 'integer'
-                        AND time BETWEEN -377705023201000000 AND 253402207200999999),
+                        AND time BETWEEN -377705023201000000 AND 253402207200000000),
     -- When it was appended.
     published_at    INTEGER NOT NULL
                     DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
                     CONSTRAINT published_at_is_microseconds_since_1970 CHECK (
                         typeof(published_at) = 'integer'
-                        AND published_at BETWEEN -377705023201000000 AND 253402207200999999),
+                        AND published_at BETWEEN -377705023201000000 AND 253402207200000000),
     -- A random (version 4) UUID.
     id              TEXT NOT NULL
                     DEFAULT (lower(
@@ -63,7 +63,7 @@ CREATE TABLE events (
                     CONSTRAINT deliver_after_is_microseconds_since_1970_or_null CHECK (
                         deliver_after IS NULL
                         OR typeof(deliver_after) = 'integer'
-                        AND deliver_after BETWEEN -377705023201000000 AND 253402207200999999),
+                        AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000),
     -- Every other extension attribute: a JSON object of booleans, integers and
     -- strings.
     extensions      TEXT
@@ -79,6 +79,20 @@ CREATE TRIGGER events_are_never_changed
 BEFORE UPDATE ON events
 BEGIN
     SELECT RAISE(ABORT, 'events are never changed: insert a new one');
+END;
+
+-- The position up to which the retention deletes events, in the transaction in which it
+-- does; no row at any other time.
+CREATE TABLE letting_go (
+    up_to INTEGER NOT NULL
+);
+
+-- That keeps nobody out who means to: it is for mistakes.
+CREATE TRIGGER events_are_never_deleted_by_hand
+BEFORE DELETE ON events
+WHEN NOT EXISTS (SELECT 1 FROM letting_go WHERE up_to >= OLD.position)
+BEGIN
+    SELECT RAISE(ABORT, 'events are never deleted by hand: a retention lets go of those that every group has handled');
 END;
 
 -- The hosts that lead a group, as they were when they took over. Whether one is

@@ -27,6 +27,9 @@ pub(super) const RESERVED: [&str; 11] = [
 /// The first instant that RFC 3339 can write: the beginning of year 0.
 const FIRST_SECOND: i64 = -62_167_219_200;
 
+/// The last second of which stores keep the beginning, and nothing after it.
+const LAST_SECOND: i64 = 253_402_207_200;
+
 /// Text that is not a CloudEvents 1.0 event, in one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -120,6 +123,12 @@ fn time(attribute: &str, time: Timestamp) -> Result<(), InvalidEvent> {
         return Err(InvalidEvent::new(
             attribute,
             "is before the year 0 in UTC, which RFC 3339 cannot write",
+        ));
+    }
+    if time > Timestamp::from_second(LAST_SECOND).unwrap_or(Timestamp::MAX) {
+        return Err(InvalidEvent::new(
+            attribute,
+            "is after 9999-12-30T22:00:00Z, the last moment that can be kept",
         ));
     }
     Ok(())

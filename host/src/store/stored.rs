@@ -1,12 +1,13 @@
 //! What every store keeps as text, and reads back.
 //!
 //! Names, states and subscriptions are written by this program alone, so one
-//! that cannot be read is an error. Extensions come from any client: reading
-//! them never fails, because an event that could not be read would hold up every
+//! that cannot be read is an error. What stands in an event comes from any client:
+//! reading it never fails, because an event that could not be read would hold up every
 //! group for ever.
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{FailureCounts, GroupState, StoreError, Subscription, VersionState};
@@ -33,6 +34,26 @@ pub(super) fn digest(digest: &str) -> Result<Digest, StoreError> {
     digest
         .parse::<Digest>()
         .map_err(|error| StoreError::Unusable(format!("a stored digest is none: {error}")))
+}
+
+/// The digest that stands in an event of the log. One that cannot be read becomes that of
+/// no bytes, which are no component: the event then is like one whose component is gone.
+pub(super) fn digest_of_an_event(digest: &str) -> Digest {
+    digest.parse().unwrap_or_else(|_| Digest::of(&[]))
+}
+
+/// The last moment that can be read, in microseconds since 1970: of a whole second, like
+/// the constraints of the databases.
+const LAST_TIME: i64 = 253_402_207_200_000_000;
+
+/// The first one.
+const FIRST_TIME: i64 = -377_705_023_201_000_000;
+
+/// A moment in microseconds since 1970. One that is too early or too late to be read is
+/// taken for the first or the last that can be.
+pub(super) fn time(microseconds: i64) -> Timestamp {
+    let microseconds = microseconds.clamp(FIRST_TIME, LAST_TIME);
+    Timestamp::from_microsecond(microseconds).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// A component's size in bytes.
@@ -160,6 +181,16 @@ mod tests {
             ]
         );
         assert!(extensions_from_json("[1]").is_empty());
+    }
+
+    #[test]
+    fn a_moment_can_be_read_whatever_it_is() {
+        for microseconds in [i64::MIN, FIRST_TIME - 1, FIRST_TIME, 0, LAST_TIME, i64::MAX] {
+            let read = time(microseconds).as_microsecond();
+            assert_eq!(read, microseconds.clamp(FIRST_TIME, LAST_TIME));
+        }
+        Timestamp::from_microsecond(FIRST_TIME - 1).unwrap_err();
+        Timestamp::from_microsecond(LAST_TIME + 1).unwrap_err();
     }
 
     #[test]

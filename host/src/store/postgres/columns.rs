@@ -61,11 +61,9 @@ impl Encode<'_, Postgres> for Time {
 
 impl Decode<'_, Postgres> for Time {
     fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        // Infinity is the largest number that there is.
         let microseconds = <i64 as Decode<'_, Postgres>>::decode(value)?;
-        let since_1970 = microseconds
-            .checked_add(Self::EPOCH)
-            .ok_or("a time beyond what can be counted, such as infinity")?;
-        Ok(Self(Timestamp::from_microsecond(since_1970)?))
+        Ok(Self(stored::time(microseconds.saturating_add(Self::EPOCH))))
     }
 }
 
@@ -259,7 +257,7 @@ pub(super) fn read_log_event_over(
         row.try_get_unchecked::<Option<&str>, _>(deliver_to)?.map(group_name).transpose()?;
     over.digest = match digest {
         Some(digest) => {
-            row.try_get_unchecked::<Option<&str>, _>(digest)?.map(stored::digest).transpose()?
+            row.try_get_unchecked::<Option<&str>, _>(digest)?.map(stored::digest_of_an_event)
         }
         None => None,
     };

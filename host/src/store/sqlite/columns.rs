@@ -1,8 +1,9 @@
 //! An event as columns, and back.
 //!
-//! Reading never fails on what another SQLite client may have inserted: text
-//! that is no UTF-8 is made so, and an extension of a type that CloudEvents
-//! does not have becomes text. An event that could not be read would hold up
+//! Reading never fails on what another SQLite client may have inserted, in whatever
+//! column and of whatever type: SQLite converts numbers and texts, text that is no UTF-8
+//! is made so, a time that cannot be read becomes the nearest that can, and an extension
+//! of a type that CloudEvents does not have becomes text. An event that could not be read would hold up
 //! every group for ever.
 
 use std::collections::BTreeMap;
@@ -14,7 +15,6 @@ use sqlx::{Row, Sqlite};
 
 use super::error::Broken;
 use crate::event::{Event, LogEvent, Position};
-use crate::store::StoreError;
 use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
 
 /// A statement that parameters are bound to.
@@ -82,7 +82,7 @@ pub(super) fn read_log_event(
         deliver_to: optional_text(row, deliver_to)?.map(|name| group_name(&name)).transpose()?,
         digest: match digest {
             Some(digest) => {
-                optional_text(row, digest)?.map(|text| stored::digest(&text)).transpose()?
+                optional_text(row, digest)?.map(|text| stored::digest_of_an_event(&text))
             }
             None => None,
         },
@@ -103,10 +103,7 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 pub(super) fn time(row: &SqliteRow, index: usize) -> Result<Timestamp, Broken> {
-    let microseconds: i64 = row.try_get_unchecked(index)?;
-    Timestamp::from_microsecond(microseconds).map_err(|error| {
-        StoreError::Unusable(format!("{microseconds} is no time in microseconds: {error}")).into()
-    })
+    Ok(stored::time(row.try_get_unchecked(index)?))
 }
 
 pub(super) fn optional_time(row: &SqliteRow, index: usize) -> Result<Option<Timestamp>, Broken> {

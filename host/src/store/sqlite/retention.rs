@@ -152,10 +152,14 @@ async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Resul
         }
     }
     if let Some(last) = step.dropped_up_to {
-        sqlx::query("DELETE FROM events WHERE position <= ?")
-            .bind(last.0)
-            .execute(&mut *transaction)
-            .await?;
+        // The log lets nobody delete events who does not say so there.
+        for statement in [
+            "INSERT INTO letting_go (up_to) VALUES (?1)",
+            "DELETE FROM events WHERE position <= ?1",
+            "DELETE FROM letting_go WHERE up_to <= ?1",
+        ] {
+            sqlx::query(statement).bind(last.0).execute(&mut *transaction).await?;
+        }
         step.more = step.pinned_by.is_none();
     }
     transaction.commit().await?;

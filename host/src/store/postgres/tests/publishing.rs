@@ -2,10 +2,12 @@
 //! told when an event is none.
 
 use jiff::Timestamp;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, Row};
 
-use super::{PostgresDatabase, run, seen, try_to_run, types, value};
-use crate::event::{Event, ExtensionValue, LogEvent};
+use super::{PostgresDatabase, led, publish, run, seen, try_to_run, types, value};
+use crate::event::{Event, ExtensionValue, LogEvent, Partition, Position};
+use crate::store::postgres::log::partition_hash;
+use crate::store::{Retention, Store};
 
 fn text(text: &str) -> ExtensionValue {
     ExtensionValue::Text(text.to_owned())
@@ -293,4 +295,116 @@ async fn whatever_the_log_lets_in_can_be_handled() {
     );
     let years = [3, 4, 5].map(|n| events[n].event.time.to_string());
     assert_eq!(years, ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "-004712-01-01T00:00:00Z"]);
+}
+
+#[tokio::test]
+async fn nothing_in_the_log_is_changed_or_deleted_by_anybody_but_the_retention() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    publish(&store, "a").await;
+    let mut owner = database.raw().await;
+    for table in ["events", "events_0", "events_1", "events_elsewhere"] {
+        for sql in [
+            "UPDATE event_host.TABLE SET type = 'b'",
+            "DELETE FROM event_host.TABLE",
+            "TRUNCATE event_host.TABLE",
+        ] {
+            let sql = sql.replace("TABLE", table);
+            let error = try_to_run(&mut owner, &*sql).await.expect_err(&sql).to_string();
+            assert!(error.contains("events are never"), "{sql}: {error}");
+        }
+    }
+    // What the retention sets for itself is of no use for another table.
+    let sql = "SET event_host.emptying = 'events_1'; TRUNCATE event_host.events_0";
+    try_to_run(&mut owner, sql).await.unwrap_err();
+    assert_eq!(types(&store).await, ["a"]);
+}
+
+/// Whatever the keys: a group's partitions never differ from one server to another, or
+/// from what this program computes.
+#[tokio::test]
+async fn a_key_is_in_the_partition_that_the_program_computes() {
+    let database = PostgresDatabase::new().await;
+    let mut session = database.raw().await;
+    let mut keys: Vec<String> = (0..2_000).map(|n| format!("customer-{n}")).collect();
+    let long: String = (0..80_u8).map(|n| char::from(b' ' + n)).collect();
+    keys.extend((0..long.len()).map(|length| long[..length].to_owned()));
+    keys.extend((1..40).map(|length| "\u{e4}\u{20ac}\u{1F980}".repeat(length)));
+    let rows = sqlx::query(concat!(
+        "SELECT position, partitionkey, ",
+        partition_hash!(),
+        " FROM unnest($1::text[]) WITH ORDINALITY AS e (partitionkey, position)"
+    ))
+    .bind(&keys)
+    .fetch_all(&mut session)
+    .await
+    .unwrap();
+    assert_eq!(rows.len(), keys.len());
+    for row in rows {
+        let (position, key, hash): (i64, String, i64) = (row.get(0), row.get(1), row.get(2));
+        for of in [2, 3, 64, 1_000_003, u32::MAX] {
+            let number = Partition::number_of(Some(&key), Position(position), of);
+            assert_eq!(i64::from(number), hash % i64::from(of), "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_no_constraint_has_seen_can_be_read_too() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    run(
+        &mut owner,
+        "DO $$
+         DECLARE
+             c record;
+         BEGIN
+             FOR c IN SELECT conrelid::regclass AS relation, conname FROM pg_constraint
+                      WHERE contype = 'c' AND conislocal
+                        AND conrelid IN ('event_host.events'::regclass, 'event_host.events_0'::regclass)
+                      ORDER BY conrelid = 'event_host.events_0'::regclass
+             LOOP
+                 EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.relation, c.conname);
+             END LOOP;
+         END $$",
+    )
+    .await;
+    let times = [
+        "infinity",
+        "294276-12-31 23:59:59.999999+00",
+        "9999-12-30 22:00:00.000001+00",
+        "9999-12-30 22:00:00.999999+00",
+        "-infinity",
+        "4713-01-01 00:00:00+00 BC",
+    ];
+    for time in times {
+        run(
+            &mut owner,
+            format!(
+                "INSERT INTO event_host.events (type, time, published_at, deliver_after)
+                 VALUES ('', '{time}', '{time}', '{time}')"
+            ),
+        )
+        .await;
+    }
+    run(
+        &mut owner,
+        r#"INSERT INTO event_host.events (type, extensions) VALUES ('', '[1]'), ('', '{"A b": [[1e400]]}');
+           INSERT INTO event_host.events (type, deliver_to, digest) VALUES ('', 'g', 'latest')"#,
+    )
+    .await;
+    led(&store, "g").await;
+    let events = seen(&store).await;
+    assert_eq!(events.len(), 9);
+    let last: Timestamp = "9999-12-30T22:00:00Z".parse().unwrap();
+    for event in &events[..4] {
+        assert_eq!((event.event.time, event.event.deliver_after), (last, Some(last)));
+    }
+    assert!(events[8].digest.is_some(), "that of no component");
+    let positions: Vec<Position> = events.iter().map(|event| event.position).collect();
+    assert_eq!(store.events_at(&super::group("g"), &positions).await.unwrap(), events);
+    assert_eq!(store.status().await.unwrap().groups[0].lag_events, 9);
+    let short = Retention { max_age: Some(std::time::Duration::from_secs(1)), max_bytes: Some(1) };
+    store.maintain(&short).await.unwrap();
 }

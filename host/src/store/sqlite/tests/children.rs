@@ -99,18 +99,12 @@ async fn settle(database: &str) {
 
 /// The settlement that brings everything to `n`, its number included.
 pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
-    let dead = NewDeadLetter {
-        event: LogEvent {
-            position: Position(n),
-            deliver_to: None,
-            digest: None,
-            event: event("dead", &n.to_string()),
-        },
-        attempts: 1,
-        failure: FailureRecord::new(FailureKind::Reject, "always"),
-        digest: String::new(),
-        dead_at: jiff::Timestamp::UNIX_EPOCH,
-    };
+    let dead = dead(LogEvent {
+        position: Position(n),
+        deliver_to: None,
+        digest: None,
+        event: event("dead", &n.to_string()),
+    });
     Settlement {
         group: group("g"),
         epoch,
@@ -128,6 +122,16 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
         redelivered: vec![],
         failures: None,
         overtaking: None,
+    }
+}
+
+pub(super) fn dead(event: LogEvent) -> NewDeadLetter {
+    NewDeadLetter {
+        event,
+        attempts: 1,
+        failure: FailureRecord::new(FailureKind::Reject, "always"),
+        digest: String::new(),
+        dead_at: jiff::Timestamp::UNIX_EPOCH,
     }
 }
 

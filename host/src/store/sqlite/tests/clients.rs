@@ -9,7 +9,10 @@ use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{ExtensionValue, LogEvent, Position, Tenant};
-use crate::store::{Fetch, Fetched, Settled, Settlement, Start, Store, StoreError, Subscription};
+use crate::store::{
+    DeadLetterFilter, Fetch, Fetched, GroupSettings, Retention, Settled, Settlement, Start, Store,
+    StoreError, Subscription,
+};
 
 async fn insert(connection: &mut SqliteConnection, sql: &'static str) {
     sqlx::query(sql).execute(connection).await.unwrap();
@@ -94,6 +97,121 @@ async fn what_another_client_inserts_can_always_be_read() {
     assert_eq!(events[3].event.extensions["d"], ExtensionValue::Integer(7));
     assert_eq!(events[5].event.data.as_deref(), Some(&b"\xff\x00"[..]));
     assert_eq!(events[6].deliver_to, Some(group("g")));
+}
+
+#[tokio::test]
+async fn what_no_constraint_has_seen_can_be_read_too() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let mut raw = database.raw().await;
+    insert(&mut raw, "PRAGMA ignore_check_constraints = ON").await;
+    let ends = ["-377705023201000000", "253402207200000000"];
+    for value in [
+        "253402207200000001",
+        "253402207200999999",
+        "253402207201000000",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "-377705023201000001",
+        "1e300",
+        "-1e300",
+        "0.5",
+        "'noon'",
+        "x'ff00'",
+        "''",
+    ] {
+        let sql = format!(
+            "INSERT INTO events (type, time, published_at, deliver_after) VALUES ('t', {value}, {value}, {value})"
+        );
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut raw).await.unwrap();
+    }
+    for sql in [
+        "INSERT INTO events (type, id, source, subject) VALUES (x'ff', x'', 1.5, x'c0')",
+        "INSERT INTO events (type, extensions) VALUES ('', x'8b5b')",
+        "INSERT INTO events (type, extensions) VALUES ('', 'null')",
+        "INSERT INTO events (type, extensions) VALUES ('', '{\"A b\": [[[1]]]}')",
+        "INSERT INTO events (type, data) VALUES ('', 1.5)",
+        "INSERT INTO events (type, deliver_to, digest) VALUES ('', 'g', 'latest')",
+        "INSERT INTO events (type, deliver_to, digest) VALUES ('', 'g', x'00ff')",
+        "INSERT INTO events (type, partitionkey) VALUES ('', x'ff00')",
+    ] {
+        insert(&mut raw, sql).await;
+    }
+    let events = all(&store).await;
+    assert_eq!(events.len(), 20);
+    let ends = ends.map(|end| Timestamp::from_microsecond(end.parse().unwrap()).unwrap());
+    assert!(events.iter().all(|event| (ends[0]..=ends[1]).contains(&event.event.time)));
+    for event in &events[..4] {
+        assert_eq!((event.event.time, event.event.deliver_after), (ends[1], Some(ends[1])));
+    }
+    // No component has this digest: the event becomes a dead letter.
+    assert!(events[17].digest.is_some() && events[18].digest.is_some());
+    let positions: Vec<Position> = events.iter().map(|event| event.position).collect();
+    for partitions in [1, 2] {
+        store.ensure_group(&GroupSettings { partitions, ..settings("g") }).await.unwrap();
+        assert_eq!(store.status().await.unwrap().groups[0].lag_events, 20);
+        assert_eq!(store.events_at(&group("g"), &positions).await.unwrap(), events);
+    }
+    // And so can what a group keeps of them.
+    let epoch = store.begin_leadership(&group("g"), &this_host()).await.unwrap().epoch;
+    let dead_letters = events.iter().cloned().map(|event| super::children::dead(event));
+    let settlement =
+        Settlement { dead_letters: dead_letters.collect(), ..super::children::one_more(1, epoch) };
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    let filter = DeadLetterFilter::default();
+    assert_eq!(store.dead_letters(&filter).await.unwrap().len(), 20);
+    let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: Some(0) };
+    store.maintain(&retention).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_time_is_accepted_up_to_the_last_that_can_be_read() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    let mut raw = database.raw().await;
+    for column in ["time", "published_at", "deliver_after"] {
+        for (microseconds, is_accepted) in [
+            (-377_705_023_201_000_001_i64, false),
+            (-377_705_023_201_000_000, true),
+            (253_402_207_200_000_000, true),
+            (253_402_207_200_000_001, false),
+            (253_402_207_200_999_999, false),
+            (253_402_207_201_000_000, false),
+        ] {
+            let sql = format!("INSERT INTO events (type, {column}) VALUES ('t', {microseconds})");
+            let inserted = sqlx::query(AssertSqlSafe(sql)).execute(&mut raw).await;
+            assert_eq!(inserted.is_ok(), is_accepted, "{column} = {microseconds}");
+            if let Err(error) = inserted {
+                assert!(error.to_string().contains("_is_microseconds_since_1970"), "{error}");
+            }
+        }
+    }
+    assert_eq!(all(&store).await.len(), 6);
+}
+
+#[tokio::test]
+async fn nothing_goes_from_the_log_but_by_the_retention() {
+    let database = SqliteDatabase::new();
+    let store = database.store().await;
+    store.publish(&Tenant::none(), &[event("a", "1"), event("a", "2")]).await.unwrap();
+    let mut raw = database.raw().await;
+    for sql in [
+        "DELETE FROM events",
+        "DELETE FROM events WHERE position = 1",
+        "UPDATE events SET type = 'b' WHERE position = 1",
+        "INSERT INTO events (position, type) VALUES (2, 'b') ON CONFLICT DO UPDATE SET type = 'c'",
+    ] {
+        let error = sqlx::query(sql).execute(&mut raw).await.expect_err(sql).to_string();
+        assert!(error.contains("events are never"), "{sql}: {error}");
+    }
+    assert_eq!(all(&store).await.len(), 2);
+    let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
+    assert_eq!(store.maintain(&retention).await.unwrap().dropped_up_to, Some(Position(2)));
+    assert!(all(&store).await.is_empty());
+    // What the retention allowed itself is over.
+    store.publish(&Tenant::none(), &[event("a", "3")]).await.unwrap();
+    sqlx::query("DELETE FROM events").execute(&mut raw).await.unwrap_err();
+    assert_eq!(all(&store).await.len(), 1);
 }
 
 #[tokio::test]
