@@ -13,6 +13,7 @@ mod crash;
 mod delayed;
 mod delivery;
 mod deploy;
+mod embedded;
 mod faults;
 mod fire;
 mod grants;

@@ -1,6 +1,8 @@
-//! Opens the store that the arguments or the settings name.
+//! Opens the store that the arguments or the settings name, and closes it at the end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::warn;
 
 use super::Global;
 use crate::config::{Config, DatabaseUrl, Databases, Overrides, PostgresUrl};
@@ -36,24 +38,39 @@ fn databases(global: &Global) -> anyhow::Result<Databases> {
     Ok(Config::load_databases(&global.config_path(), &overrides(global))?)
 }
 
+/// What this process has opened, and closes whatever becomes of the command.
+static OPENED: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
+
 /// Opens the database.
 pub(super) async fn connect(
     databases: &Databases,
     expected: Expected,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    match &databases.database {
+    let store: Arc<dyn Store> = match &databases.database {
         DatabaseUrl::Sqlite(path) => {
             let options = match expected {
                 Expected::Tables => OpenOptions::existing(),
                 Expected::Nothing => OpenOptions::to_migrate(),
             };
-            Ok(Arc::new(SqliteStore::open(&path.to_string_lossy(), options).await?))
+            Arc::new(SqliteStore::open(&path.to_string_lossy(), options).await?)
         }
         DatabaseUrl::Postgres(url) => {
             let direct = databases.lock_database.as_ref().map(server_url);
             let store = PostgresStore::new(server_url(url), direct)?;
             store.check_schema(expected == Expected::Tables).await?;
-            Ok(Arc::new(store))
+            Arc::new(store)
+        }
+    };
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&store));
+    Ok(store)
+}
+
+/// Closes what was opened, at the end of the process.
+pub(super) async fn close() {
+    let opened = std::mem::take(&mut *OPENED.lock().unwrap_or_else(PoisonError::into_inner));
+    for store in opened {
+        if let Err(why) = store.close().await {
+            warn!("{why}; nothing is lost by it");
         }
     }
 }

@@ -145,7 +145,11 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(dispatch(cli));
+    let result = runtime.block_on(async {
+        let result = dispatch(cli).await;
+        database::close().await;
+        result
+    });
     // A read of stdin that nobody waits for any more must not hold up the end.
     runtime.shutdown_background();
     match result {

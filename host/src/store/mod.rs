@@ -721,6 +721,15 @@ pub trait Store: Send + Sync + 'static {
     /// names of the migrations that were applied.
     async fn migrate(&self) -> Result<Vec<String>, StoreError>;
 
+    /// Lets go of everything that is open, at a clean end: an embedded store has all of
+    /// its data in one file then. Whatever is asked for afterwards opens it again.
+    ///
+    /// # Errors
+    /// When that could not be done. Nothing is lost by it.
+    async fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Refuses a database from which nothing must be delivered, because events
     /// would be lost or repeated in silence.
     ///

@@ -9,16 +9,21 @@
 //! left under way is finished or rolled back before the next command, because
 //! a connection works its commands off in order. So a read on that connection
 //! tells for certain what became of an earlier write.
+//!
+//! Nothing is done with files that are no longer those at their paths, see `files`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex as StdMutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
+use tracing::{debug, warn};
 
 use super::error::Broken;
+use super::files::{Change, Opened};
 use crate::store::StoreError;
 
 /// How long a write waits for other programs to let go of the write lock.
@@ -47,10 +52,37 @@ const ROWS_AHEAD: usize = 128;
 /// What the write-ahead log is cut to after it has grown, in bytes.
 const KEPT_WRITE_AHEAD_LOG: u64 = 64 << 20;
 
+/// What is known of the files.
+#[derive(Debug)]
+enum Files {
+    /// No connection holds them open.
+    Closed,
+    /// They are those that were at their paths when they were opened.
+    Open(Opened),
+    /// They were not there any more, and what was there instead is not open yet.
+    Lost {
+        why: String,
+        /// What must be closed altogether before the same database is opened anew.
+        closing: Option<Opened>,
+    },
+}
+
+/// The files, and how often others were opened in their place.
+#[derive(Debug)]
+struct Opening {
+    files: Files,
+    number: u64,
+}
+
 /// The connections to one database file.
 pub(super) struct Connections {
     path: PathBuf,
+    opening: StdMutex<Opening>,
+    /// Holds the files open, and does nothing else: so SQLite replaces none of them,
+    /// whatever becomes of the other connections.
+    holder: Mutex<Option<SqliteConnection>>,
     writer: Mutex<Option<SqliteConnection>>,
+    has_written: AtomicBool,
     permits: Semaphore,
     idle_readers: StdMutex<Vec<SqliteConnection>>,
 }
@@ -61,7 +93,10 @@ impl Connections {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
+            opening: StdMutex::new(Opening { files: Files::Closed, number: 0 }),
+            holder: Mutex::new(None),
             writer: Mutex::new(None),
+            has_written: AtomicBool::new(false),
             permits: Semaphore::new(READERS),
             idle_readers: StdMutex::default(),
         }
@@ -96,9 +131,22 @@ impl Connections {
         self.writer.try_lock().is_err()
     }
 
-    /// Waits for the turn to write.
-    pub(super) async fn writer(&self) -> Writer<'_> {
+    /// Waits for the turn to write, whatever the files are.
+    pub(super) async fn any_writer(&self) -> Writer<'_> {
         Writer { connections: self, slot: self.writer.lock().await }
+    }
+
+    /// Waits for the turn to write, in the files that are open now.
+    pub(super) async fn writer(&self) -> Result<Writer<'_>, Broken> {
+        let number = self.opening().number;
+        let writer = self.any_writer().await;
+        if self.vouch().await? != number {
+            // What was to be written was decided by what the others held.
+            let why = format!("another file is in the place of {} now", self.path.display());
+            return Err(StoreError::Unavailable(why).into());
+        }
+        self.has_written.store(true, Ordering::Relaxed);
+        Ok(writer)
     }
 
     /// Waits for a connection to read with.
@@ -106,12 +154,144 @@ impl Connections {
         let permit = self.permits.acquire().await.map_err(|_| {
             StoreError::Unavailable(format!("{} has been closed", self.path.display()))
         })?;
+        let opening = self.vouch().await?;
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => self.open_reader().await?,
         };
-        Ok(Reader { connections: self, connection, _permit: permit })
+        Ok(Reader { connections: self, connection, opening, _permit: permit })
+    }
+
+    fn opening(&self) -> StdMutexGuard<'_, Opening> {
+        // Every change of it is whole.
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often other files were opened in the place of those that were.
+    pub(super) fn times_replaced(&self) -> u64 {
+        self.opening().number
+    }
+
+    /// Whether the files that are open are at their paths, as far as any are open.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] with what has become of them.
+    pub(super) fn check_files(&self) -> Result<(), StoreError> {
+        let why = match &self.opening().files {
+            Files::Closed => None,
+            Files::Open(opened) => opened.change().map(|change| change.told(&self.path)),
+            Files::Lost { why, .. } => Some(why.clone()),
+        };
+        why.map_or(Ok(()), |why| Err(StoreError::Unavailable(why)))
+    }
+
+    /// Refuses to work with files that are not at their paths any more, and opens them
+    /// where none are open. Gives how often others took their place.
+    async fn vouch(&self) -> Result<u64, Broken> {
+        self.check_files()?;
+        {
+            let opening = self.opening();
+            if matches!(opening.files, Files::Open(_)) {
+                return Ok(opening.number);
+            }
+        }
+        self.hold_open().await
+    }
+
+    /// Holds the files open from now on.
+    pub(super) async fn hold_open(&self) -> Result<u64, Broken> {
+        let mut holder = self.holder.lock().await;
+        if holder.is_none() {
+            let mut connection = self.open_reader().await?;
+            // Only who has read something has the files beside the database open.
+            sqlx::query("SELECT count(*) FROM sqlite_schema").fetch_one(&mut connection).await?;
+            let opened = Opened::look(&self.path).ok_or_else(|| {
+                StoreError::Unavailable(format!(
+                    "{} or a file beside it was moved or deleted while it was opened",
+                    self.path.display()
+                ))
+            })?;
+            *holder = Some(connection);
+            self.opening().files = Files::Open(opened);
+        }
+        Ok(self.opening().number)
+    }
+
+    /// Closes files that are not at their paths any more, so that what is there now can
+    /// be opened. Whether there was any need; false where all is well.
+    ///
+    /// # Errors
+    /// When something still uses them; asked again, it goes on there.
+    pub(super) async fn let_go(&self) -> Result<bool, StoreError> {
+        let change = {
+            let mut opening = self.opening();
+            match &opening.files {
+                Files::Closed => return Ok(false),
+                Files::Lost { .. } => None,
+                Files::Open(opened) => {
+                    let Some(change) = opened.change() else { return Ok(false) };
+                    opening.number += 1;
+                    let why = change.told(&self.path);
+                    let lost = Files::Lost { why, closing: None };
+                    match std::mem::replace(&mut opening.files, lost) {
+                        Files::Open(opened) => Some((change, opened)),
+                        _ => None,
+                    }
+                }
+            }
+        };
+        self.close_all().await;
+        if let Some((change, opened)) = change {
+            if matches!(change, Change::Beside(_)) {
+                if let Files::Lost { closing, .. } = &mut self.opening().files {
+                    *closing = Some(opened);
+                }
+            } else {
+                self.put_aside(&opened)?;
+            }
+        }
+        let closing = match &mut self.opening().files {
+            Files::Lost { closing, .. } => closing.take(),
+            _ => None,
+        };
+        if let Some(opened) = closing
+            && !opened.until_closed().await
+        {
+            if let Files::Lost { closing, .. } = &mut self.opening().files {
+                *closing = Some(opened);
+            }
+            return Err(StoreError::Unavailable(format!(
+                "something of this process still uses {}",
+                self.path.display()
+            )));
+        }
+        Ok(true)
+    }
+
+    fn put_aside(&self, opened: &Opened) -> Result<(), StoreError> {
+        let aside = opened.put_aside().map_err(|error| {
+            StoreError::Unavailable(format!(
+                "cannot rename what the database that was at {} has left beside it: {error}",
+                self.path.display()
+            ))
+        })?;
+        for file in aside {
+            warn!("{} belongs to the database that was there before", file.display());
+        }
+        Ok(())
+    }
+
+    /// Nothing that is done on a connection is worth an answer any more.
+    async fn close_all(&self) {
+        let readers = std::mem::take(&mut *self.idle());
+        let writer = self.writer.lock().await.take();
+        let holder = self.holder.lock().await.take();
+        for connection in readers.into_iter().chain(writer).chain(holder) {
+            if let Err(error) = connection.close().await {
+                debug!("closing a connection to {}: {error}", self.path.display());
+            }
+        }
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<SqliteConnection>> {
@@ -120,16 +300,21 @@ impl Connections {
     }
 
     /// Closes what is open, so that SQLite folds the write-ahead log into the
-    /// database file. Whatever is asked for later opens connections again.
+    /// database file; also where others have it open, if anything was written here.
+    /// Whatever is asked for later opens connections again.
     pub(super) async fn close(&self) -> Result<(), Broken> {
-        let readers = std::mem::take(&mut *self.idle());
-        for reader in readers {
-            reader.close().await?;
+        let mut folded = Ok(());
+        {
+            let mut writer = self.any_writer().await;
+            if self.has_written.swap(false, Ordering::Relaxed) && self.check_files().is_ok() {
+                // Without waiting for anybody who reads: then the rest stays there.
+                let fold = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)");
+                folded = fold.execute(writer.connection().await?).await.map(drop);
+            }
         }
-        if let Some(writer) = self.writer.lock().await.take() {
-            writer.close().await?;
-        }
-        Ok(())
+        self.close_all().await;
+        self.opening().files = Files::Closed;
+        Ok(folded?)
     }
 
     /// Bounds an operation in time, and words its failure.
@@ -180,6 +365,7 @@ impl Writer<'_> {
 pub(super) struct Reader<'a> {
     connections: &'a Connections,
     connection: SqliteConnection,
+    opening: u64,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -189,9 +375,11 @@ impl Reader<'_> {
         &mut self.connection
     }
 
-    /// Gives the connection back, unless the result says that it broke.
+    /// Gives the connection back, unless the result says that it broke, or its file is
+    /// none that anybody wants any more.
     pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
-        if !matches!(&result, Err(broken) if broken.spoils_connection()) {
+        let is_well = !matches!(&result, Err(broken) if broken.spoils_connection());
+        if is_well && self.connections.times_replaced() == self.opening {
             self.connections.idle().push(self.connection);
         }
         result
@@ -201,10 +389,18 @@ impl Reader<'_> {
 /// Does something on the write connection. Where another program has the write
 /// lock, nothing has happened, and it is done again until [`PATIENCE`] ends.
 macro_rules! on_writer {
-    ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {{
+    ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {
+        on_writer!(
+            $connections,
+            $what,
+            $crate::store::sqlite::connection::DEADLINE,
+            |$connection| $work
+        )
+    };
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
         let connections: &$crate::store::sqlite::connection::Connections = &$connections;
         let work = async {
-            let mut writer = connections.writer().await;
+            let mut writer = connections.writer().await?;
             let begun = tokio::time::Instant::now();
             loop {
                 let $connection = writer.connection().await?;
@@ -223,7 +419,7 @@ macro_rules! on_writer {
                 }
             }
         };
-        connections.within($what, $crate::store::sqlite::connection::DEADLINE, work).await
+        connections.within($what, $deadline, work).await
     }};
 }
 

@@ -13,24 +13,30 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tracing::error;
 
+use super::connection::Connections;
+use super::files::beside;
 use crate::event::GroupName;
 use crate::store::{HostIdentity, LockSession, StoreError};
 
 fn folder(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push("-locks");
-    PathBuf::from(name)
+    beside(database, "-locks")
 }
 
 /// Makes the folder of the lock files. Done when a database is opened, because
 /// it also tells whether SQLite will be able to keep files beside the database.
 pub(super) fn make_folder(database: &Path) -> Result<(), StoreError> {
     let folder = folder(database);
-    fs::create_dir_all(&folder).map_err(|error| {
+    // That alone: where the folder of the database is gone, it is not made again.
+    match fs::create_dir(&folder) {
+        Err(_) if folder.is_dir() => Ok(()),
+        made => made,
+    }
+    .map_err(|error| {
         StoreError::Unusable(format!(
             "cannot make the folder {} ({error}): event-host keeps its locks, and SQLite its write-ahead log, beside the database",
             folder.display()
@@ -192,6 +198,7 @@ impl Drop for Share {
 
 /// The locks of one host.
 pub(super) struct FileLocks {
+    connections: Arc<Connections>,
     database: PathBuf,
     /// The host's id.
     host: String,
@@ -203,9 +210,10 @@ pub(super) struct FileLocks {
 }
 
 impl FileLocks {
-    pub(super) fn new(database: &Path, host: &HostIdentity) -> Self {
+    pub(super) fn new(connections: Arc<Connections>, host: &HostIdentity) -> Self {
         Self {
-            database: database.to_owned(),
+            database: connections.path().to_owned(),
+            connections,
             host: host.id.clone(),
             shares: HashMap::new(),
             held: HashMap::new(),
@@ -259,6 +267,7 @@ impl FileLocks {
 #[async_trait]
 impl LockSession for FileLocks {
     async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
+        self.connections.check_files()?;
         Ok(groups.iter().map(|group| self.try_lock(group)).collect())
     }
 
@@ -269,15 +278,18 @@ impl LockSession for FileLocks {
     }
 
     async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+        self.connections.check_files()?;
         self.shares.retain(|group, _| groups.contains(group));
         groups.iter().map(|group| self.share(group)).collect()
     }
 
     /// A lock that is held stays so while its file is open. What can go wrong is
-    /// that the file is deleted: then others lock a new one.
+    /// that the file is deleted: then others lock a new one. Or the database is: then
+    /// what this host commits is in a file that nobody finds.
     ///
     /// Nobody asks who stands by: whoever leads is on this machine too.
     async fn heartbeat(&mut self, _: &[GroupName]) -> Result<(), StoreError> {
+        self.connections.check_files()?;
         for (group, file) in &self.held {
             let path = lock_file(&self.database, group);
             if !is_still(file, &path) {

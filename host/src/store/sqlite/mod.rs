@@ -6,7 +6,8 @@
 //! and reaches the disk before it is told of (`synchronous = FULL`).
 //!
 //! `open` finds and checks the file, `connection` shares the connections out
-//! and bounds everything in time, `schema` holds the migrations, `locks` says
+//! and bounds everything in time, `files` notices when they are not those at the path
+//! any more, `schema` holds the migrations, `locks` says
 //! who leads; the rest is SQL, by subject.
 
 mod columns;
@@ -14,6 +15,7 @@ mod connection;
 mod dead_letters;
 mod deployments;
 mod error;
+mod files;
 mod groups;
 mod locks;
 mod log;
@@ -43,9 +45,12 @@ use super::{
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
-use connection::{Connections, DEADLINE, LONG_DEADLINE, READERS, on_reader, on_writer};
+use connection::{Connections, LONG_DEADLINE, READERS, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
+
+/// How long it may take to close the database at the end: a process shall not hang then.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The store in a SQLite file. A clone shares its connections.
 #[derive(Clone)]
@@ -88,12 +93,16 @@ impl SqliteStore {
     /// # Errors
     /// When SQLite cannot, within the usual time.
     pub async fn close(&self) -> Result<(), StoreError> {
-        self.connections.within("close the database", DEADLINE, self.connections.close()).await
+        self.connections.within("close the database", CLOSING, self.connections.close()).await
     }
 }
 
 #[async_trait]
 impl Store for SqliteStore {
+    async fn close(&self) -> Result<(), StoreError> {
+        Self::close(self).await
+    }
+
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
         on_writer!(self.connections, "bring the schema up to date", |c| schema::migrate(
             c,
@@ -136,11 +145,21 @@ impl Store for SqliteStore {
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
-        on_reader!(self.connections, "fetch events", |c| log::fetch(c, &fetch))
+        // The log that was replaced by this one may have been longer.
+        let is_first = self.connections.times_replaced() == 0;
+        on_reader!(self.connections, "fetch events", |c| async {
+            if is_first {
+                return log::fetch(c, &fetch).await;
+            }
+            let up_to = fetch.up_to.min(log::last_position(c).await?);
+            log::fetch(c, &Fetch { up_to, ..fetch.clone() }).await
+        })
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        Ok(Box::new(locks::FileLocks::new(self.path(), host)))
+        // A host that lost its session comes here: the files may be why.
+        open::again(&self.connections).await?;
+        Ok(Box::new(locks::FileLocks::new(Arc::clone(&self.connections), host)))
     }
 
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
@@ -157,7 +176,9 @@ impl Store for SqliteStore {
             }
         }
         let is_vacant = vacancies.is_some();
-        on_writer!(self.connections, "make a group", |c| { groups::ensure(c, settings, is_vacant) })
+        on_writer!(self.connections, "make a group", LONG_DEADLINE, |c| {
+            groups::ensure(c, settings, is_vacant)
+        })
     }
 
     async fn begin_leadership(
@@ -294,7 +315,7 @@ impl Store for SqliteStore {
     }
 
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
-        on_writer!(self.connections, "move a cursor", |c| groups::seek(c, group, to))
+        on_writer!(self.connections, "move a cursor", LONG_DEADLINE, |c| groups::seek(c, group, to))
     }
 
     async fn remove_group(
@@ -307,7 +328,7 @@ impl Store for SqliteStore {
         let Some(_vacancies) = locks::Vacancy::of_all(self.path(), &parts).await? else {
             return Err(refusals::still_led(group, leader.as_ref()));
         };
-        on_writer!(self.connections, "remove a group", |c| {
+        on_writer!(self.connections, "remove a group", LONG_DEADLINE, |c| {
             groups::remove(c, group, with_dead_letters)
         })
     }
@@ -317,7 +338,9 @@ impl Store for SqliteStore {
     }
 
     async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
-        on_reader!(self.connections, "list dead letters", |c| dead_letters::ids(c, group))
+        on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            dead_letters::ids(c, group)
+        })
     }
 
     async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
@@ -354,7 +377,7 @@ impl Store for SqliteStore {
 
     async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
         let digest = Digest::of(new.component);
-        on_writer!(self.connections, "deploy a component", |c| {
+        on_writer!(self.connections, "deploy a component", LONG_DEADLINE, |c| {
             deployments::deploy(c, new, &digest)
         })
     }
@@ -385,7 +408,7 @@ impl Store for SqliteStore {
     }
 
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
-        let bytes = on_reader!(self.connections, "read a component", |c| {
+        let bytes = on_reader!(self.connections, "read a component", LONG_DEADLINE, |c| {
             deployments::component(c, tenant, digest)
         })?;
         deployment::intact(digest, bytes).await

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteConnectOptions;
+use tracing::info;
 
 use super::connection::{Connections, DEADLINE, PATIENCE};
 use super::error::Broken;
+use super::files::network_file_system_of;
 use super::{locks, schema};
 use crate::store::StoreError;
 
@@ -102,9 +104,34 @@ pub(super) async fn open(database: &str, options: OpenOptions) -> Result<Connect
     let path = settled_path(&path, options.create)?;
     locks::make_folder(&path)?;
     let connections = Connections::new(path);
+    prepare(&connections, options).await?;
+    Ok(connections)
+}
+
+/// Opens what is at the path now, where that is not what was opened: another file, or
+/// the same without what SQLite kept beside it.
+pub(super) async fn again(connections: &Connections) -> Result<(), StoreError> {
+    let path = connections.path();
+    if let Err(StoreError::Unavailable(why)) = connections.check_files()
+        && let Err(error) = fs::metadata(path)
+    {
+        return Err(StoreError::Unavailable(format!(
+            "{why}, and nothing is there now ({error}): put the database in its place, which is waited for, or stop the host; it makes no new one"
+        )));
+    }
+    if connections.let_go().await? {
+        prepare(connections, OpenOptions::existing()).await?;
+        info!("the database that is at {} now is open", path.display());
+    }
+    Ok(())
+}
+
+/// Opens the connection that writes, refuses what is not fit for use, and holds the files
+/// open from then on.
+async fn prepare(connections: &Connections, options: OpenOptions) -> Result<(), StoreError> {
     let path = connections.path();
     let work = async {
-        let mut writer = connections.writer().await;
+        let mut writer = connections.any_writer().await;
         let begun = tokio::time::Instant::now();
         loop {
             // Each step reads the file, and so may meet another process that
@@ -113,18 +140,22 @@ pub(super) async fn open(database: &str, options: OpenOptions) -> Result<Connect
                 let connection = writer.connection().await?;
                 check_encoding(connection, path).await?;
                 enter_wal(connection).await?;
-                schema::check(connection, path, options.require_schema).await
+                schema::check(connection, path, options.require_schema).await?;
+                connections.hold_open().await
             };
             match opened.await {
                 Err(broken) if broken.is_busy() && begun.elapsed() < PATIENCE => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                result => return result,
+                Err(broken) => {
+                    writer.discard_if_spoilt(&broken);
+                    return Err(broken);
+                }
+                Ok(_) => return Ok(()),
             }
         }
     };
-    connections.within("open the database", DEADLINE, work).await?;
-    Ok(connections)
+    connections.within("open the database", DEADLINE, work).await
 }
 
 /// Makes the file if it may, and gives the one path that all processes derive
@@ -158,9 +189,7 @@ fn settled_path(path: &Path, create: bool) -> Result<PathBuf, StoreError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return unusable(format!("cannot reach the database {shown}: {error}")),
     }
-    // Opening for append changes nothing in a file that is there, and is refused
-    // at once where SQLite would refuse at the first write.
-    if let Err(error) = fs::OpenOptions::new().append(true).create(create).open(path) {
+    if let Err(error) = make_or_try(path, create) {
         return unusable(match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 format!("the database {shown} cannot be written ({error})")
@@ -168,8 +197,31 @@ fn settled_path(path: &Path, create: bool) -> Result<PathBuf, StoreError> {
             _ => format!("cannot open the database {shown}: {error}"),
         });
     }
-    fs::canonicalize(path)
-        .or_else(|error| unusable(format!("cannot reach the database {shown}: {error}")))
+    let path = fs::canonicalize(path)
+        .or_else(|error| unusable(format!("cannot reach the database {shown}: {error}")))?;
+    if let Some(name) = path.parent().and_then(network_file_system_of) {
+        return unusable(format!(
+            "{} is on a network file system ({name}), where SQLite's locks and its write-ahead log cannot be relied on: keep the database on a disk of this machine, or use PostgreSQL",
+            path.display()
+        ));
+    }
+    Ok(path)
+}
+
+/// Makes a file that is not there, and asks whether one that is there may be written:
+/// refused at once where SQLite would refuse at the first write. One that is there is not
+/// opened for that, because to close it would release the locks that this process has on
+/// it.
+fn make_or_try(path: &Path, create: bool) -> std::io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    if create && !path.exists() {
+        match fs::OpenOptions::new().append(true).create_new(true).open(path) {
+            // Somebody else was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(drop),
+        }
+    }
+    Ok(accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS)?)
 }
 
 /// Data is handed to handlers as the bytes that are stored, so text must be

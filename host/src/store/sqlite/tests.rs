@@ -4,6 +4,7 @@ mod children;
 mod clients;
 mod crashes;
 mod deployments;
+mod files;
 mod floor;
 mod opening;
 mod retention;
