@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use tests::{Client, Handler, PATIENCE, Pooler, Pooling, Rig, Settings, Store, event, wait_until};
 
+use super::postgres::stands_by;
+
 /// As many sessions as a pooler may have for a database.
 const SESSIONS: usize = 20;
 
@@ -126,4 +128,86 @@ fn pooled_by_transaction_a_host_runs_with_a_database_for_its_locks_and_leaves_no
         assert_eq!(pooled.rig.number("SELECT coalesce(max(epoch), 0) FROM consumer_groups"), 0);
     }
     assert_eq!(pooled.leaked(), Vec::<String>::new());
+}
+
+/// How long a frozen host's transaction is left open, the ending of its lock session,
+/// and a loaded machine.
+const FREED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Freezes a host in the middle of a settlement that emits, when it has its group's row
+/// and the lock of an insert on the log, and holds what others need of both against it.
+fn a_frozen_host_lets_go(rig: &Rig) {
+    let mut client = Client::new(rig);
+    client.execute(
+        "CREATE TABLE public.held ();
+         INSERT INTO public.held DEFAULT VALUES;
+         CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             WHILE EXISTS (SELECT FROM public.held) LOOP
+                 PERFORM pg_sleep(0.01);
+             END LOOP;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER hold BEFORE INSERT ON event_host.events
+         FOR EACH ROW WHEN (NEW.type = 'out') EXECUTE FUNCTION public.hold()",
+    );
+    let leader = rig.spawn_run();
+    leader.wait_until_leading("chaos");
+    let standby = rig.spawn_run();
+    standby.wait_for_log("it stands by", stands_by);
+    let emits = json!([{ "do": "count", "key": "count" }, { "do": "report", "type": "out" }]);
+    rig.publish(&[event("command", 1, emits)]);
+    wait_until("it is in the middle of its settlement", PATIENCE, || {
+        client.number(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event = 'PgSleep'",
+        ) == 1
+    });
+    leader.freeze();
+    client.execute("DELETE FROM public.held");
+    // Another's event, and another leader.
+    rig.publish(&[event("a", 2, json!(null))]);
+    standby.wait_for_log_within(FREED_WITHIN, "the standby leads", |line| {
+        line["message"] == "leading" && line["group"] == "chaos"
+    });
+    wait_until("the safe position moves", FREED_WITHIN, || rig.state("tally", "count") == 1);
+    wait_until("the event is handled", PATIENCE, || rig.state("chaos", "count") == 1);
+    assert_eq!(rig.data_of("out").len(), 1);
+    leader.thaw();
+    leader.wait_for_message("no longer leader; nothing more was committed");
+    leader.stop();
+    standby.stop();
+    assert_eq!(rig.state("chaos", "count"), 1);
+}
+
+fn chaos_and_tally() -> Settings {
+    let chaos = Handler::new("chaos", "chaos", &["command"]).attempts(1);
+    Settings::of([chaos, Handler::new("tally", "tally", &["a"])])
+}
+
+// Promises 1, 3 and 10.
+#[test]
+fn a_frozen_host_that_sets_nothing_on_its_sessions_holds_nothing_for_long() {
+    let rig = Rig::on(Store::Postgres, &chaos_and_tally());
+    let _ = rig.host(["migrate"]).ok();
+    // There need be no pooler for that.
+    let lock_database = format!("lock_database = \"{}\"", rig.url());
+    rig.configure(&chaos_and_tally().top(&lock_database));
+    a_frozen_host_lets_go(&rig);
+}
+
+// Promises 1, 3 and 10.
+#[test]
+fn a_frozen_host_behind_a_pooler_holds_nothing_for_long() {
+    for pooling in [Pooling::Session, Pooling::Transaction] {
+        let Some(pooled) = Pooled::new(pooling) else { return };
+        if pooling == Pooling::Transaction && Pooler::carries_statements() != Ok(true) {
+            continue;
+        }
+        let behind = chaos_and_tally()
+            .top(&format!("database = \"{}\"", pooled.url()))
+            .top(&format!("lock_database = \"{}\"", pooled.rig.url()));
+        pooled.rig.configure(&behind);
+        a_frozen_host_lets_go(&pooled.rig);
+    }
 }

@@ -7,6 +7,7 @@ mod log;
 mod overtake;
 mod replay;
 mod restart;
+mod settings;
 
 use serde_json::Value;
 use tests::{Client, PATIENCE, Rig, Running, wait_until};
@@ -71,7 +72,7 @@ fn expect_no_lock(client: &mut Client) {
 }
 
 /// Whether a host stands by.
-fn stands_by(line: &Value) -> bool {
+pub(super) fn stands_by(line: &Value) -> bool {
     line["message"] == "another host leads; standing by"
 }
 

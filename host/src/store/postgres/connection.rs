@@ -14,6 +14,7 @@ use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Transac
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::Broken;
+use super::session::{Patience, Reads, SESSION, begin_text};
 use crate::store::StoreError;
 
 /// How long an operation may take in all.
@@ -40,62 +41,6 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How many connections all groups of a host share.
 pub const POOL_SIZE: usize = 8;
-
-/// For an operator's request, which may wait for others to let go of a row.
-const PATIENT: &str = "SET lock_timeout = '10s'";
-
-/// For everything else: see [`SESSION`].
-macro_rules! impatient {
-    () => {
-        "SET lock_timeout = '200ms'"
-    };
-}
-
-/// What a session asks of the server, so that it lets go of a host that is gone:
-/// a statement ends, and with it every lock of its transaction, and a network
-/// that swallows everything is noticed. The server cannot do the last group on
-/// every system, and is asked for each by itself.
-///
-/// A statement that waits for a lock has one of the few connections that all
-/// groups share, so it gives up soon and is tried again; what an operator asks
-/// for waits longer ([`PATIENT`]).
-///
-/// And that each statement goes by its index, as all are written to: a plan that
-/// was made and kept while the log was short would read the whole log for every
-/// batch once it is long, until somebody analyses the table. So the plan does not
-/// depend on the parameters either, and to plan for each anew, as the server does
-/// where it expects few rows, would take longer than to read them. Compiling a
-/// plan never pays here.
-const SESSION: &str = concat!(
-    impatient!(),
-    ";
-    SET statement_timeout = '15s';
-    SET idle_in_transaction_session_timeout = '10s';
-    SET synchronous_commit = on;
-    SET enable_seqscan = off;
-    SET enable_bitmapscan = off;
-    SET plan_cache_mode = force_generic_plan;
-    SET jit = off;
-    DO $$
-    DECLARE
-        setting record;
-    BEGIN
-        FOR setting IN VALUES
-            ('client_connection_check_interval', '500ms'),
-            ('tcp_user_timeout', '5s'),
-            ('tcp_keepalives_idle', '2s'),
-            ('tcp_keepalives_interval', '1s'),
-            ('tcp_keepalives_count', '3')
-        LOOP
-            BEGIN
-                PERFORM set_config(setting.column1, setting.column2, false);
-            EXCEPTION WHEN OTHERS THEN
-                RAISE DEBUG '% cannot be set here: %', setting.column1, SQLERRM;
-            END;
-        END LOOP;
-    END
-    $$"
-);
 
 /// Where a server is and how to get in. It may hold a password, so it is neither
 /// shown nor kept.
@@ -147,6 +92,9 @@ pub(super) struct Connections {
     /// The shared ones go through a pooler, which would keep what a session sets
     /// for whoever comes next.
     through_a_pooler: bool,
+    /// Statements wait for locks for as long as it takes, so that a test can hold them.
+    #[cfg(test)]
+    waits_for_ever: bool,
     permits: Semaphore,
     idle: StdMutex<Vec<PgConnection>>,
 }
@@ -157,10 +105,18 @@ impl Connections {
         Self {
             through_a_pooler: direct.is_some(),
             direct: direct.unwrap_or_else(|| shared.clone()),
+            #[cfg(test)]
+            waits_for_ever: false,
             shared,
             permits: Semaphore::new(POOL_SIZE),
             idle: StdMutex::default(),
         }
+    }
+
+    /// Waits for locks for as long as it takes.
+    #[cfg(test)]
+    pub(super) fn wait_for_ever(self) -> Self {
+        Self { waits_for_ever: true, ..self }
     }
 
     /// Where the server is, for messages: never with a password.
@@ -199,6 +155,10 @@ impl Connections {
             if ours {
                 connection.execute(SESSION).await?;
             }
+            #[cfg(test)]
+            if self.waits_for_ever {
+                connection.execute("SET lock_timeout = 0; SET statement_timeout = 0").await?;
+            }
             Ok::<_, sqlx::Error>(connection)
         };
         match tokio::time::timeout(address.connect_timeout, connecting).await {
@@ -210,6 +170,24 @@ impl Connections {
             ))
             .into()),
         }
+    }
+
+    /// Begins a piece of work on a connection that is like the shared ones.
+    pub(super) async fn begin_on<'c>(
+        &self,
+        connection: &'c mut PgConnection,
+        patience: Patience,
+    ) -> Result<Piece<'c>, Broken> {
+        if self.through_a_pooler {
+            let text = begin_text(connection, Reads::Committed, patience);
+            return Ok(Piece::Transaction(connection.begin_with(text).await?));
+        }
+        #[cfg(test)]
+        let patience = if self.waits_for_ever { Patience::Short } else { patience };
+        if patience != Patience::Short {
+            connection.execute(patience.set_text()).await?;
+        }
+        Ok(Piece::Session(connection, patience))
     }
 
     /// Waits for a shared connection.
@@ -272,14 +250,6 @@ impl Shared<'_> {
         &mut self.connection
     }
 
-    /// Lets the statements that follow wait for locks for long, or no longer.
-    pub(super) async fn set_patient(&mut self, patient: bool) -> Result<(), Broken> {
-        if !self.connections.through_a_pooler {
-            self.connection.execute(if patient { PATIENT } else { impatient!() }).await?;
-        }
-        Ok(())
-    }
-
     /// Gives the connection back if the work went well, and closes it if not.
     /// Where the connection itself broke, those that lie idle are likely to be
     /// broken, too: each would cost somebody a failure of their own.
@@ -300,6 +270,63 @@ impl Shared<'_> {
     }
 }
 
+/// A piece of work on a connection.
+///
+/// A session of the host's own is set up for all that comes, and a statement that
+/// stands alone commits by itself, in one round trip. Through a pooler there is nothing
+/// to rely on, and each piece of work is one transaction, which brings its limits
+/// along; a transaction within it is a savepoint.
+pub(super) enum Piece<'c> {
+    Session(&'c mut PgConnection, Patience),
+    Transaction(Transaction<'c, Postgres>),
+}
+
+impl Piece<'_> {
+    /// The connection.
+    pub(super) fn connection(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Session(connection, _) => connection,
+            Self::Transaction(transaction) => transaction,
+        }
+    }
+
+    /// Ends it: commits what went well; what did not is undone with the next word on
+    /// the connection. And whether the connection is of further use.
+    pub(super) async fn end<T>(self, result: Result<T, Broken>) -> (Result<T, Broken>, bool) {
+        match self {
+            Self::Session(_, Patience::Short) => (result, true),
+            // The work has its answer, whatever becomes of the connection.
+            Self::Session(connection, _) => {
+                let reset = connection.execute(Patience::Short.set_text()).await;
+                (result, reset.is_ok())
+            }
+            Self::Transaction(transaction) => match result {
+                Ok(answer) => match transaction.commit().await {
+                    Ok(()) => (Ok(answer), true),
+                    Err(error) => (Err(error.into()), true),
+                },
+                Err(broken) => (Err(broken), true),
+            },
+        }
+    }
+}
+
+/// Begins a transaction that brings its limits along, whatever connection it is on.
+pub(super) async fn begin(
+    connection: &mut PgConnection,
+) -> Result<Transaction<'_, Postgres>, Broken> {
+    let text = begin_text(connection, Reads::Committed, Patience::Short);
+    Ok(connection.begin_with(text).await?)
+}
+
+/// The same of one that reads in one snapshot, and writes nothing.
+pub(super) async fn snapshot(
+    connection: &mut PgConnection,
+) -> Result<Transaction<'_, Postgres>, Broken> {
+    let text = begin_text(connection, Reads::Snapshot, Patience::Short);
+    Ok(connection.begin_with(text).await?)
+}
+
 /// Does something on a shared connection.
 macro_rules! on_shared {
     ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {
@@ -310,13 +337,28 @@ macro_rules! on_shared {
             |$connection| $work
         )
     };
-    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {
+        on_shared!(
+            $connections,
+            $what,
+            $deadline,
+            $crate::store::postgres::session::Patience::Short,
+            |$connection| $work
+        )
+    };
+    ($connections:expr, $what:expr, $deadline:expr, $patience:expr, |$connection:ident| $work:expr) => {{
         let connections: &$crate::store::postgres::connection::Connections = &$connections;
         let work = async {
             let mut shared = connections.shared().await?;
-            let $connection = shared.connection();
-            let result = $work.await;
-            shared.give_back(result).await
+            let (result, fit) = match connections.begin_on(shared.connection(), $patience).await {
+                Err(broken) => (Err(broken), true),
+                Ok(mut piece) => {
+                    let $connection = piece.connection();
+                    let result = $work.await;
+                    piece.end(result).await
+                }
+            };
+            if fit { shared.give_back(result).await } else { result }
         };
         connections.within($what, $deadline, work).await
     }};
@@ -325,22 +367,30 @@ macro_rules! on_shared {
 /// Does something on a shared connection that may wait for others to let go of a
 /// row.
 macro_rules! on_shared_patiently {
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {
+        $crate::store::postgres::connection::on_shared!(
+            $connections,
+            $what,
+            $deadline,
+            $crate::store::postgres::session::Patience::Long,
+            |$connection| $work
+        )
+    };
+}
+
+/// Does something on a shared connection in transactions of its own, each of which
+/// brings its limits along: see [`begin`] and [`snapshot`].
+macro_rules! on_shared_in_its_own {
     ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
         let connections: &$crate::store::postgres::connection::Connections = &$connections;
         let work = async {
             let mut shared = connections.shared().await?;
-            shared.set_patient(true).await?;
             let $connection = shared.connection();
             let result = $work.await;
-            if let Err(broken) = shared.set_patient(false).await {
-                // The work has its answer; the connection alone is of no more use.
-                tracing::debug!("closing a connection: {broken:?}");
-                return result;
-            }
             shared.give_back(result).await
         };
         connections.within($what, $deadline, work).await
     }};
 }
 
-pub(super) use {on_shared, on_shared_patiently};
+pub(super) use {on_shared, on_shared_in_its_own, on_shared_patiently};

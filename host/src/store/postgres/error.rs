@@ -82,7 +82,7 @@ fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
         "55P03" => unavailable(format!("somebody else holds what it needs locked ({message})")),
         "40001" | "40P01" => unavailable(format!("others stood in the way ({message})")),
         "25006" => unavailable(format!(
-            "{server} only reads ({message}): the host needs the primary server, not a standby"
+            "{server} only reads ({message}): the host needs the primary server, not a standby, and sessions for which `default_transaction_read_only` is off"
         )),
         "42P01" | "3F000" | "42883" | "42703" => unusable(format!(
             "{server} has no tables of event-host, or older ones ({message}): run `host migrate`"

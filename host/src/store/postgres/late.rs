@@ -7,7 +7,7 @@
 //! used, and restored dumps make no difference to that, and events need no column
 //! that says who wrote them.
 
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use super::columns::optional_time;
 use super::error::Broken;
@@ -36,8 +36,7 @@ pub(super) async fn overtake(
     max_ranges: usize,
     spares: &Spares,
 ) -> Result<Overtaken, Broken> {
-    let mut snapshot =
-        connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let mut snapshot = super::connection::snapshot(connection).await?;
     let mut fetched = log::fetch(&mut snapshot, fetch, spares).await?;
     let from = fetch.after.max(safe);
     // One more than there is room for: what was read ends before it.

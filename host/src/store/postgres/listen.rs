@@ -7,14 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Executor, PgConnection};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::connection::Connections;
 use super::error::Broken;
+use super::session::SESSION;
 
 /// The channel.
 const CHANNEL: &str = "event_host";
@@ -77,6 +78,10 @@ async fn listen_once(
         .acquire_timeout(Duration::from_secs(5))
         .max_lifetime(None)
         .idle_timeout(None)
+        // Above all, that it may be idle.
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(SESSION).await.map(drop) })
+        })
         .connect_lazy_with(connections.direct().clone());
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;

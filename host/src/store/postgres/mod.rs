@@ -8,11 +8,11 @@
 //! past what is decided.
 //!
 //! `connection` shares the connections out and bounds everything in time,
-//! `schema` holds the migrations, `guards` refuses a database that would lose or
-//! repeat events, `locks` says who leads, `listen` brings hints; the rest is
-//! SQL, by subject. What a host opens: the session for the locks, the listener,
-//! the watcher's connection and at most [`POOL_SIZE`] for its groups, however
-//! many they are.
+//! `session` sets what is relied on, whoever had a session before, `schema` holds
+//! the migrations, `guards` refuses a database that would lose or repeat events,
+//! `locks` says who leads, `listen` brings hints; the rest is SQL, by subject. What
+//! a host opens: the session for the locks, the listener, the watcher's connection
+//! and at most [`POOL_SIZE`] for its groups, however many they are.
 
 mod columns;
 mod connection;
@@ -33,6 +33,7 @@ mod redeliveries;
 mod retention;
 mod safe;
 mod schema;
+mod session;
 mod settle;
 mod spares;
 mod split;
@@ -60,10 +61,14 @@ use super::{
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
-use connection::{Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_patiently};
+use connection::{
+    Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_in_its_own,
+    on_shared_patiently,
+};
 use error::Broken;
 use horizon::Horizon;
 use listen::Listener;
+use session::Patience;
 use spares::Spares;
 
 pub use connection::{POOL_SIZE, ServerUrl};
@@ -149,11 +154,18 @@ macro_rules! on_watch {
                 Some(connection) => connection,
                 None => store.connections.connect_as_shared().await?,
             };
-            let result: Result<_, Broken> = {
-                let $connection = &mut connection;
-                let $watch = &mut *watch;
-                $work.await
-            };
+            let (result, _) =
+                match store.connections.begin_on(&mut connection, Patience::Short).await {
+                    Err(broken) => (Err(broken), false),
+                    Ok(mut piece) => {
+                        let result: Result<_, Broken> = {
+                            let $connection = piece.connection();
+                            let $watch = &mut *watch;
+                            $work.await
+                        };
+                        piece.end(result).await
+                    }
+                };
             if result.is_ok() {
                 watch.connection = Some(connection);
             }
@@ -199,7 +211,7 @@ impl PostgresStore {
 impl Store for PostgresStore {
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
         let server = self.connections.server();
-        on_shared!(self.connections, "bring the schema up to date", LONG_DEADLINE, |c| {
+        on_shared_in_its_own!(self.connections, "bring the schema up to date", LONG_DEADLINE, |c| {
             schema::migrate(c, &server)
         })
     }
@@ -208,6 +220,7 @@ impl Store for PostgresStore {
         let server = self.connections.server();
         let poolers = pooler::check(&self.connections, &server);
         self.connections.within("look for a pooler", DEADLINE, poolers).await?;
+        on_shared!(self.connections, "read the settings", |c| session::check(c, &server))?;
         on_shared!(self.connections, "check the database", |c| guards::check(c, &server))
     }
 
@@ -291,9 +304,12 @@ impl Store for PostgresStore {
         safe: Position,
         max_ranges: usize,
     ) -> Result<Overtaken, StoreError> {
-        on_shared!(self.connections, "fetch events past open transactions", |c| {
-            late::overtake(c, &fetch, safe, max_ranges, &self.spares)
-        })
+        on_shared_in_its_own!(
+            self.connections,
+            "fetch events past open transactions",
+            DEADLINE,
+            |c| { late::overtake(c, &fetch, safe, max_ranges, &self.spares) }
+        )
     }
 
     async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
@@ -411,13 +427,15 @@ impl Store for PostgresStore {
     }
 
     async fn status(&self) -> Result<LogStatus, StoreError> {
-        on_shared!(self.connections, "read the status", LONG_DEADLINE, |c| {
+        on_shared_in_its_own!(self.connections, "read the status", LONG_DEADLINE, |c| {
             status::log_and_groups(c)
         })
     }
 
     async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
-        on_shared!(self.connections, "read a group", LONG_DEADLINE, |c| status::group(c, group))
+        on_shared_in_its_own!(self.connections, "read a group", LONG_DEADLINE, |c| {
+            status::group(c, group)
+        })
     }
 
     async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {

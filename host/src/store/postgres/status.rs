@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, Executor, PgConnection, Row};
+use sqlx::{Executor, PgConnection, Row};
 
 use super::columns::{count, optional_time, time};
-use super::connection::LONG_STATEMENT;
+use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::Broken;
 use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
 use super::horizon::Horizon;
@@ -60,13 +60,15 @@ macro_rules! select {
 
 pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogStatus, Broken> {
     // Outside of the snapshot: it looks at what is open now.
+    let mut now = begin(connection).await?;
     let mut horizon = Horizon::default();
-    let look = safe::look(connection, &horizon).await?;
+    let look = safe::look(&mut now, &horizon).await?;
     let safe_position = horizon
         .take(look)
         .map_err(|_| StoreError::Unusable("the log's sequence stands below zero".to_owned()))?;
-    let held_up_by = holders(connection).await?;
-    let pinned_by = retention::pinned_by(connection).await?;
+    let held_up_by = holders(&mut now).await?;
+    let pinned_by = retention::pinned_by(&mut now).await?;
+    now.commit().await?;
 
     let mut snapshot = begin_snapshot(connection).await?;
     let last: Option<i64> = sqlx::query_scalar("SELECT max(position) FROM event_host.events")
@@ -125,8 +127,7 @@ async fn count_events(connection: &mut PgConnection) -> Result<i64, Broken> {
 async fn begin_snapshot(
     connection: &mut PgConnection,
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
-    let mut snapshot =
-        connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let mut snapshot = snapshot(connection).await?;
     snapshot.execute(LONG_STATEMENT).await?;
     Ok(snapshot)
 }

@@ -15,6 +15,7 @@ mod replays;
 mod retention;
 mod roles;
 mod safe_position;
+mod sessions;
 mod settling;
 mod wire;
 
@@ -28,6 +29,7 @@ use test_databases::Database;
 use test_postgres::Server;
 
 use super::PostgresStore;
+use super::connection::{Address, Connections};
 use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
@@ -61,8 +63,16 @@ impl PostgresDatabase {
     }
 
     /// A store whose statements wait for locks for as long as it takes, so that a
-    /// test can hold them: behind a pooler no session is set up.
+    /// test can hold them.
     fn patient_store(&self) -> PostgresStore {
+        let address = Address::read(self.database.url().into()).unwrap();
+        let connections = Connections::new(address, None).wait_for_ever();
+        PostgresStore { connections: Arc::new(connections), ..self.store() }
+    }
+
+    /// A store whose sessions are not its own, as behind a pooler, but for the one that
+    /// holds its locks.
+    fn pooled_store(&self) -> PostgresStore {
         let url = self.database.url();
         PostgresStore::new(url.into(), Some(url.into())).unwrap()
     }
