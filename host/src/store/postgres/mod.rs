@@ -212,7 +212,7 @@ impl Store for PostgresStore {
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
         let server = self.connections.server();
         on_shared_in_its_own!(self.connections, "bring the schema up to date", LONG_DEADLINE, |c| {
-            schema::migrate(c, &server)
+            schema::migrate(&self.connections, c, &server)
         })
     }
 

@@ -1,27 +1,37 @@
 //! The schema and its migrations, which are embedded in the program.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::Instant;
+use tracing::{debug, warn};
 
+use super::connection::{Connections, begin};
 use super::error::Broken;
 use crate::store::StoreError;
 
 /// Which migrations a database has had.
 const APPLIED: &str = "event_host.migrations";
 
-/// The advisory lock of whoever migrates: `evhostmg` in ASCII.
-const MIGRATING: i64 = 0x6576_686f_7374_6d67;
-
-/// How long another host is given for its migration.
+/// How long a migration is tried while others hold what it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const POLL: Duration = Duration::from_millis(50);
+/// How long one attempt waits for a lock: whoever wants the same table, such as every
+/// producer, waits behind it meanwhile.
+const WAIT_FOR_A_LOCK: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = 0";
 
-fn embedded() -> Migrator {
+/// Between two attempts: at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often is looked whom an attempt waits for: a few times while it does.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(super) fn embedded() -> Migrator {
     let mut migrator = sqlx::migrate!("../migrations/postgres");
     migrator.dangerous_set_table_name(APPLIED);
     migrator.create_schema("event_host");
@@ -37,19 +47,23 @@ fn name(migration: &Migration) -> String {
     format!("{:04}_{}", migration.version, migration.description.replace(' ', "_"))
 }
 
-pub(super) async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken> {
+/// Whether the table of the migrations is there.
+async fn has_table(connection: &mut PgConnection) -> Result<bool, Broken> {
     // Read as any other rows, and not by `to_regclass`: that goes by what the
     // session has cached, and does not see what another has made since this
     // transaction began.
-    let exists: bool = sqlx::query_scalar(
+    Ok(sqlx::query_scalar(
         "SELECT EXISTS (
              SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
              WHERE n.nspname || '.' || c.relname = $1)",
     )
     .bind(APPLIED)
-    .fetch_one(&mut *connection)
-    .await?;
-    if !exists {
+    .fetch_one(connection)
+    .await?)
+}
+
+pub(super) async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken> {
+    if !has_table(&mut *connection).await? {
         return Ok(BTreeSet::new());
     }
     let listed =
@@ -94,48 +108,160 @@ fn newer(server: &str, unknown: i64, embedded: &Migrator) -> StoreError {
     ))
 }
 
-/// Applies what is pending, all of it in one transaction. Of many who want to,
-/// one does at a time; the others look again until nothing is left to do.
+/// Applies what is pending, all of it in one transaction. Of many who want to, one does
+/// at a time; the others look again until nothing is left to do.
+///
+/// What keeps them apart is what they make: the schema, and then the table of the
+/// migrations, whose lock takes the rights of its owner. An advisory lock could be held
+/// by anybody who may log in. No attempt waits for a lock for long, and there is a pause
+/// after each that did, in which those go on who waited behind it.
 pub(super) async fn migrate(
+    connections: &Connections,
     connection: &mut PgConnection,
     server: &str,
 ) -> Result<Vec<String>, Broken> {
     let embedded = embedded();
     let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut said = None;
     loop {
         let before = applied(connection).await?;
         if embedded.iter().all(|migration| before.contains(&migration.version)) {
             check(connection, server, true).await?;
             return Ok(Vec::new());
         }
-        let mut transaction = connection.begin().await?;
-        let ours: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-            .bind(MIGRATING)
-            .fetch_one(&mut *transaction)
-            .await?;
-        if ours {
-            // Whoever had the lock before may have done it all.
-            let before = applied(&mut transaction).await?;
-            transaction
-                .execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
-                .await?;
-            if let Err(error) = embedded.run_direct(None, &mut *transaction, false).await {
-                return Err(worded(error, server, &embedded));
+        let in_the_way = match attempt_watched(connections, connection, &embedded).await? {
+            (Ok(new), _) => return Ok(new),
+            (Err(error), in_the_way) => {
+                let code = code(&error);
+                let is_another_ones_doing = CONFLICTS.contains(&&*code)
+                    && (code == LOCK_NOT_AVAILABLE || applied(connection).await? != before);
+                if !is_another_ones_doing && code != UNIQUE_VIOLATION {
+                    return Err(worded(error, server, &embedded));
+                }
+                in_the_way
             }
-            transaction.commit().await?;
-            let new = embedded.iter().filter(|migration| !before.contains(&migration.version));
-            return Ok(new.map(name).collect());
-        }
-        transaction.rollback().await?;
+        };
+        let who = in_the_way.unwrap_or_else(|| "somebody else".to_owned());
         if begun.elapsed() >= PATIENCE {
             return Err(StoreError::Unavailable(format!(
-                "somebody else has been migrating {server} for {} s",
+                "the schema of {server} is not migrated: {who} has held what that needs for {} s; end that session, or try again when it is done",
                 PATIENCE.as_secs()
             ))
             .into());
         }
-        tokio::time::sleep(POLL.mul_f64(0.5 + fastrand::f64())).await;
+        // Another host that migrates is soon done.
+        if pause >= LONGEST_PAUSE && said.as_ref() != Some(&who) {
+            warn!("the migration waits for {who}; nobody is held up by it meanwhile");
+            said = Some(who);
+        }
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+const UNIQUE_VIOLATION: &str = "23505";
+
+/// What an attempt meets that another one was faster than: its lock, and then what it
+/// has made.
+const CONFLICTS: &[&str] =
+    &[LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION, "42P06", "42P07", "42723", "42710", "40P01"];
+
+/// The SQLSTATE of a failure; empty if the server did not answer.
+fn code(error: &MigrateError) -> String {
+    let error = match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error,
+        _ => return String::new(),
+    };
+    let code = error.as_database_error().and_then(|answer| answer.code());
+    code.map(Cow::into_owned).unwrap_or_default()
+}
+
+/// One attempt, and who was in its way if it waited for somebody.
+pub(super) async fn attempt_watched(
+    connections: &Connections,
+    connection: &mut PgConnection,
+    embedded: &Migrator,
+) -> Result<(Result<Vec<String>, MigrateError>, Option<String>), Broken> {
+    let mut watcher = connections.connect_as_shared().await?;
+    let backend = OnceLock::new();
+    let in_the_way = Mutex::new(None);
+    let attempt = attempt(connection, embedded, &backend);
+    let watch = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(&backend) = backend.get() else { continue };
+            match blockers(&mut watcher, backend).await {
+                Ok(None) => {}
+                Ok(who) => *in_the_way.lock().unwrap_or_else(PoisonError::into_inner) = who,
+                // The attempt itself has the word.
+                Err(why) => {
+                    debug!("cannot see whom the migration waits for: {why:?}");
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    };
+    let attempted = tokio::select! {
+        biased;
+        attempted = attempt => attempted?,
+        () = watch => return Ok((Ok(Vec::new()), None)),
+    };
+    let who = in_the_way.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // A goodbye is a courtesy: the server notices without it.
+    let _ = watcher.close().await;
+    Ok((attempted, who))
+}
+
+async fn attempt(
+    connection: &mut PgConnection,
+    embedded: &Migrator,
+    backend: &OnceLock<i32>,
+) -> Result<Result<Vec<String>, MigrateError>, Broken> {
+    let mut transaction = begin(connection).await?;
+    transaction.execute(WAIT_FOR_A_LOCK).await?;
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *transaction).await?;
+    backend.get_or_init(|| pid);
+    // Where it is there, whoever migrates has it; where not, whoever makes it.
+    if has_table(&mut transaction).await? {
+        let lock = format!("LOCK TABLE {APPLIED} IN EXCLUSIVE MODE");
+        if let Err(error) = transaction.execute(AssertSqlSafe(lock)).await {
+            return Ok(Err(error.into()));
+        }
+    }
+    // Whoever had it before may have done it all.
+    let before = applied(&mut transaction).await?;
+    if let Err(error) = embedded.run_direct(None, &mut *transaction, false).await {
+        return Ok(Err(error));
+    }
+    transaction.commit().await?;
+    let new = embedded.iter().filter(|migration| !before.contains(&migration.version));
+    Ok(Ok(new.map(name).collect()))
+}
+
+/// Whom a process of the server's waits for.
+async fn blockers(watcher: &mut PgConnection, backend: i32) -> Result<Option<String>, Broken> {
+    let rows = sqlx::query(
+        "SELECT b.pid, coalesce(a.application_name, ''), coalesce(a.usename, '')::text
+         FROM unnest(pg_blocking_pids($1)) AS b (pid)
+         LEFT JOIN pg_stat_activity a ON a.pid = b.pid
+         ORDER BY b.pid LIMIT 5",
+    )
+    .bind(backend)
+    .fetch_all(watcher)
+    .await?;
+    let mut names = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let pid: i32 = row.try_get_unchecked(0)?;
+        let (application, user): (&str, &str) =
+            (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
+        names.push(match pid {
+            0 => "a prepared transaction".to_owned(),
+            pid => format!("server process {pid} ({application}) of role {user}"),
+        });
+    }
+    Ok((!names.is_empty()).then(|| names.join(" and ")))
 }
 
 fn worded(error: MigrateError, server: &str, embedded: &Migrator) -> Broken {

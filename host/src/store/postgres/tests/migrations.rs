@@ -7,7 +7,7 @@ use test_databases::Database;
 use tokio::task::JoinSet;
 
 use super::{PostgresDatabase, run, says, session_at, store_at, until, value};
-use crate::store::postgres::schema::applied;
+use crate::store::postgres::schema::{applied, attempt_watched, embedded};
 use crate::store::{Store, StoreError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,38 +29,92 @@ async fn of_ten_hosts_that_start_on_an_empty_database_one_migrates_and_all_go_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_for_a_migration_waits_outside_of_the_server() {
-    let database = Database::create().await;
-    let mut other = session_at(database.url()).await;
-    // `evhostmg`: somebody else migrates.
-    run(&mut other, "SELECT pg_advisory_lock(x'6576686f73746d67'::bigint)").await;
-    let mut hosts = JoinSet::new();
-    for _ in 0..3 {
-        let store = store_at(database.url());
-        hosts.spawn(async move { store.migrate().await.unwrap() });
+async fn whoever_waits_for_a_migration_waits_for_moments_and_again() {
+    for is_there in [false, true] {
+        let database = Database::create().await;
+        let mut other = session_at(database.url()).await;
+        // Somebody else migrates: the schema, or the first that is made in it.
+        if is_there {
+            run(
+                &mut other,
+                "CREATE SCHEMA event_host; BEGIN; CREATE TABLE event_host.migrations ()",
+            )
+            .await;
+        } else {
+            run(&mut other, "BEGIN; CREATE SCHEMA event_host").await;
+        }
+        let mut hosts = JoinSet::new();
+        for _ in 0..3 {
+            let store = store_at(database.url());
+            hosts.spawn(async move { store.migrate().await.unwrap() });
+        }
+        until_tried(&database, 12).await;
+        assert!(hosts.try_join_next().is_none(), "nobody gives up, and nobody goes on");
+        run(&mut other, "ROLLBACK").await;
+        let all = tokio::time::timeout(Duration::from_secs(30), hosts.join_all()).await.unwrap();
+        assert_eq!(all.iter().filter(|applied| !applied.is_empty()).count(), 1);
     }
-    // Each of them asks several times.
-    until("they ask again and again", async || {
-        let waiting: i64 = value(
-            &mut other,
-            "SELECT count(*) FROM pg_stat_activity
-             WHERE datname = current_database() AND application_name = 'event-host'
-               AND wait_event_type = 'Lock'",
+}
+
+/// Waits until migrations were tried so often, none of which waits for a lock for long.
+async fn until_tried(database: &Database, times: i64) {
+    let mut observer = session_at(database.url()).await;
+    let tried = "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()";
+    let before: i64 = value(&mut observer, tried).await;
+    until("they try again and again", async || {
+        let waiting: Option<f64> = value(
+            &mut observer,
+            "SELECT max(extract(epoch FROM clock_timestamp() - l.waitstart))::float8
+             FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+             WHERE NOT l.granted AND a.datname = current_database()
+               AND a.application_name = 'event-host'",
         )
         .await;
-        assert_eq!(waiting, 0);
-        let transactions: i64 = value(
-            &mut other,
-            "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()",
-        )
-        .await;
-        transactions >= 12
+        assert!(waiting.is_none_or(|seconds| seconds < 2.0), "{waiting:?} s");
+        run(&mut observer, "SELECT pg_stat_clear_snapshot()").await;
+        value::<i64>(&mut observer, tried).await >= before + times
     })
     .await;
-    assert!(hosts.try_join_next().is_none(), "nobody gives up, and nobody goes on");
-    run(&mut other, "SELECT pg_advisory_unlock(x'6576686f73746d67'::bigint)").await;
-    let all = tokio::time::timeout(Duration::from_secs(30), hosts.join_all()).await.unwrap();
-    assert_eq!(all.iter().filter(|applied| !applied.is_empty()).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_waits_for_a_lock_for_moments_and_knows_who_has_it() {
+    let database = Database::create().await;
+    let mut other = session_at(database.url()).await;
+    // What the migration needs in its middle.
+    run(
+        &mut other,
+        "CREATE SCHEMA event_host; SET application_name = 'by hand';
+         BEGIN; CREATE TABLE event_host.hosts ()",
+    )
+    .await;
+    let store = store_at(database.url());
+    let mut session = session_at(database.url()).await;
+    let (attempted, in_the_way) =
+        attempt_watched(&store.connections, &mut session, &embedded()).await.unwrap();
+    assert!(attempted.is_err());
+    let process = super::pid(&mut other).await;
+    let user: String = value(&mut other, "SELECT current_user::text").await;
+    let wanted = format!("server process {process} (by hand) of role {user}");
+    assert_eq!(in_the_way, Some(wanted));
+
+    let migrating = tokio::spawn(async move { store.migrate().await.unwrap() });
+    until_tried(&database, 3).await;
+    assert!(!migrating.is_finished());
+    run(&mut other, "ROLLBACK").await;
+    let applied = tokio::time::timeout(Duration::from_secs(30), migrating).await.unwrap();
+    assert_eq!(applied.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_holds_a_migration_up_with_an_advisory_lock() {
+    let database = Database::create().await;
+    let mut other = session_at(database.url()).await;
+    // `evhostmg`, which once kept hosts apart.
+    run(&mut other, "SELECT pg_advisory_lock(x'6576686f73746d67'::bigint)").await;
+    let migrating = store_at(database.url());
+    let migrated = tokio::time::timeout(Duration::from_secs(30), migrating.migrate()).await;
+    assert_eq!(migrated.unwrap().unwrap().len(), 1);
 }
 
 #[tokio::test]
