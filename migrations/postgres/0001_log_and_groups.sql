@@ -225,7 +225,8 @@ CREATE TABLE event_host.consumer_groups (
     tenant            text NOT NULL,
     -- The patterns of the subscription.
     subscribe         text[] NOT NULL,
-    -- The advisory lock whose holder leads the group.
+    -- The advisory lock whose holder leads the group. Made from the group's name; where
+    -- somebody who is no host holds that one, the hosts agree on another here.
     lock_key          bigint NOT NULL,
     -- Into how many parts its events are split. With more than one, each has a row
     -- of its own, which is led like a group and is called by the group's name, a #
@@ -460,6 +461,151 @@ $$;
 
 REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint) FROM PUBLIC;
 
+-- Locks that no live host holds.
+--
+-- Anybody who may log in can take an advisory lock, and everybody sees its key. So a
+-- lock only says who works on a group, and never keeps a group from being led: of
+-- groups that a host waits for, this looks who holds their locks. A host that lives
+-- has written down the process of its session, and shows itself each second. Any other
+-- holder is ended, where the caller may do that. Where it may not, and always where
+-- the holder is no host and would only come back, the group gets another key, which
+-- nobody knows before a host holds it.
+--
+-- Safe, because a leader commits under its epoch alone, which the next one raises, and
+-- begins to lead only while the key that it holds is still the group's. The order of
+-- the statements matters, of which each sees what is committed by then:
+-- 1. The locks, and after them the hosts: a host is written down before it takes a lock.
+-- 2. The rows, and after them the locks once more: whoever took a lock meanwhile begins
+--    to lead behind the row's lock, and finds either its key there or another one.
+-- Rows that others have locked are left for the next time; nothing here waits.
+--
+-- Gives each holder that was found, and what was done about it.
+CREATE FUNCTION event_host.contest_locks(names text[], silent_after double precision)
+RETURNS TABLE (
+    group_name     text,
+    pid            integer,
+    -- The name of the prepared transaction that holds it.
+    prepared       text,
+    application    text,
+    username       text,
+    -- The host that it was, if it was one.
+    hostname       text,
+    host_pid       bigint,
+    silent_seconds double precision,
+    ended          boolean,
+    replaced       boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    here      oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+    found     jsonb;
+    contested jsonb;
+    locked    text[];
+    holder    record;
+    was_ended integer[] := '{}';
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'locks are contested in transactions that read what is committed, and not in % ones',
+            current_setting('transaction_isolation');
+    END IF;
+
+    SELECT jsonb_agg(jsonb_build_object(
+        'name', g.name, 'key', g.lock_key, 'pid', l.pid, 'transaction', l.virtualtransaction))
+    INTO found
+    FROM pg_lock_status() l
+    JOIN event_host.consumer_groups g
+      ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here
+      AND g.name = ANY (names);
+    IF found IS NULL THEN
+        RETURN;
+    END IF;
+
+    SELECT jsonb_agg(f.value) INTO contested
+    FROM jsonb_array_elements(found) f
+    WHERE NOT EXISTS (
+        SELECT FROM event_host.hosts h
+        WHERE h.backend_pid = (f.value ->> 'pid')::integer
+          AND h.seen_at >= clock_timestamp() - make_interval(secs => silent_after));
+    IF contested IS NULL THEN
+        RETURN;
+    END IF;
+
+    -- Whoever may not end a session is refused, which would undo all of this.
+    FOR holder IN
+        SELECT DISTINCT a.pid
+        FROM jsonb_to_recordset(contested) c (pid integer)
+        JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
+        JOIN pg_roles theirs ON theirs.oid = a.usesysid
+        JOIN pg_roles me ON me.rolname = current_user
+        WHERE (me.rolsuper OR NOT theirs.rolsuper)
+          AND (pg_has_role(theirs.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+    LOOP
+        IF pg_terminate_backend(holder.pid) THEN
+            was_ended := was_ended || holder.pid;
+        END IF;
+    END LOOP;
+
+    SELECT array_agg(mine.name) INTO locked
+    FROM (
+        SELECT g.name FROM event_host.consumer_groups g
+        JOIN jsonb_to_recordset(contested) c (name text, key bigint, pid integer)
+          ON c.name = g.name AND c.key = g.lock_key
+        WHERE c.pid IS NULL OR c.pid <> ALL (was_ended)
+           OR NOT EXISTS (SELECT FROM event_host.hosts h WHERE h.backend_pid = c.pid)
+        ORDER BY g.name
+        FOR NO KEY UPDATE OF g SKIP LOCKED) mine;
+
+    IF locked IS NOT NULL THEN
+        SELECT jsonb_agg(jsonb_build_object(
+            'key', (l.classid::bigint << 32) | l.objid::bigint, 'pid', l.pid))
+        INTO found
+        FROM pg_lock_status() l
+        WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here;
+
+        UPDATE event_host.consumer_groups g
+        SET lock_key = ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint
+        WHERE g.name = ANY (locked)
+          AND NOT EXISTS (
+              SELECT FROM jsonb_to_recordset(coalesce(found, '[]')) l (key bigint, pid integer)
+              JOIN event_host.hosts h ON h.backend_pid = l.pid
+              WHERE l.key = g.lock_key
+                AND h.seen_at >= clock_timestamp() - make_interval(secs => silent_after));
+    END IF;
+
+    RETURN QUERY
+    SELECT c.name, c.pid, p.gid, coalesce(a.application_name, ''),
+           coalesce(theirs.rolname, p.owner, '')::text,
+           h.hostname, h.pid,
+           extract(epoch FROM clock_timestamp() - h.seen_at)::double precision,
+           coalesce(c.pid = ANY (was_ended), false),
+           NOT EXISTS (SELECT FROM event_host.consumer_groups g
+                       WHERE g.name = c.name AND g.lock_key = c.key)
+    FROM jsonb_to_recordset(contested) c (name text, key bigint, pid integer, transaction text)
+    LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
+    LEFT JOIN pg_roles theirs ON theirs.oid = a.usesysid
+    -- A number of a process is used again: where it is shown when the session began, that
+    -- tells whether it is still the host's.
+    LEFT JOIN LATERAL (
+        SELECT * FROM event_host.hosts h
+        WHERE h.backend_pid = c.pid AND coalesce(h.backend_start = a.backend_start, true)
+        ORDER BY h.seen_at DESC LIMIT 1) h ON true
+    -- A prepared transaction has no process; it is known by its number, on which it holds
+    -- a lock.
+    LEFT JOIN (
+        SELECT own.virtualtransaction, p.gid, p.owner
+        FROM pg_lock_status() own JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
+        WHERE own.locktype = 'transactionid'
+    ) p ON c.pid IS NULL AND p.virtualtransaction = c.transaction
+    ORDER BY c.name;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.contest_locks(text[], double precision) FROM PUBLIC;
+
 -- Retention.
 --
 -- Partition number n of the log holds the positions from n * 10^10 on, so it is
@@ -521,8 +667,15 @@ $$;
 
 REVOKE ALL ON FUNCTION event_host.coming_position() FROM PUBLIC;
 
--- Whether the caller is the one who keeps the log, until its transaction ends:
--- `evhostrt` in ASCII.
+-- Whoever keeps the log holds the lock of this row. Not an advisory lock, which anybody
+-- could hold who may log in: here it takes a right to the table, and only its owner has
+-- one, as whom the functions below run.
+CREATE TABLE event_host.log_keeper (
+    only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one)
+);
+INSERT INTO event_host.log_keeper DEFAULT VALUES;
+
+-- Whether the caller is the one who keeps the log, until its transaction ends.
 CREATE FUNCTION event_host.keeps_the_log() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -533,7 +686,14 @@ BEGIN
         RAISE EXCEPTION 'the log is kept in transactions that read what is committed, and not in % ones',
             current_setting('transaction_isolation');
     END IF;
-    RETURN pg_try_advisory_xact_lock(x'6576686f73747274'::bigint);
+    PERFORM FROM event_host.log_keeper FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    IF NOT EXISTS (SELECT FROM event_host.log_keeper) THEN
+        RAISE EXCEPTION 'event_host.log_keeper has lost its row: INSERT INTO event_host.log_keeper DEFAULT VALUES';
+    END IF;
+    RETURN false;
 END
 $$;
 

@@ -6,7 +6,9 @@ use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
-use crate::store::{GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogPin, LogStatus};
+use crate::store::{
+    GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogHolder, LogPin, LogStatus,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
@@ -194,6 +196,15 @@ pub(super) fn open(group: &GroupStatus) -> Option<String> {
     ))
 }
 
+/// A session of the server's, in a few words.
+fn session(holder: &LogHolder) -> String {
+    let LogHolder { pid, application, user, .. } = holder;
+    match pid {
+        Some(pid) => format!("server process {pid} ({application}) of role {user}"),
+        None => holder.to_string(),
+    }
+}
+
 /// What holds a group up, if anything does.
 pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
     if group.state != GroupState::Running {
@@ -204,6 +215,20 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
             group.name,
             group.state.as_str(),
             reason.unwrap_or_default()
+        ));
+    }
+    // Before all else: nothing of it goes on meanwhile.
+    if let Some(holder) = &group.row_held_by {
+        return Some(format!(
+            "{}: {holder} has its row in event_host.consumer_groups locked: nobody begins to lead it, and nothing of it is settled",
+            group.name
+        ));
+    }
+    if let Some(holder) = &group.lock_held_by {
+        return Some(format!(
+            "{}: its lock is held by {}, which is no host's; a host that runs it gives it another lock",
+            group.name,
+            session(holder)
         ));
     }
     if let Some(head) = &group.head {
@@ -239,8 +264,7 @@ mod tests {
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
     use crate::store::{
-        GroupSettings, LogHolder, OpenRange, Redelivery, Settled, Settlement, Start, Store,
-        Subscription,
+        GroupSettings, OpenRange, Redelivery, Settled, Settlement, Start, Store, Subscription,
     };
 
     /// What is said of a group whose redeliveries are due so many seconds from

@@ -601,6 +601,8 @@ impl Log {
             reason: group.reason.clone(),
             remark: group.remark.clone(),
             failures: group.failures.clone(),
+            lock_held_by: None,
+            row_held_by: None,
             leader: group.leader.clone().filter(|_| self.locks.contains_key(name)),
             epoch: group.epoch,
             position: group.position,

@@ -489,6 +489,13 @@ pub struct GroupStatus {
     pub remark: Option<String>,
     /// Who leads it now.
     pub leader: Option<Leader>,
+    /// The session that holds its lock and is no host's; left out where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_held_by: Option<LogHolder>,
+    /// The transaction that has had its row for a while, so that nobody begins to lead
+    /// it, or settles; left out where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_held_by: Option<LogHolder>,
     /// Its fencing token.
     pub epoch: Epoch,
     /// Its cursor.
@@ -826,6 +833,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// A session for this host's locks.
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError>;
+
+    /// Makes a group that is not there, and leaves one that is as it is, whatever it is
+    /// like. For a store in which a group's lock stands in the group.
+    async fn make_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+        let _ = settings;
+        Ok(())
+    }
 
     /// Creates the group if it does not exist, with its partitions, and records its
     /// subscription.

@@ -176,6 +176,8 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
     if group.remark.is_none() {
         group.remark = part.remark.map(|remark| format!("{}: {remark}", part.name));
     }
+    group.lock_held_by = group.lock_held_by.take().or(part.lock_held_by);
+    group.row_held_by = group.row_held_by.take().or(part.row_held_by);
     if !part.open_ranges.is_empty() {
         group.open_ranges.extend(part.open_ranges);
         group.open_ranges.sort_by_key(|range| (range.first, range.last));

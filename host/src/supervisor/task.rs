@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -92,18 +92,44 @@ impl GroupTask {
 
     /// Competes for the lock, leads, and competes again, until the stop.
     async fn compete(&self) {
-        let standing_by = || info!(group = %self.name, "another host leads; standing by");
         loop {
             let lease = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                lease = self.locks.lock_part(&self.name, self.partition, standing_by) => lease,
+                lease = self.lock() => lease,
             };
             // Without an owner of the locks there is nothing to compete for, and
             // the host is about to stop.
             let Some(lease) = lease else { return self.stop.cancelled().await };
             self.lead(&lease).await;
             lease.release().await;
+        }
+    }
+
+    /// Waits for the lock. A group that is not made yet is made while somebody else has
+    /// it: whoever that is may be no host, and then it is the group's row in which the
+    /// hosts agree on another lock.
+    async fn lock(&self) -> Option<Lease> {
+        let (refused, refusal) = oneshot::channel();
+        let standing_by = || {
+            info!(group = %self.name, "another host leads; standing by");
+            // Nobody listens any more only where the lock is not waited for, either.
+            let _ = refused.send(());
+        };
+        let locking = self.locks.lock_part(&self.name, self.partition, standing_by);
+        let making = async {
+            if refusal.await.is_ok() {
+                let version = Arc::clone(&self.versions.borrow());
+                if let Err(why) = self.store.make_group(&version.registration).await {
+                    warn!(group = %self.name, "cannot look whether the group is there: {why}");
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            lease = locking => lease,
+            never = making => never,
         }
     }
 

@@ -8,6 +8,7 @@ mod overtake;
 mod replay;
 mod restart;
 mod settings;
+mod strangers;
 
 use serde_json::Value;
 use tests::{Client, PATIENCE, Rig, Running, wait_until};

@@ -119,30 +119,9 @@ pub(super) async fn ensure(
     connection: &mut PgConnection,
     settings: &GroupSettings,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
+    let GroupSettings { name, tenant, subscription, partitions, .. } = settings;
     let subscribe = subscription.patterns();
-    if known(connection, name).await?.is_none() {
-        let mut transaction = keep_all_events(connection).await?;
-        let position = log::place(&mut transaction, *start).await?;
-        // Another host may be first with the same group; then it is as it is.
-        let made = sqlx::query(
-            "INSERT INTO event_host.consumer_groups (
-                 name, tenant, subscribe, lock_key, position, partitions)
-             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING",
-        )
-        .bind(name.as_str())
-        .bind(tenant.as_str())
-        .bind(subscribe)
-        .bind(LockKey::of(name).0)
-        .bind(position.0)
-        .bind(i64::from(*partitions))
-        .execute(&mut *transaction)
-        .await?;
-        if made.rows_affected() > 0 {
-            split::make_parts(&mut transaction, name, *partitions).await?;
-        }
-        transaction.commit().await?;
-    }
+    make(connection, settings).await?;
     let known = known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
     if known.tenant != *tenant {
         return Err(refusals::other_tenant(settings, &known.tenant).into());
@@ -169,6 +148,38 @@ pub(super) async fn ensure(
     Ok(())
 }
 
+/// Makes a group that is not there.
+pub(super) async fn make(
+    connection: &mut PgConnection,
+    settings: &GroupSettings,
+) -> Result<(), Broken> {
+    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
+    if known(connection, name).await?.is_some() {
+        return Ok(());
+    }
+    let mut transaction = keep_all_events(connection).await?;
+    let position = log::place(&mut transaction, *start).await?;
+    // Another host may be first with the same group; then it is as it is.
+    let made = sqlx::query(
+        "INSERT INTO event_host.consumer_groups (
+             name, tenant, subscribe, lock_key, position, partitions)
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING",
+    )
+    .bind(name.as_str())
+    .bind(tenant.as_str())
+    .bind(subscription.patterns())
+    .bind(LockKey::of(name).0)
+    .bind(position.0)
+    .bind(i64::from(*partitions))
+    .execute(&mut *transaction)
+    .await?;
+    if made.rows_affected() > 0 {
+        split::make_parts(&mut transaction, name, *partitions).await?;
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
 /// A transaction in which no event goes, and which may read the whole log: retention wants a partition for itself
 /// before it looks at the cursors. So an event that is above a cursor, wherever
 /// the transaction puts it, is still there when it commits, or was gone before.
@@ -180,19 +191,22 @@ async fn keep_all_events(
     Ok(transaction)
 }
 
-/// One statement: the row's lock orders it against every settlement.
+/// One statement: the row's lock orders it against every settlement, and against whoever
+/// replaces the group's lock. Nothing where the group has another lock than the one
+/// that is held, if it is known which that is.
 pub(super) async fn begin_leadership(
     connection: &mut PgConnection,
     group: &GroupName,
     host: &HostIdentity,
-) -> Result<Leadership, Broken> {
+    held: Option<LockKey>,
+) -> Result<Option<Leadership>, Broken> {
     let row = sqlx::query(concat!(
         "WITH host AS (
              INSERT INTO event_host.hosts (id, hostname, pid) VALUES ($1, $2, $3)
              ON CONFLICT (id) DO NOTHING)
          UPDATE event_host.consumer_groups
          SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
-         WHERE name = $4
+         WHERE name = $4 AND lock_key = coalesce($5, lock_key)
          RETURNING epoch, position, state, fruitless, settled, head_begun_by, failures::text, ",
         head_columns!(),
         ", ",
@@ -202,10 +216,16 @@ pub(super) async fn begin_leadership(
     .bind(&host.hostname)
     .bind(i64::from(host.pid))
     .bind(group.as_str())
-    .fetch_optional(connection)
-    .await?
-    .ok_or_else(|| refusals::no_group(group))?;
-    Ok(Leadership {
+    .bind(held.map(|key| key.0))
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = row else {
+        return match known(connection, group).await? {
+            Some(_) => Ok(None),
+            None => Err(refusals::no_group(group).into()),
+        };
+    };
+    Ok(Some(Leadership {
         epoch: Epoch(row.try_get_unchecked(0)?),
         position: Position(row.try_get_unchecked(1)?),
         state: stored::group_state(row.try_get_unchecked(2)?)?,
@@ -215,7 +235,7 @@ pub(super) async fn begin_leadership(
         failures: stored::failures(row.try_get_unchecked(6)?)?,
         head: read_head(&row, 7)?,
         open: read_open(&row, 13)?,
-    })
+    }))
 }
 
 /// Both times are the server's.
@@ -432,8 +452,7 @@ pub(super) async fn seek(
     Ok(position)
 }
 
-/// Holds the group's advisory lock meanwhile, so that nobody leads it or begins
-/// to.
+/// Has the rows meanwhile, so that nobody begins to lead.
 pub(super) async fn remove(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -445,10 +464,10 @@ pub(super) async fn remove(
     let leader = leader(connection, group).await?;
     let mut transaction = begin_long(connection).await?;
     let parts = parts(group, known.partitions);
-    if !split::keep_vacant(&mut transaction, &parts).await? {
+    split::lock_rows(&mut transaction, group).await?;
+    if !split::are_vacant(&mut transaction, &parts).await? {
         return Err(refusals::still_led(group, leader.as_ref()).into());
     }
-    split::lock_rows(&mut transaction, group).await?;
     let dead: i64 =
         sqlx::query_scalar("SELECT count(*) FROM event_host.dead_letters WHERE group_name = $1")
             .bind(group.as_str())

@@ -10,20 +10,26 @@
 //!
 //! Advisory locks nest, so what is held is never asked for again, and only what
 //! is held is given back.
+//!
+//! And anybody may take them who may log in, so they keep nobody from leading: a host
+//! that stands by looks with each heartbeat who holds what it waits for, and where that
+//! is no live host it has the group's lock replaced (`contest_locks` in the schema).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
+use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 use std::sync::Arc;
 use tracing::warn;
 
 use super::connection::{Connections, DEADLINE};
 use super::error::Broken;
+use super::keys::HeldKeys;
 use super::{guards, pooler};
 use crate::event::GroupName;
 use crate::store::lock_key::LockKey;
-use crate::store::{HostIdentity, LockSession, StoreError};
+use crate::store::{HostIdentity, LockSession, StoreError, stored};
 
 /// A leader whose last heartbeat is older than this, in seconds, has stepped
 /// down by itself if it can still do anything: its session may be ended.
@@ -45,14 +51,27 @@ pub(super) struct AdvisoryLocks {
     /// has: behind a pooler both may turn out to be another's.
     backend: i32,
     token: String,
-    held: BTreeSet<GroupName>,
-    /// The server's processes that this role may not end, as was said.
-    out_of_reach: BTreeSet<i32>,
+    /// What it holds, and what the store has to know of that.
+    held: BTreeMap<GroupName, LockKey>,
+    keys: Arc<HeldKeys>,
+    /// The keys of groups that it does not hold, as they were last read.
+    known: BTreeMap<GroupName, LockKey>,
+    /// The holders of locks of which was said what was done about them.
+    said: BTreeSet<(Option<i32>, Option<String>, bool)>,
+}
+
+impl Drop for AdvisoryLocks {
+    fn drop(&mut self) {
+        for group in self.held.keys() {
+            self.keys.give_back(&self.host.id, &self.token, group);
+        }
+    }
 }
 
 impl AdvisoryLocks {
     pub(super) async fn begin(
         connections: Arc<Connections>,
+        keys: Arc<HeldKeys>,
         host: &HostIdentity,
     ) -> Result<Self, StoreError> {
         let opening = async {
@@ -88,14 +107,22 @@ impl AdvisoryLocks {
                 host: host.clone(),
                 backend,
                 token,
-                held: BTreeSet::new(),
-                out_of_reach: BTreeSet::new(),
+                held: BTreeMap::new(),
+                keys,
+                known: BTreeMap::new(),
+                said: BTreeSet::new(),
             })
         };
         connections.within("open the session for the locks", DEADLINE, opening).await
     }
 
     async fn beat(&mut self, standing_by: &[GroupName]) -> Result<(), Broken> {
+        if let Some(group) = self.keys.held_in_vain(&self.host.id) {
+            return Err(StoreError::Unavailable(format!(
+                "group `{group}` has another lock than the one that this session holds"
+            ))
+            .into());
+        }
         let names: Vec<&str> = standing_by.iter().map(GroupName::as_str).collect();
         let row = sqlx::query(
             "UPDATE event_host.hosts SET seen_at = clock_timestamp(), standing_by = $2
@@ -117,64 +144,52 @@ impl AdvisoryLocks {
         if backend != self.backend || token.as_deref() != Some(&*self.token) {
             return Err(pooler::locks_change_hands().into());
         }
-        if !standing_by.is_empty() {
-            self.end_silent_leaders(standing_by).await?;
+        if standing_by.is_empty() {
+            self.said.clear();
+            return Ok(());
+        }
+        self.contest(&names).await?;
+        self.read_keys(&names).await
+    }
+
+    /// Sees to it that these groups, which others lead, are led by hosts that live.
+    async fn contest(&mut self, groups: &[&str]) -> Result<(), Broken> {
+        let rows = sqlx::query(
+            "SELECT group_name, pid, prepared, application, username,
+                    hostname, host_pid, silent_seconds, ended, replaced
+             FROM event_host.contest_locks($1, $2)",
+        )
+        .bind(groups)
+        .bind(SILENT_AFTER)
+        .fetch_all(&mut self.connection)
+        .await?;
+        let mut held = BTreeMap::<_, Holder>::new();
+        for row in &rows {
+            let holder = Holder::read(row)?;
+            held.entry(holder.key()).or_insert(holder).groups += 1;
+        }
+        self.said.retain(|said| held.contains_key(said));
+        for (key, holder) in held {
+            if self.said.insert(key) {
+                holder.tell();
+            }
         }
         Ok(())
     }
 
-    /// Ends the sessions of hosts that hold the lock of one of these groups and
-    /// have been silent for longer than they may be. Of one that this role may
-    /// not end it says so once: to try would be an error, which would cost this
-    /// host what it leads.
-    async fn end_silent_leaders(&mut self, groups: &[GroupName]) -> Result<(), Broken> {
-        let keys: Vec<i64> = groups.iter().map(|group| LockKey::of(group).0).collect();
+    /// Reads the keys of groups. One that is not made yet has the key that it is made
+    /// with.
+    async fn read_keys(&mut self, groups: &[&str]) -> Result<(), Broken> {
         let rows = sqlx::query(
-            "SELECT h.hostname, h.pid, h.backend_pid,
-                    extract(epoch FROM clock_timestamp() - h.seen_at)::float8,
-                    CASE WHEN (me.rolsuper OR NOT theirs.rolsuper)
-                          AND (pg_has_role(theirs.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
-                         THEN pg_terminate_backend(h.backend_pid) END
-             FROM event_host.hosts h
-             JOIN pg_stat_get_activity(NULL) a
-               ON a.pid = h.backend_pid AND a.backend_start = h.backend_start
-             JOIN pg_roles theirs ON theirs.oid = a.usesysid
-             JOIN pg_roles me ON me.rolname = current_user
-             WHERE h.seen_at < clock_timestamp() - make_interval(secs => $2)
-               AND h.backend_pid IN (
-                   SELECT pid FROM pg_lock_status()
-                   WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                     AND (classid::bigint << 32) | objid::bigint = ANY ($1))",
+            "SELECT g.name, g.lock_key FROM unnest($1::text[]) AS n (name)
+             JOIN event_host.consumer_groups g ON g.name = n.name",
         )
-        .bind(&keys)
-        .bind(SILENT_AFTER)
+        .bind(groups)
         .fetch_all(&mut self.connection)
         .await?;
         for row in &rows {
-            let hostname: String = row.try_get_unchecked(0)?;
-            let pid: i64 = row.try_get_unchecked(1)?;
-            let backend: i32 = row.try_get_unchecked(2)?;
-            let silent_seconds: f64 = row.try_get_unchecked(3)?;
-            match row.try_get_unchecked::<Option<bool>, _>(4)? {
-                Some(true) => warn!(
-                    hostname,
-                    pid,
-                    backend,
-                    silent_seconds,
-                    "ended the lock session of a host that has been silent for too long"
-                ),
-                // It ended by itself.
-                Some(false) => {}
-                None if self.out_of_reach.insert(backend) => warn!(
-                    hostname,
-                    pid,
-                    backend,
-                    silent_seconds,
-                    "a host that has been silent for too long holds the lock of a group, and this role may not end its session: let all hosts connect as one role, or grant pg_signal_backend"
-                ),
-                None => {}
-            }
+            let name = stored::group_name(row.try_get_unchecked(0)?)?;
+            self.known.insert(name, LockKey(row.try_get_unchecked(1)?));
         }
         Ok(())
     }
@@ -210,9 +225,15 @@ impl AdvisoryLocks {
 
     async fn take(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, Broken> {
         let wanted: Vec<&GroupName> =
-            groups.iter().filter(|group| !self.held.contains(*group)).collect();
+            groups.iter().filter(|group| !self.held.contains_key(*group)).collect();
+        let unknown = wanted.iter().filter(|group| !self.known.contains_key(**group));
+        let unknown: Vec<&str> = unknown.map(|group| group.as_str()).collect();
+        if !unknown.is_empty() {
+            self.read_keys(&unknown).await?;
+        }
         if !wanted.is_empty() {
-            let keys: Vec<i64> = wanted.iter().map(|group| LockKey::of(group).0).collect();
+            let key = |group| self.known.get(group).copied().unwrap_or_else(|| LockKey::of(group));
+            let keys: Vec<i64> = wanted.iter().map(|group| key(*group).0).collect();
             // Called once for each row and nowhere else: no condition and no
             // limit that could drop a row whose lock was taken.
             let rows = sqlx::query(
@@ -222,21 +243,24 @@ impl AdvisoryLocks {
             .bind(&keys)
             .fetch_all(&mut self.connection)
             .await?;
-            for (group, row) in wanted.into_iter().zip(&rows) {
+            for ((group, key), row) in wanted.into_iter().zip(keys).zip(&rows) {
                 if row.try_get_unchecked(0)? {
-                    self.held.insert(group.clone());
+                    let key = LockKey(key);
+                    self.keys.take(&self.host.id, &self.token, group, key);
+                    self.held.insert(group.clone(), key);
+                    // By the next time it may be another one.
+                    self.known.remove(group);
                 }
             }
         }
-        Ok(groups.iter().map(|group| self.held.contains(group)).collect())
+        Ok(groups.iter().map(|group| self.held.contains_key(group)).collect())
     }
 
     async fn give_back(&mut self, group: &GroupName) -> Result<(), Broken> {
-        if !self.held.remove(group) {
-            return Ok(());
-        }
+        let Some(key) = self.held.remove(group) else { return Ok(()) };
+        self.keys.give_back(&self.host.id, &self.token, group);
         let was_held: bool = sqlx::query_scalar("SELECT pg_advisory_unlock($1)")
-            .bind(LockKey::of(group).0)
+            .bind(key.0)
             .fetch_one(&mut self.connection)
             .await?;
         if was_held {
@@ -246,6 +270,94 @@ impl AdvisoryLocks {
                 "the session does not hold the lock of group `{group}` any more"
             ))
             .into())
+        }
+    }
+}
+
+/// Whoever holds locks of groups and is no live host.
+struct Holder {
+    /// One of the groups, and how many they are.
+    group: String,
+    groups: usize,
+    process: Option<i32>,
+    prepared: Option<String>,
+    application: String,
+    user: String,
+    /// The host that it was: its machine, its process, and for how many seconds it has
+    /// been silent.
+    host: Option<(String, i64, f64)>,
+    ended: bool,
+    replaced: bool,
+}
+
+impl Holder {
+    fn read(row: &PgRow) -> Result<Self, Broken> {
+        let hostname: Option<String> = row.try_get_unchecked(5)?;
+        let host = match hostname {
+            Some(hostname) => {
+                Some((hostname, row.try_get_unchecked(6)?, row.try_get_unchecked(7)?))
+            }
+            None => None,
+        };
+        Ok(Self {
+            group: row.try_get_unchecked(0)?,
+            groups: 0,
+            process: row.try_get_unchecked(1)?,
+            prepared: row.try_get_unchecked(2)?,
+            application: row.try_get_unchecked(3)?,
+            user: row.try_get_unchecked(4)?,
+            host,
+            ended: row.try_get_unchecked(8)?,
+            replaced: row.try_get_unchecked(9)?,
+        })
+    }
+
+    /// By which it is told from others, and from itself once something else was done
+    /// about it.
+    fn key(&self) -> (Option<i32>, Option<String>, bool) {
+        (self.process, self.prepared.clone(), self.ended || self.replaced)
+    }
+
+    fn tell(self) {
+        let Self { group, groups, process, prepared, application, user, .. } = self;
+        let done = match (self.ended, self.replaced) {
+            (true, _) => "its session was ended",
+            (false, true) => {
+                "this role may not end its session, so the groups have other locks now; if hosts connect as several roles, grant them each other or pg_signal_backend"
+            }
+            (false, false) => {
+                "this role may not end its session, and the rows of the groups are locked, too: end it as a superuser with pg_terminate_backend"
+            }
+        };
+        match self.host {
+            Some((hostname, pid, silent_seconds)) if self.ended => warn!(
+                hostname,
+                pid,
+                backend = process,
+                silent_seconds,
+                group,
+                groups,
+                "ended the lock session of a host that has been silent for too long"
+            ),
+            Some((hostname, pid, silent_seconds)) => warn!(
+                hostname,
+                pid,
+                backend = process,
+                silent_seconds,
+                user,
+                group,
+                groups,
+                "a host that has been silent for too long holds the locks of groups: {done}"
+            ),
+            None => warn!(
+                process,
+                prepared,
+                application,
+                user,
+                group,
+                groups,
+                "somebody who is no host holds the locks of groups: {done}"
+            ),
         }
     }
 }

@@ -23,6 +23,7 @@ mod grants;
 mod groups;
 mod guards;
 mod horizon;
+mod keys;
 mod late;
 mod listen;
 mod locks;
@@ -67,6 +68,7 @@ use connection::{
 };
 use error::Broken;
 use horizon::Horizon;
+use keys::HeldKeys;
 use listen::Listener;
 use session::Patience;
 use spares::Spares;
@@ -88,6 +90,7 @@ pub struct PostgresStore {
     watch: Arc<Mutex<Watch>>,
     listener: Arc<OnceLock<Listener>>,
     spares: Arc<Spares>,
+    keys: Arc<HeldKeys>,
 }
 
 /// What looks at the end of the log, with a connection of its own: groups whose
@@ -193,6 +196,7 @@ impl PostgresStore {
             watch: Arc::default(),
             listener: Arc::default(),
             spares: Arc::default(),
+            keys: Arc::default(),
         })
     }
 
@@ -321,7 +325,12 @@ impl Store for PostgresStore {
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        Ok(Box::new(locks::AdvisoryLocks::begin(Arc::clone(&self.connections), host).await?))
+        let (connections, keys) = (Arc::clone(&self.connections), Arc::clone(&self.keys));
+        Ok(Box::new(locks::AdvisoryLocks::begin(connections, keys, host).await?))
+    }
+
+    async fn make_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+        on_shared!(self.connections, "make a group", |c| groups::make(c, settings))
     }
 
     async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
@@ -335,7 +344,16 @@ impl Store for PostgresStore {
         group: &GroupName,
         host: &HostIdentity,
     ) -> Result<Leadership, StoreError> {
-        on_shared!(self.connections, "lead a group", |c| groups::begin_leadership(c, group, host))
+        let key = self.keys.of(&host.id, group);
+        let begun = on_shared!(self.connections, "lead a group", |c| {
+            groups::begin_leadership(c, group, host, key)
+        })?;
+        begun.ok_or_else(|| {
+            self.keys.is_replaced(&host.id, group);
+            StoreError::Unavailable(format!(
+                "cannot lead a group: `{group}` has another lock than the one that this host holds"
+            ))
+        })
     }
 
     async fn has_shown_itself(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {

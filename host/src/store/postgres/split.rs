@@ -41,20 +41,35 @@ pub(super) async fn make_parts(
     Ok(())
 }
 
-/// Takes the locks of these parts until the end of the transaction, so that nobody
-/// leads one of them or begins to. Whether nobody does.
-pub(super) async fn keep_vacant(
+/// Whether no host leads one of these parts, within a transaction that has their rows:
+/// whoever takes a lock from now on begins to lead once the transaction has ended.
+/// Somebody who holds a lock and is no host leads nothing.
+pub(super) async fn are_vacant(
     connection: &mut PgConnection,
     parts: &[GroupName],
 ) -> Result<bool, Broken> {
-    let vacant: Vec<bool> = sqlx::query_scalar(
-        "SELECT pg_try_advisory_xact_lock(key)
-         FROM unnest($1::bigint[]) WITH ORDINALITY AS k (key, place) ORDER BY place",
+    // The locks first, and the hosts in a later statement: a host is written down before
+    // it takes a lock.
+    let holders: Vec<i32> = sqlx::query_scalar(
+        "SELECT l.pid FROM pg_lock_status() l
+         JOIN event_host.consumer_groups g
+           ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
+         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid IS NOT NULL
+           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND g.name = ANY ($1)",
     )
-    .bind(parts.iter().map(|part| LockKey::of(part).0).collect::<Vec<_>>())
-    .fetch_all(connection)
+    .bind(parts.iter().map(GroupName::as_str).collect::<Vec<_>>())
+    .fetch_all(&mut *connection)
     .await?;
-    Ok(vacant.into_iter().all(|vacant| vacant))
+    if holders.is_empty() {
+        return Ok(true);
+    }
+    Ok(sqlx::query_scalar(
+        "SELECT NOT EXISTS (SELECT FROM event_host.hosts WHERE backend_pid = ANY ($1))",
+    )
+    .bind(holders)
+    .fetch_one(connection)
+    .await?)
 }
 
 /// Takes the rows of a group and of its partitions, in the order in which everybody
@@ -119,10 +134,10 @@ pub(super) async fn split_anew(
     }
     let mut affected = parts(group, before);
     affected.extend(parts(group, *partitions));
-    if !keep_vacant(connection, &affected).await? {
+    let parts_before = Parts::new(locked_rows(connection, group).await?, before);
+    if !are_vacant(connection, &affected).await? {
         return Err(refusals::still_led_somewhere(group).into());
     }
-    let parts_before = Parts::new(locked_rows(connection, group).await?, before);
     refuse_a_leap(connection, &parts_before).await?;
     join_cursors(connection, settings, &parts_before).await?;
     make_parts(connection, group, *partitions).await?;

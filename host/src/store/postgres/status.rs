@@ -22,29 +22,64 @@ use crate::store::{
 /// A log of more events than this is not counted but estimated.
 const COUNTED: i64 = 1_000_000;
 
-/// A leader is shown while its lock is held: a process that was killed leaves
-/// its name behind, and the server lets go of the lock. An advisory lock with a
+/// A leader is shown while its own session holds the lock: a process that was killed
+/// leaves its name behind, and the server lets go of the lock. An advisory lock with a
 /// bigint key shows as its two halves, with `objsubid` 1.
+///
+/// Whoever else keeps a group from being led is shown as well: a session that holds its
+/// lock and is no host's; and a transaction that has its row, which is the one whose
+/// number the row shows, while that runs. So does each settlement for a moment, and who
+/// has had it for less than a second is left out where that can be seen.
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT g.name, g.tenant, g.subscribe, g.state, g.reason, g.epoch, g.position,
+            "WITH locks AS MATERIALIZED (SELECT * FROM pg_lock_status() WHERE granted),
+             held AS (
+                 SELECT (classid::bigint << 32) | objid::bigint AS key,
+                        array_agg(coalesce(pid, 0)) AS pids, min(virtualtransaction) AS by
+                 FROM locks
+                 WHERE locktype = 'advisory' AND objsubid = 1
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                 GROUP BY 1),
+             prepared AS (
+                 SELECT l.virtualtransaction, l.transactionid, p.gid, p.owner, p.prepared AS since
+                 FROM locks l JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
+                 WHERE l.locktype = 'transactionid'),
+             strangers AS (
+                 SELECT held.key, nullif(held.pids[1], 0)::bigint AS pid, p.gid,
+                        coalesce(a.application_name, '') AS application,
+                        coalesce(a.usename, p.owner, '')::text AS role,
+                        extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.since))::float8 AS age
+                 FROM held
+                 LEFT JOIN pg_stat_activity a ON a.pid = held.pids[1]
+                 LEFT JOIN prepared p ON held.pids[1] = 0 AND p.virtualtransaction = held.by
+                 WHERE NOT EXISTS (SELECT FROM event_host.hosts s
+                                   WHERE s.backend_pid = ANY (held.pids))),
+             writers AS (
+                 SELECT l.transactionid, l.pid::bigint AS pid, p.gid,
+                        coalesce(a.application_name, '') AS application,
+                        coalesce(a.usename, p.owner, '')::text AS role,
+                        extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.since))::float8 AS age
+                 FROM locks l
+                 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+                 LEFT JOIN prepared p ON l.pid IS NULL AND p.transactionid = l.transactionid
+                 WHERE l.locktype = 'transactionid')
+             SELECT g.name, g.tenant, g.subscribe, g.state, g.reason, g.epoch, g.position,
                     g.created_at, g.settled_at,
                     (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
-                    CASE WHEN led.key IS NOT NULL THEN h.id END, h.hostname, h.pid,
+                    CASE WHEN h.backend_pid = ANY (led.pids) THEN h.id END, h.hostname, h.pid,
                     g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.delayed, ",
             head_columns!(),
             ", g.late_events, ",
             open_columns!(),
-            ", g.partitions::bigint",
+            ", g.partitions::bigint,
+               s.pid, s.gid, s.application, s.role, s.age,
+               w.pid, w.gid, w.application, w.role, w.age",
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
-              LEFT JOIN (
-                  SELECT DISTINCT (classid::bigint << 32) | objid::bigint AS key
-                  FROM pg_lock_status()
-                  WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-              ) led ON led.key = g.lock_key
+              LEFT JOIN held led ON led.key = g.lock_key
+              LEFT JOIN strangers s ON s.key = g.lock_key
+              LEFT JOIN writers w ON w.transactionid = g.xmax
               CROSS JOIN LATERAL (
                   SELECT count(*) AS parked,
                          count(*) FILTER (
@@ -175,6 +210,13 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
     let head = read_head(row, 19)?;
     let parked: i64 = row.try_get_unchecked(16)?;
+    let leader = read_leader(row, 10)?;
+    let lock_held_by = read_holder(row, 29)?;
+    // A leader's own transactions are over in a moment, or hold nobody up.
+    let row_held_by = read_holder(row, 34)?.filter(|holder| match holder.age_seconds {
+        Some(age) => age >= HELD_UP_AFTER.as_secs_f64(),
+        None => holder.prepared.is_some() || leader.is_none(),
+    });
     let open_ranges = read_open(row, 26)?.as_slice().to_vec();
     // As it is now, and not in the snapshot: transactions are in none.
     let open_ranges_held_by =
@@ -185,7 +227,9 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         reason: row.try_get_unchecked(4)?,
         remark: row.try_get_unchecked(14)?,
         failures: stored::failures(row.try_get_unchecked(15)?)?,
-        leader: read_leader(row, 10)?,
+        leader,
+        lock_held_by,
+        row_held_by,
         epoch: Epoch(row.try_get_unchecked(5)?),
         position,
         lag_events: lag.try_get_unchecked(0)?,
@@ -205,6 +249,22 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         name,
         tenant,
     })
+}
+
+/// Reads process, name of a prepared transaction, application, user and age, the first
+/// of which stands at `first`.
+fn read_holder(row: &PgRow, first: usize) -> Result<Option<LogHolder>, Broken> {
+    // Null where nobody was found.
+    let Some(application) = row.try_get_unchecked::<Option<String>, _>(first + 2)? else {
+        return Ok(None);
+    };
+    Ok(Some(LogHolder {
+        pid: row.try_get_unchecked(first)?,
+        prepared: row.try_get_unchecked(first + 1)?,
+        application,
+        user: row.try_get_unchecked(first + 3)?,
+        age_seconds: row.try_get_unchecked(first + 4)?,
+    }))
 }
 
 async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken> {

@@ -112,6 +112,8 @@ async fn read(
         reason: optional_text(row, 4)?,
         remark: optional_text(row, 14)?,
         failures: stored::failures(&text(row, 15)?)?,
+        lock_held_by: None,
+        row_held_by: None,
         leader: if_alive(database, &name, read_leader(row, 10)?)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
         position,

@@ -225,3 +225,98 @@ async fn a_host_that_is_gone_for_an_hour_is_forgotten_unless_something_still_nam
     assert_eq!(names, ["connected", "named", "new"]);
     drop(connected);
 }
+
+async fn lock_key(session: &mut PgConnection) -> i64 {
+    value(session, "SELECT lock_key FROM event_host.consumer_groups WHERE name = 'g'").await
+}
+
+#[tokio::test]
+async fn a_host_whose_lock_was_replaced_does_not_begin_to_lead_and_takes_the_new_one() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let mut session = store.lock_session(&host("one")).await.unwrap();
+    assert!(try_lock(&mut session, "g").await);
+    run(&mut owner, "UPDATE event_host.consumer_groups SET lock_key = 42").await;
+    let error = store.begin_leadership(&group("g"), &host("one")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    says(&error, &["`g` has another lock"]);
+    assert!(session.heartbeat(&[]).await.is_err(), "the session is of no more use");
+    drop(session);
+    let mut session = store.lock_session(&host("one")).await.unwrap();
+    session.heartbeat(&[]).await.unwrap();
+    assert!(try_lock(&mut session, "g").await);
+    let led = store.begin_leadership(&group("g"), &host("one")).await.unwrap();
+    assert_eq!(led.epoch.0, 1);
+    let held: i64 = value(
+        &mut owner,
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = 42
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .await;
+    assert_eq!(held, 1);
+}
+
+#[tokio::test]
+async fn a_lock_that_no_live_host_holds_is_replaced_once_whoever_holds_it() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let first = lock_key(&mut owner).await;
+    let mut stranger = database.raw().await;
+    for (take, let_go) in [
+        (format!("SELECT pg_advisory_lock({first})"), None),
+        (
+            format!("BEGIN; SELECT pg_advisory_xact_lock({first}); PREPARE TRANSACTION 'hold'"),
+            Some("ROLLBACK PREPARED 'hold'"),
+        ),
+    ] {
+        run(&mut owner, format!("UPDATE event_host.consumer_groups SET lock_key = {first}")).await;
+        run(&mut stranger, take).await;
+        let mut sessions = Vec::new();
+        for name in ["one", "two"] {
+            let mut session = store.lock_session(&host(name)).await.unwrap();
+            assert!(!try_lock(&mut session, "g").await);
+            sessions.push(session);
+        }
+        let [one, two] = &mut sessions[..] else { unreachable!() };
+        let standing_by = [group("g")];
+        let (a, b) = tokio::join!(one.heartbeat(&standing_by), two.heartbeat(&standing_by));
+        (a.unwrap(), b.unwrap());
+        let second = lock_key(&mut owner).await;
+        assert_ne!(second, first);
+        // Whoever read the key before the other replaced it reads it again.
+        for session in [&mut *one, &mut *two] {
+            session.heartbeat(&standing_by).await.unwrap();
+        }
+        assert_eq!(lock_key(&mut owner).await, second, "a lock that nobody holds is let be");
+        assert!(try_lock(one, "g").await);
+        assert!(!try_lock(two, "g").await);
+        store.begin_leadership(&group("g"), &host("one")).await.unwrap();
+        for _ in 0..3 {
+            two.heartbeat(&standing_by).await.unwrap();
+            one.heartbeat(&[]).await.unwrap();
+        }
+        assert_eq!(lock_key(&mut owner).await, second, "a live host is let be");
+        one.unlock(&group("g")).await.unwrap();
+        if let Some(let_go) = let_go {
+            run(&mut owner, let_go).await;
+        }
+        stranger = database.raw().await;
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_removed_and_split_whoever_holds_its_lock_and_is_no_host() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    let mut owner = database.raw().await;
+    store.ensure_group(&settings("g")).await.unwrap();
+    let key = lock_key(&mut owner).await;
+    run(&mut owner, format!("SELECT pg_advisory_lock({key})")).await;
+    let split = crate::store::GroupSettings { partitions: 3, ..settings("g") };
+    store.ensure_group(&split).await.unwrap();
+    store.remove_group(&group("g"), false).await.unwrap();
+}

@@ -402,3 +402,13 @@ async fn a_small_log_is_counted_wherever_its_partitions_are() {
     assert_eq!((status.events, status.last_position), (4, Position(WIDTH)));
     assert_eq!(status.pinned_by.unwrap().group, group("g"));
 }
+
+#[tokio::test]
+async fn nobody_keeps_the_log_from_being_kept_who_may_only_log_in() {
+    let (database, store) = settled().await;
+    let mut other = database.raw().await;
+    // `evhostrt`, which once was the lock of whoever keeps the log.
+    run(&mut other, "SELECT pg_advisory_lock(x'6576686f73747274'::bigint)").await;
+    assert_eq!(maintain_all(&store).await.dropped_up_to, Some(Position(3)));
+    assert_eq!(types(&store).await, NOTHING);
+}

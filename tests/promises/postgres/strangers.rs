@@ -1,0 +1,233 @@
+//! Sessions of others that have what a host needs: its groups' locks, and their rows
+//! (promises 10, 12 and 19).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+
+use super::{says, stands_by};
+
+/// How long a group is without a leader because of a stranger, at most: two heartbeats,
+/// and a loaded machine.
+const LED_WITHIN: Duration = Duration::from_secs(10);
+
+fn tally() -> Settings {
+    Settings::of([Handler::new("tally", "tally", &["a"])])
+}
+
+/// The key that every group of this name is made with, in SQL.
+const KEY: &str = "('x' || left(encode(sha256('event-hosttally'), 'hex'), 16))::bit(64)::bigint";
+
+/// A role that may log in, which is all that it may, or what `host grants` gives it.
+struct Role {
+    name: String,
+    url: String,
+}
+
+impl Role {
+    fn new(rig: &Rig, what: &str) -> Self {
+        let name = format!("{what}_{:016x}", fastrand::u64(..));
+        Client::new(rig).execute(&format!("CREATE ROLE {name} LOGIN PASSWORD 'secret'"));
+        let (scheme, rest) = rig.url().split_once("://").expect("a URL has a scheme");
+        let at = rest.split_once('@').map_or(rest, |(_, at)| at);
+        let url = format!("{scheme}://{name}:secret@{at}");
+        Self { name, url }
+    }
+
+    fn for_hosts(rig: &Rig) -> Self {
+        let role = Self::new(rig, "host");
+        let grants = rig.host(["grants", "--role", &role.name, "--as", "host"]).ok();
+        Client::new(rig).execute(&grants);
+        role
+    }
+
+    fn drop(self, rig: &Rig) {
+        let name = self.name;
+        Client::new(rig).execute(&format!("DROP OWNED BY {name}; DROP ROLE {name}"));
+    }
+}
+
+fn pid(client: &mut Client) -> i64 {
+    client.number("SELECT pg_backend_pid()::bigint")
+}
+
+/// What a host says of a stranger.
+fn names(line: &Value, pid: i64, role: &Role) -> bool {
+    says(line, &["somebody who is no host holds the locks of groups"])
+        && line["process"] == pid
+        && line["user"] == *role.name
+        && line["application"] == "nightly report"
+        && line["group"] == "tally"
+}
+
+// Promises 10 and 12.
+#[test]
+fn who_may_only_log_in_and_holds_a_groups_lock_stops_nothing_and_is_named() {
+    for lock in ["pg_advisory_lock", "pg_advisory_lock_shared"] {
+        let rig = Rig::on(Store::Postgres, &tally());
+        let _ = rig.host(["migrate"]).ok();
+        let nobody = Role::new(&rig, "nobody");
+        let mut stranger = Client::of_url(&nobody.url);
+        stranger.execute("SET application_name = 'nightly report'");
+        // The group is not even made yet.
+        stranger.execute(&format!("SELECT {lock}({KEY})"));
+        let process = pid(&mut stranger);
+        rig.publish(&[event("a", 1, json!(null))]);
+        let host = rig.spawn_run();
+        host.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
+        host.wait_for_log("it names who held the lock", |line| names(line, process, &nobody));
+        rig.wait_until_handled("tally", 1);
+        assert!(stranger.try_execute("SELECT 1").is_err(), "a superuser's host ends it");
+        host.stop();
+        assert_eq!(rig.group("tally")["epoch"], 1);
+        nobody.drop(&rig);
+    }
+}
+
+// Promises 10 and 12.
+#[test]
+fn hosts_that_may_end_no_sessions_get_round_a_stranger_and_round_one_that_queues() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let _ = rig.host(["migrate"]).ok();
+    let (nobody, of_hosts) = (Role::new(&rig, "nobody"), Role::for_hosts(&rig));
+    let mut stranger = Client::of_url(&nobody.url);
+    stranger.execute("SET application_name = 'nightly report'");
+    stranger.execute(&format!("SELECT pg_advisory_lock({KEY})"));
+    let process = pid(&mut stranger);
+    rig.configure(&tally().top(&format!("database = \"{}\"\nmigrate = false", of_hosts.url)));
+    let first = rig.spawn_run();
+    first.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
+    first.wait_for_log("it names who held the lock", |line| names(line, process, &nobody));
+    stranger.execute("SELECT 1");
+    let second = rig.spawn_run();
+    second.wait_for_log("it stands by", stands_by);
+
+    // Everybody sees the new key, too.
+    let key = "SELECT lock_key FROM event_host.consumer_groups";
+    let key = Client::new(&rig).number(key);
+    let url = nobody.url.clone();
+    let queues = std::thread::spawn(move || {
+        let mut stranger = Client::of_url(&url);
+        stranger.execute("SET application_name = 'nightly report'");
+        stranger.execute(&format!("SELECT pg_advisory_lock({key})"));
+        stranger
+    });
+    wait_until("it queues behind the leader", PATIENCE, || {
+        rig.number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1
+    });
+    first.kill9();
+    let stranger_again = queues.join().expect("it gets the lock that the leader had");
+    second.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.wait_until_handled("tally", 1);
+    assert_eq!(rig.group("tally")["epoch"], 2);
+    second.stop();
+    drop((stranger, stranger_again));
+    wait_until("their sessions are gone", PATIENCE, || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename IN";
+        rig.number(&format!("{sessions} ('{}', '{}')", nobody.name, of_hosts.name)) == 0
+    });
+    nobody.drop(&rig);
+    of_hosts.drop(&rig);
+}
+
+// Promises 3 and 10.
+#[test]
+fn a_frozen_leader_whose_session_the_others_may_not_end_is_replaced_all_the_same() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let _ = rig.host(["migrate"]).ok();
+    let roles = [Role::for_hosts(&rig), Role::for_hosts(&rig)];
+    let run_as = |role: &Role| {
+        rig.configure(&tally().top(&format!("database = \"{}\"\nmigrate = false", role.url)));
+        rig.spawn_run()
+    };
+    let leader = run_as(&roles[0]);
+    leader.wait_until_leading("tally");
+    let standby = run_as(&roles[1]);
+    standby.wait_for_log("it stands by", stands_by);
+    leader.freeze();
+    standby.wait_for_log_within(Duration::from_secs(15), "it leads", |line| {
+        line["message"] == "leading"
+    });
+    let said = standby.wait_for_log("it says whom it got round, and what to grant", |line| {
+        says(line, &["a host that has been silent for too long", "pg_signal_backend"])
+    });
+    assert_eq!(said["pid"], leader.pid());
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.wait_until_handled("tally", 1);
+    leader.thaw();
+    leader.wait_for_log("it stands by", stands_by);
+    assert_eq!(leader.count_messages("leading"), 1);
+    assert_eq!(rig.group("tally")["epoch"], 2);
+    assert_eq!(rig.group("tally")["leader"]["host"]["pid"], standby.pid());
+    standby.stop();
+    leader
+        .wait_for_log("it leads again", |line| line["message"] == "leading" && line["epoch"] == 3);
+    leader.stop();
+    rig.hang_up();
+    for role in roles {
+        role.drop(&rig);
+    }
+}
+
+// Promise 19.
+#[test]
+fn status_names_who_holds_a_groups_lock_and_is_no_host() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.drain();
+    let nobody = Role::new(&rig, "nobody");
+    let mut stranger = Client::of_url(&nobody.url);
+    stranger.execute("SET application_name = 'nightly report'");
+    stranger.execute(&format!("SELECT pg_advisory_lock({KEY})"));
+    let process = pid(&mut stranger);
+    let group = rig.group("tally");
+    assert_eq!(group["leader"], Value::Null, "nobody leads");
+    let by = &group["lock_held_by"];
+    assert_eq!((&by["pid"], &by["user"]), (&json!(process), &json!(nobody.name)), "{group}");
+    assert_eq!(by["application"], "nightly report");
+    let wanted = format!("server process {process} (nightly report) of role {}", nobody.name);
+    let status = rig.host(["status"]).ok();
+    assert!(status.contains(&wanted) && status.contains("no host"), "{status}");
+    // Nor does it keep the group from being removed.
+    let _ = rig.host(["groups", "remove", "tally"]).ok();
+    drop(stranger);
+    rig.hang_up();
+    wait_until("its session is gone", PATIENCE, || {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename =";
+        rig.number(&format!("{sessions} '{}'", nobody.name)) == 0
+    });
+    nobody.drop(&rig);
+}
+
+// Promise 19.
+#[test]
+fn status_says_that_a_killed_leader_is_gone_and_who_holds_the_groups_row() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let leader = rig.spawn_run();
+    leader.wait_until_leading("tally");
+    let standby = rig.spawn_run();
+    standby.wait_for_log("it stands by", stands_by);
+    let mut other = Client::new(&rig);
+    other.execute("SET application_name = 'by hand'");
+    let process = pid(&mut other);
+    other.execute("BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE");
+    leader.kill9();
+    // It has the lock, and cannot begin to lead.
+    standby.wait_for_log("it tries to lead", |line| says(line, &["cannot begin to lead"]));
+    wait_until("who holds the row is shown", PATIENCE, || {
+        rig.group("tally")["row_held_by"]["pid"] == process
+    });
+    let group = rig.group("tally");
+    assert_eq!(group["leader"], Value::Null, "its session is gone");
+    assert_eq!(group["row_held_by"]["application"], "by hand");
+    let status = rig.host(["status"]).ok();
+    let wanted = format!("the transaction of server process {process} (by hand)");
+    assert!(status.contains(&wanted) && status.contains("row"), "{status}");
+    other.execute("COMMIT");
+    standby.wait_until_leading("tally");
+    assert_eq!(rig.group("tally").get("row_held_by"), None);
+    assert_eq!(rig.group("tally")["leader"]["host"]["pid"], standby.pid());
+    standby.stop();
+}
