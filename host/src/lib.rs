@@ -12,6 +12,7 @@ pub mod digest;
 pub mod event;
 pub mod failure;
 pub mod leadership;
+pub(crate) mod repeats;
 pub mod runtime;
 pub mod sandbox;
 pub mod store;

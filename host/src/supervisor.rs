@@ -121,6 +121,7 @@ impl Supervisor {
         let awaited = Arc::default();
         let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
+        let locks = Locks::start(Arc::clone(&self.store), self.host.clone());
         let watcher = Watcher {
             store: Arc::clone(&self.store),
             safe,
@@ -128,9 +129,10 @@ impl Supervisor {
             passable: Arc::clone(&passable),
             controls: Arc::clone(&controls),
             published: Arc::clone(&published),
+            locks: locks.clone(),
         };
         let mut crew = Crew {
-            locks: Locks::start(Arc::clone(&self.store), self.host.clone()),
+            locks,
             store: self.store,
             host: self.host,
             clock: Arc::clone(&self.clock),

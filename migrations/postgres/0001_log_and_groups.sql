@@ -23,6 +23,37 @@ $$;
 
 REVOKE ALL ON FUNCTION event_host.next_position() FROM PUBLIC;
 
+-- The last position that was drawn, whether it holds an event or not.
+--
+-- Nothing reads `last_value` from the sequence as from a table. Such a read looks at
+-- the row without the lock of its buffer, and nextval() lets it show a value 32 too
+-- high for as long as it takes to write a WAL record: positions that nobody has drawn.
+-- pg_sequence_last_value() waits for that lock. It gives NULL while nothing was drawn,
+-- or since somebody set where the sequence begins. Then the row says where that is,
+-- and nobody was writing it if it is still so afterwards.
+-- Roles: it runs with the rights of its caller, who needs SELECT on the sequence.
+CREATE FUNCTION event_host.last_drawn() RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last bigint;
+BEGIN
+    LOOP
+        last := pg_sequence_last_value('event_host.events_position_seq'::regclass);
+        IF last IS NOT NULL THEN
+            RETURN last;
+        END IF;
+        SELECT s.last_value - 1 INTO last FROM event_host.events_position_seq s;
+        IF pg_sequence_last_value('event_host.events_position_seq'::regclass) IS NULL THEN
+            RETURN last;
+        END IF;
+    END LOOP;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.last_drawn() FROM PUBLIC;
+
 -- The log. Any client that may insert does so in its own transaction; `type` is
 -- all that it must give:
 --     INSERT INTO event_host.events (type, data) VALUES ('invoice.paid', '{"id": 7}');
@@ -404,8 +435,23 @@ CREATE TABLE event_host.home (
     adopted_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- Which incarnation of the server the log is in: one row, or none. It is not
+-- WAL-logged, so every recovery empties it, that of a crash and that of a standby
+-- which is promoted, and a clean stop does not. Whoever finds it empty begins the
+-- incarnation, and raises the epoch of every group in the same transaction: what was
+-- known of the log before, and may have been lost since, can then no longer be settled.
+CREATE UNLOGGED TABLE event_host.incarnation (
+    only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one),
+    token    text NOT NULL DEFAULT gen_random_uuid()::text,
+    begun_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+INSERT INTO event_host.incarnation DEFAULT VALUES;
+
 -- A look at the end of the log; its statements run one after the other, which
 -- is what it is for:
+-- 0. `token` and `started_at`: which incarnation of the server it is a look at. There
+--    is no token where no host has begun it, as on a standby;
 -- 1. `last_position`: the last position that was drawn; where that is `known`,
 --    at or below which all is decided, there is nothing more to see, and the
 --    locks of the whole server are not read in vain;
@@ -420,9 +466,11 @@ CREATE TABLE event_host.home (
 --    does, and else the position before those. What was rolled back stays in the
 --    index for a while, and nobody shall wait until millions of it are passed.
 -- Roles: it runs with the rights of its caller, who needs SELECT on the log and
--- on its sequence.
+-- on its sequence, and `last_drawn()`.
 CREATE FUNCTION event_host.look_at_the_end(
     known             bigint,
+    OUT token         text,
+    OUT started_at    timestamptz,
     OUT last_position bigint,
     OUT writers       text[],
     OUT last_event    bigint
@@ -431,9 +479,15 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END
-    INTO last_position
-    FROM event_host.events_position_seq s;
+    started_at := pg_postmaster_start_time();
+    -- A standby cannot read what is not WAL-logged.
+    IF NOT pg_is_in_recovery() THEN
+        SELECT i.token INTO token FROM event_host.incarnation i;
+    END IF;
+
+    last_position := coalesce(
+        pg_sequence_last_value('event_host.events_position_seq'::regclass),
+        event_host.last_drawn());
 
     IF last_position = known THEN
         writers := '{}';
@@ -656,17 +710,6 @@ CREATE TABLE event_host.retention (
     max_bytes               bigint
 );
 
--- The position that is drawn next, or is about to be.
-CREATE FUNCTION event_host.coming_position() RETURNS bigint
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT CASE WHEN s.is_called THEN s.last_value + 1 ELSE s.last_value END
-    FROM event_host.events_position_seq s
-$$;
-
-REVOKE ALL ON FUNCTION event_host.coming_position() FROM PUBLIC;
-
 -- Whoever keeps the log holds the lock of this row. Not an advisory lock, which anybody
 -- could hold who may log in: here it takes a right to the table, and only its owner has
 -- one, as whom the functions below run.
@@ -737,10 +780,12 @@ BEGIN
     -- Others draw between the look at the sequence and its move, which must never
     -- be a move back. They draw no thousand million: where so few are left, the
     -- partition begins by itself soon enough.
-    IF event_host.coming_position() > number * 10000000000 - 1000000000 THEN
+    IF event_host.last_drawn() >= number * 10000000000 - 1000000000 THEN
         RETURN false;
     END IF;
-    PERFORM setval('event_host.events_position_seq', number * 10000000000, false);
+    -- As if the position before it had been drawn: where a sequence begins is not
+    -- what pg_sequence_last_value() tells.
+    PERFORM setval('event_host.events_position_seq', number * 10000000000 - 1);
     RETURN true;
 END
 $$;
@@ -769,7 +814,7 @@ BEGIN
     END IF;
     SELECT p.relation INTO partition FROM event_host.partitions p
     WHERE p.number IS NOT DISTINCT FROM empty_partition.number;
-    coming := event_host.coming_position();
+    coming := event_host.last_drawn() + 1;
     IF partition IS NULL
        OR number >= coming / 10000000000
        OR number IS NULL AND NOT EXISTS (
@@ -806,7 +851,7 @@ BEGIN
     END IF;
     SELECT p.relation INTO partition FROM event_host.partitions p
     WHERE p.number = drop_partition.number;
-    IF partition IS NULL OR number >= event_host.coming_position() / 10000000000 THEN
+    IF partition IS NULL OR number >= (event_host.last_drawn() + 1) / 10000000000 THEN
         RETURN false;
     END IF;
     -- In the order in which everybody takes them.

@@ -105,6 +105,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    upstream: SocketAddr,
     /// For connections to come.
     flow: Flow,
     refusing: bool,
@@ -152,6 +153,7 @@ impl Proxy {
         let address = listener.local_addr().expect("a listener has an address");
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
+                upstream,
                 flow: Flow::ALL,
                 refusing: false,
                 connections: Vec::new(),
@@ -164,7 +166,7 @@ impl Proxy {
             }),
             held: Condvar::new(),
         });
-        runtime.spawn(accept(listener, upstream, Arc::clone(&shared)));
+        runtime.spawn(accept(listener, Arc::clone(&shared)));
         Self { address, shared, _runtime: runtime }
     }
 
@@ -185,6 +187,12 @@ impl Proxy {
         let url =
             format!("{scheme}://{user}@{address}/{path}{mark}application_name={application_name}");
         (proxy, url)
+    }
+
+    /// Leads new connections to another server. Those that are open stay where they
+    /// are.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        self.shared.lock().upstream = upstream;
     }
 
     /// Where it listens.
@@ -528,7 +536,7 @@ impl Seen {
     }
 }
 
-async fn accept(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
@@ -536,7 +544,7 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>
                 tokio::spawn(async move {
                     // A connection that cannot be made is closed: the client
                     // sees what it would see of the server.
-                    let _ = serve(client, upstream, &shared).await;
+                    let _ = serve(client, &shared).await;
                 });
             }
             Err(error) => {
@@ -550,14 +558,15 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>
 }
 
 /// One connection, from its acceptance to its end.
-async fn serve(mut client: TcpStream, upstream: SocketAddr, shared: &Shared) -> io::Result<()> {
-    {
+async fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
+    let upstream = {
         let mut state = shared.lock();
         if state.refusing {
             state.refused += 1;
             return Ok(());
         }
-    }
+        state.upstream
+    };
     let mut server = timeout(CONNECT, TcpStream::connect(upstream)).await??;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

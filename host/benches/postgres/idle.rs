@@ -83,11 +83,10 @@ impl Idle {
             let began = Instant::now();
             while began.elapsed() < length {
                 tokio::time::sleep(LOOK_EVERY).await;
-                let _: i64 =
-                    sqlx::query_scalar("SELECT last_value FROM event_host.events_position_seq")
-                        .fetch_one(&mut connection)
-                        .await
-                        .unwrap();
+                let _: i64 = sqlx::query_scalar("SELECT event_host.last_drawn()")
+                    .fetch_one(&mut connection)
+                    .await
+                    .unwrap();
                 before.get_or_insert_with(|| (thread_cpu(), Instant::now()));
             }
             let (cpu, since) = before.unwrap();

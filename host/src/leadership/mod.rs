@@ -16,7 +16,7 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -43,6 +43,29 @@ pub const LOCK_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Locks {
     requests: mpsc::UnboundedSender<Request>,
+    leaderships: Leaderships,
+}
+
+/// What every leadership ends with, whatever becomes of its lock.
+#[derive(Debug, Clone, Default)]
+struct Leaderships(Arc<Mutex<CancellationToken>>);
+
+impl Leaderships {
+    /// One that begins now.
+    fn begin(&self) -> CancellationToken {
+        self.locked().child_token()
+    }
+
+    /// Ends all that have begun.
+    fn end_all(&self) {
+        let ended = std::mem::take(&mut *self.locked());
+        ended.cancel();
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, CancellationToken> {
+        // Each change of it is whole, whoever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A group's lock, held by this host. Dropping it gives the lock back too, a
@@ -120,8 +143,18 @@ impl Locks {
         // Unbounded, so that a lease can be given back by dropping it, in its
         // turn. What can be in it is bounded by the number of groups.
         let (requests, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(Owner::new(store, host, requests.downgrade()).run(inbox));
-        Self { requests }
+        let leaderships = Leaderships::default();
+        let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone());
+        tokio::spawn(owner.run(inbox));
+        Self { requests, leaderships }
+    }
+
+    /// Loses every lease at once, before this returns, and has the session for the
+    /// locks be made anew: the log is not the one of which the locks were taken.
+    pub fn step_down(&self, why: &str) {
+        self.leaderships.end_all();
+        // Fails only when the owner has ended, and has released everything.
+        let _ = self.requests.send(Request::StepDown { why: why.to_owned() });
     }
 
     /// Waits for a group's lock. `standing_by` is called once, if somebody else

@@ -24,10 +24,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, error, info};
 
 use super::shares::Shares;
-use super::{HEARTBEAT, LOCK_POLL, Lease, Locks, STEP_DOWN_AFTER};
+use super::{HEARTBEAT, LOCK_POLL, Leaderships, Lease, Locks, STEP_DOWN_AFTER};
 use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::group::Lost;
 use crate::event::{Attempt, GroupName, Partition};
+use crate::repeats::Repeats;
 use crate::store::{HostIdentity, LockSession, Store, StoreError};
 
 /// How long the making of a session may take.
@@ -39,6 +40,7 @@ pub(super) enum Request {
     Lock(GroupName, Waiter),
     Unlock { group: GroupName, lost: Lost, done: oneshot::Sender<()> },
     Prove { done: oneshot::Sender<()> },
+    StepDown { why: String },
 }
 
 /// Somebody who waits for a lock.
@@ -69,6 +71,7 @@ pub(super) struct Owner {
     host: HostIdentity,
     /// For the leases. Weak, so that the task ends when nobody else can ask.
     requests: mpsc::WeakUnboundedSender<Request>,
+    leaderships: Leaderships,
     /// Each tells its lease that the lock is lost when it is dropped, and so also
     /// if this task breaks. Before the session, because fields are dropped in
     /// this order.
@@ -84,6 +87,8 @@ pub(super) struct Owner {
     /// How often in a row a session could not be made, or did not last from one
     /// proof to the next.
     failures: u32,
+    /// Why.
+    reasons: Repeats,
 }
 
 /// A lock that is leased.
@@ -145,6 +150,7 @@ impl Owner {
         store: Arc<dyn Store>,
         host: HostIdentity,
         requests: mpsc::WeakUnboundedSender<Request>,
+        leaderships: Leaderships,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -152,12 +158,14 @@ impl Owner {
             shares: Shares::new(&host.id),
             host,
             requests,
+            leaderships,
             held: HashMap::new(),
             session: None,
             waiting: BTreeMap::new(),
             ask_at: now,
             connect_at: now,
             failures: 0,
+            reasons: Repeats::default(),
         }
     }
 
@@ -208,6 +216,11 @@ impl Owner {
                 self.prove().await;
                 // Whoever asked may have been cancelled.
                 let _ = done.send(());
+            }
+            Request::StepDown { why } => {
+                if self.session.is_some() {
+                    self.end_session(&StoreError::Changed(why));
+                }
             }
         }
     }
@@ -289,6 +302,7 @@ impl Owner {
             Ok(()) if session.proofs > 1 && self.failures > 0 => {
                 info!("the lock session is back");
                 self.failures = 0;
+                self.reasons.over();
             }
             Ok(()) => {}
             Err(why) => return self.end_session(&why),
@@ -312,10 +326,13 @@ impl Owner {
         self.held.clear();
         self.session = None;
         self.shares.forget();
+        let is_news = self.reasons.is_news(why);
         if led > 0 {
             error!(groups = led, "the lock session is lost, stepping down: {why}");
-        } else if self.failures == 0 {
+        } else if is_news {
             error!("no lock session: {why}; trying again");
+        } else {
+            debug!("still no lock session: {why}");
         }
         self.failures = self.failures.saturating_add(1);
         self.connect_at = Instant::now() + retry_delay(self.failures);
@@ -389,13 +406,14 @@ impl Owner {
         // Nobody is left to lead; this task ends, and the session with it.
         let Some(requests) = self.requests.upgrade() else { return };
         let Some(session) = &self.session else { return };
-        let told = CancellationToken::new();
+        let told = self.leaderships.begin();
         let lost = Lost::new(told.clone(), session.proven_until.subscribe());
         let wanted_back = CancellationToken::new();
         let held = Held { _told: told.drop_guard(), wanted_back: wanted_back.clone() };
         self.held.insert(group.clone(), held);
+        let locks = Locks { requests, leaderships: self.leaderships.clone() };
         // A lease that nobody takes is dropped, and so gives its lock back.
-        let lease = Lease { group: group.clone(), lost, wanted_back, locks: Locks { requests } };
+        let lease = Lease { group: group.clone(), lost, wanted_back, locks };
         if let Some(waiters) = self.waiting.get_mut(&group)
             && !waiters.is_empty()
         {

@@ -343,7 +343,7 @@ async fn a_database_that_is_away_at_the_start_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_an_owner_that_has_broken() {
     let (requests, inbox) = mpsc::unbounded_channel();
-    let broken = Locks { requests };
+    let broken = Locks { requests, leaderships: Leaderships::default() };
     let wanted = group("g");
     let mut waiting = Box::pin(broken.lock(&wanted, || {}));
     assert!((&mut waiting).now_or_never().is_none());

@@ -74,6 +74,10 @@ pub enum StoreError {
     /// The request does not fit the state of things; the text says what would.
     #[error("{0}")]
     Refused(String),
+    /// The log is not the one that it was: the server or the file was replaced, put
+    /// back, or lost what it had committed. Whatever is remembered of it is void.
+    #[error("{0}")]
+    Changed(String),
 }
 
 /// What was not found.
@@ -757,6 +761,12 @@ pub trait Store: Send + Sync + 'static {
     -> Result<Vec<Position>, StoreError>;
 
     /// The highest position at or below which no event can still appear.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`], once, when the log is not the one that it was at the
+    /// call before. The store has forgotten what it knew of it by then; whoever asked
+    /// is to forget what it remembers, and every leadership, before it asks again.
+    /// Only then does the store lend connections to the new one.
     async fn safe_position(&self) -> Result<Position, StoreError>;
 
     /// Who holds the log up, and has for more than a second. Cheap while nobody

@@ -26,14 +26,25 @@ pub(super) fn place_beyond_the_log(place: Position, last: Position) -> StoreErro
 }
 
 /// A cursor that would wait for ever, as after the log was put back to an older
-/// state.
+/// state, or its positions were.
 pub(super) fn cursor_beyond_the_log(
     group: &GroupName,
     cursor: Position,
     last: Position,
 ) -> StoreError {
     StoreError::Refused(format!(
-        "the cursor of group `{group}` stands at {cursor}, beyond the log, which ends at {last}: the log is not the one that the group read; move the cursor with `host groups seek {group} --to latest`, `earliest` or a position up to {last}"
+        "the cursor of group `{group}` stands at {cursor}, beyond the log, which ends at {last}: the log is not the one that the group read, and what is published next would stand below the cursor, where it is never handled; move the cursor with `host groups seek {group} --to earliest`, which handles all that the log holds, to a position up to {last}, which handles what is above it, or to `latest`, which leaves out all that is there now"
+    ))
+}
+
+/// A settlement that would put a cursor where it skips what is published next.
+pub(super) fn settled_beyond_the_log(
+    group: &GroupName,
+    position: Position,
+    last: Position,
+) -> StoreError {
+    StoreError::Changed(format!(
+        "group `{group}` cannot settle up to position {position}, because the log ends at {last}: what it read is not in the log any more; it goes on from its cursor"
     ))
 }
 

@@ -37,6 +37,12 @@ pub trait TestDatabase: Send + Sync {
     /// would be, with the schema up to date.
     async fn handle(&self) -> Arc<dyn Store>;
 
+    /// Has every position up to this one be drawn, as by whoever rolls back, where the
+    /// store settles no position that was not; or puts the log back to there.
+    async fn drawn_up_to(&self, position: i64) {
+        let _ = position;
+    }
+
     /// A text as this database keeps it: one that cannot hold a NUL keeps U+FFFD
     /// instead. Nothing that the host lets in has one.
     fn kept(&self, text: &str) -> String {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::event::GroupName;
+use crate::repeats::Repeats;
 use crate::store::{Maintained, Retention, Store};
 
 /// How often is looked whether events may go.
@@ -34,7 +35,7 @@ impl Keeper {
     /// when the groups that are new have their places.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pinned_by = None;
-        let mut failing = false;
+        let mut failures = Repeats::default();
         loop {
             let retention = *self.retention.borrow_and_update();
             tokio::select! {
@@ -50,13 +51,14 @@ impl Keeper {
             match maintained {
                 Ok(maintained) => {
                     tell(&maintained, &mut pinned_by);
-                    failing = false;
+                    if failures.over() {
+                        info!("old events can be let go of again");
+                    }
                 }
-                Err(why) if failing => debug!("the log is not kept: {why}"),
-                Err(why) => {
+                Err(why) if failures.is_news(&why) => {
                     warn!("cannot let go of old events, and tries again: {why}");
-                    failing = true;
                 }
+                Err(why) => debug!("the log is not kept: {why}"),
             }
         }
     }

@@ -14,6 +14,7 @@ use super::watcher::Passable;
 use crate::delivery::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Signals};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
+use crate::repeats::Repeats;
 use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
 
 /// How long a host that began an attempt and lost its lock is given to show that
@@ -137,6 +138,7 @@ impl GroupTask {
     async fn lead(&self, lease: &Lease) {
         let mut versions = self.versions.clone();
         let mut failures = 0_u32;
+        let mut reasons = Repeats::default();
         // It also stops, and gives the lock back, when another host is to lead it.
         let stop = self.stop.child_token();
         let _recall = {
@@ -154,8 +156,10 @@ impl GroupTask {
             let mut leadership = match begun {
                 Ok(leadership) => leadership,
                 Err(why) => {
-                    if failures == 0 {
+                    if reasons.is_news(&why) {
                         error!(group = %self.name, "cannot begin to lead: {why}");
+                    } else {
+                        debug!(group = %self.name, "still cannot begin to lead: {why}");
                     }
                     failures = failures.saturating_add(1);
                     self.pause(restart_delay(failures)).await;
@@ -163,6 +167,7 @@ impl GroupTask {
                 }
             };
             failures = 0;
+            reasons.over();
             let epoch = leadership.epoch;
             info!(
                 group = %self.name,

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::restart_delay;
 use crate::delivery::group::{Awaited, Control};
 use crate::event::{Epoch, GroupName, Position};
+use crate::leadership::Locks;
+use crate::repeats::Repeats;
 use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
@@ -57,6 +59,13 @@ impl Controls {
     /// Whether the host is to run it.
     pub(super) fn contains(&self, group: &GroupName) -> bool {
         self.locked().contains_key(group)
+    }
+
+    /// Forgets the epochs of all, which were another log's.
+    fn forget_epochs(&self) {
+        for control in self.locked().values() {
+            control.send_modify(|seen| seen.epoch = Epoch(0));
+        }
     }
 
     fn tell(&self, row: &GroupControl) {
@@ -105,6 +114,13 @@ impl Passable {
         senders.keys().copied().collect()
     }
 
+    /// Forgets how far that is.
+    fn forget(&self) {
+        for sender in self.locked().values() {
+            sender.send_replace(Position::ZERO);
+        }
+    }
+
     fn tell(&self, longer_than: Duration, position: Position) {
         if let Some(sender) = self.locked().get(&longer_than) {
             sender.send_if_modified(|seen| {
@@ -129,6 +145,7 @@ pub(super) struct Watcher {
     pub(super) passable: Arc<Passable>,
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
+    pub(super) locks: Locks,
 }
 
 impl Watcher {
@@ -138,6 +155,7 @@ impl Watcher {
         let mut next_control = Instant::now();
         let mut holders = Holders::default();
         let mut failures = 0_u32;
+        let mut reasons = Repeats::default();
         loop {
             let looked = match self.look(&mut next_control).await {
                 Ok(news) => holders.look(&*self.store).await.map(|()| news),
@@ -145,17 +163,29 @@ impl Watcher {
             };
             match looked {
                 Ok(news) => {
-                    if failures > 0 {
+                    failures = 0;
+                    if reasons.over() {
                         info!("the database answers again");
-                        failures = 0;
                     }
                     if news {
                         last_event = Instant::now();
                     }
                 }
+                // At once, unless it changes again and again.
+                Err(StoreError::Changed(why)) if failures == 0 => {
+                    self.forget(&why);
+                    next_control = Instant::now();
+                    failures = 1;
+                    continue;
+                }
                 Err(why) => {
-                    if failures == 0 {
+                    if let StoreError::Changed(why) = &why {
+                        self.forget(why);
+                        next_control = Instant::now();
+                    } else if reasons.is_news(&why) {
                         error!("cannot watch the log: {why}; trying again");
+                    } else {
+                        debug!("still cannot watch the log: {why}");
                     }
                     failures = failures.saturating_add(1);
                     tokio::time::sleep(restart_delay(failures)).await;
@@ -174,6 +204,18 @@ impl Watcher {
                 () = pause => {}
             }
         }
+    }
+
+    /// The log is not the one that it was: forgets all that is known of it, and has
+    /// every leadership end, so that each group is led anew from the cursor that is
+    /// there.
+    fn forget(&self, why: &str) {
+        warn!("{why}; stepping down from all groups");
+        // What may be read first: whoever leads anew is to read nothing of the old log.
+        self.safe.send_replace(Position::ZERO);
+        self.passable.forget();
+        self.controls.forget_epochs();
+        self.locks.step_down(why);
     }
 
     /// Whether there is a new event.

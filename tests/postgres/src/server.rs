@@ -93,6 +93,15 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub fn start_from(binaries: Binaries, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut server = Self::folder_of_its_own(binaries)?;
+        server.create_data()?;
+        server.configure(settings)?;
+        server.start_on_a_free_port()?;
+        Ok(server)
+    }
+
+    /// A server without data yet.
+    fn folder_of_its_own(binaries: Binaries) -> Result<Self> {
         let user = User::needed()?;
         let parent = temporary_folder(user)?;
         let folder = tempfile::Builder::new()
@@ -103,17 +112,58 @@ impl Server {
             user.own(folder.path())?;
         }
         let guard = Guard::over(folder.path(), &binaries.program("pg_ctl"), user)?;
-        let mut server = Self { binaries, user, port: 0, process: None, _guard: guard, folder };
-        server.create_data()?;
-        server.configure(settings)?;
+        Ok(Self { binaries, user, port: 0, process: None, _guard: guard, folder })
+    }
+
+    fn start_on_a_free_port(&mut self) -> Result<()> {
         for _ in 0..PORTS_TRIED {
-            server.port = free_port()?;
-            match server.try_to_start()? {
-                Started::Ready => return Ok(server),
+            self.port = free_port()?;
+            match self.try_to_start()? {
+                Started::Ready => return Ok(()),
                 Started::PortTaken => {}
             }
         }
         bail!("{PORTS_TRIED} ports were free and then taken")
+    }
+
+    /// Starts a standby that follows this server, and waits until it lets readers in.
+    /// `settings` are as in `postgresql.conf`.
+    ///
+    /// # Errors
+    /// When it cannot be copied, or does not start, with what was said.
+    pub fn standby(&self, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut server = Self::folder_of_its_own(self.binaries.clone())?;
+        let mut command = server.command("pg_basebackup");
+        command.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
+        command.args(["--username=postgres", "--host"]).arg(self.folder.path());
+        command.arg("--port").arg(self.port.to_string());
+        let output = command.output().with_context(|| server.cannot_run("pg_basebackup"))?;
+        ensure!(
+            output.status.success(),
+            "pg_basebackup failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        server.configure(settings)?;
+        server.start_on_a_free_port()?;
+        Ok(server)
+    }
+
+    /// Makes a standby the primary, and waits until it takes writes.
+    ///
+    /// # Errors
+    /// When it does not become one.
+    pub fn promote(&self) -> Result<()> {
+        let mut command = self.command("pg_ctl");
+        command.args(["promote", "--wait", "--silent"]);
+        let output = command.output().with_context(|| self.cannot_run("pg_ctl"))?;
+        ensure!(
+            output.status.success(),
+            "pg_ctl promote failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
     }
 
     /// A URL of one of its databases; `postgres` always exists.

@@ -1,6 +1,7 @@
 //! What only several hosts on one server can promise, or break: held against
 //! real servers, with sessions that are held at known points.
 
+mod failover;
 mod guards;
 mod locks;
 mod log;

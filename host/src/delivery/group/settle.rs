@@ -1,11 +1,17 @@
 //! Committing settlements: one after the other, each until its outcome is known.
 
+use std::time::Duration;
+
 use tracing::{error, warn};
 
 use super::signals::{Interrupt, Interrupts};
 use super::trouble::{Doing, Trouble};
 use super::{End, GroupLoop, Signals};
 use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};
+
+/// How long a leader waits that read what the log does not hold any more: until the
+/// watcher has found out, it would only read the same again.
+const CHANGED: Duration = Duration::from_secs(1);
 
 impl GroupLoop {
     /// Commits a settlement: again and again while the database is away, until
@@ -33,6 +39,15 @@ impl GroupLoop {
             let interrupt = match interrupts.answer(settling).await {
                 Ok(Ok(Settled::Committed)) => break,
                 Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded),
+                // It would be refused again: what was read is not in the log any more.
+                Ok(Err(StoreError::Changed(why))) => {
+                    let delay = trouble.met(&self.settings.name, Doing::Settle, &why);
+                    tokio::select! {
+                        () = tokio::time::sleep(delay.max(CHANGED)) => {}
+                        _ = interrupts.next() => {}
+                    }
+                    return Err(End::Superseded);
+                }
                 Ok(Err(error)) => {
                     unknown = true;
                     let delay = trouble.met(&self.settings.name, Doing::Settle, &error);

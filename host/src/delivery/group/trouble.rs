@@ -1,13 +1,15 @@
-//! Troubles that are waited out: said once, with a delay that grows.
+//! Troubles that are waited out: each reason is said once, with a delay that grows.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::{debug, error, info};
 
 use crate::delivery::backoff::RetryPolicy;
 use crate::event::{Attempt, GroupName};
+use crate::repeats::Repeats;
 
 /// What a leader tries again until it works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,14 +48,16 @@ impl Doing {
 pub(super) struct Trouble {
     /// How often in a row each thing did not work.
     times: [AtomicU32; Doing::COUNT],
+    /// Why not.
+    reasons: Mutex<[Repeats; Doing::COUNT]>,
 }
 
 impl Trouble {
-    /// Says that something does not work, unless it was said before, and how
-    /// long to wait.
+    /// Says that something does not work, unless that was said before with this
+    /// reason, and how long to wait.
     pub(super) fn met(&self, group: &GroupName, doing: Doing, why: &dyn fmt::Display) -> Duration {
         let before = self.times[doing as usize].fetch_add(1, Ordering::Relaxed);
-        if before == 0 {
+        if self.is_news(doing, why) {
             error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
         } else {
             debug!(%group, "still cannot {doing}: {why}");
@@ -67,6 +71,12 @@ impl Trouble {
         policy.delay(Attempt(before.saturating_add(1)), None, fastrand::f64())
     }
 
+    fn is_news(&self, doing: Doing, why: &dyn fmt::Display) -> bool {
+        // Each change of it is whole, whoever panicked beside it.
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.get_mut(doing as usize).is_none_or(|reasons| reasons.is_news(why))
+    }
+
     /// Whether something does not work.
     pub(super) fn is_in(&self, doing: Doing) -> bool {
         self.times[doing as usize].load(Ordering::Relaxed) > 0
@@ -76,6 +86,10 @@ impl Trouble {
     pub(super) fn over(&self, group: &GroupName, doing: Doing) {
         if self.is_in(doing) {
             self.times[doing as usize].store(0, Ordering::Relaxed);
+            let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(reasons) = reasons.get_mut(doing as usize) {
+                reasons.over();
+            }
             info!(%group, "can {doing} again");
         }
     }

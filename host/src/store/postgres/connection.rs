@@ -5,15 +5,22 @@
 //! One whose work failed, or whose caller went away in the middle, is closed
 //! instead: nobody knows what is still under way on it, and the server undoes
 //! what it had open. A general pool would hand it out again.
+//!
+//! All that are shared lead to the [`Incarnation`] that the log is looked at in, once
+//! one is known: a new connection is asked, and those that are idle are closed when
+//! that changes. A session has one incarnation for its life, so none is asked again.
+//! Through a pooler the next transaction may be another session's, so each is asked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Transaction};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::error::Broken;
+use super::incarnation::{self, Incarnation, Known};
 use super::session::{Patience, Reads, SESSION, begin_text};
 use crate::store::StoreError;
 
@@ -96,7 +103,20 @@ pub(super) struct Connections {
     #[cfg(test)]
     waits_for_ever: bool,
     permits: Semaphore,
-    idle: StdMutex<Vec<PgConnection>>,
+    idle: StdMutex<Idle>,
+    /// Which incarnation of the server they lead to.
+    known: watch::Sender<Known>,
+    /// A connection led elsewhere: whoever looks at the log connects anew.
+    is_suspect: AtomicBool,
+}
+
+/// Connections that nobody uses.
+#[derive(Default)]
+struct Idle {
+    connections: Vec<PgConnection>,
+    /// How often it changed where they lead. One that was lent before the last time
+    /// does not come back.
+    generation: u64,
 }
 
 impl Connections {
@@ -110,6 +130,8 @@ impl Connections {
             shared,
             permits: Semaphore::new(POOL_SIZE),
             idle: StdMutex::default(),
+            known: watch::Sender::new(Known::Nothing),
+            is_suspect: AtomicBool::new(false),
         }
     }
 
@@ -198,16 +220,87 @@ impl Connections {
             .acquire()
             .await
             .map_err(|_| StoreError::Unavailable("the connections are closed".to_owned()))?;
-        let idle = self.idle().pop();
+        let (idle, generation) = {
+            let mut idle = self.idle();
+            (idle.connections.pop(), idle.generation)
+        };
         let connection = match idle {
             Some(connection) => connection,
-            None => self.connect_as_shared().await?,
+            None => {
+                let mut connection = self.connect_as_shared().await?;
+                if !self.through_a_pooler {
+                    self.verify(&mut connection).await?;
+                }
+                connection
+            }
         };
-        Ok(Shared { connections: self, connection, _permit: permit })
+        Ok(Shared { connections: self, connection, generation, _permit: permit })
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
-        // Each critical section is one push or pop, so a poisoned list is whole.
+    /// What is known of where they lead.
+    pub(super) fn known(&self) -> watch::Receiver<Known> {
+        self.known.subscribe()
+    }
+
+    /// Takes note of where they lead from now on.
+    pub(super) fn know(&self, known: Known) {
+        let mut idle = self.idle();
+        idle.connections.clear();
+        idle.generation += 1;
+        self.known.send_replace(known);
+    }
+
+    /// Does so where nothing was known.
+    pub(super) fn know_if_nothing(&self, incarnation: &Incarnation) {
+        let nothing = *self.known.borrow() == Known::Nothing;
+        if nothing {
+            self.know(Known::Is(incarnation.clone()));
+        }
+    }
+
+    /// Refuses a piece of work through a pooler that is done elsewhere: its transaction
+    /// is one session's, and the next may be another's.
+    pub(super) async fn verify_piece(&self, piece: &mut Piece<'_>) -> Result<(), Broken> {
+        match piece {
+            Piece::Session(..) => Ok(()),
+            Piece::Transaction(transaction) => self.verify(transaction).await,
+        }
+    }
+
+    /// Refuses one that leads elsewhere, by what it says in this moment.
+    pub(super) async fn verify_pooled(&self, connection: &mut PgConnection) -> Result<(), Broken> {
+        if self.through_a_pooler { self.verify(connection).await } else { Ok(()) }
+    }
+
+    /// Refuses a connection that leads elsewhere.
+    async fn verify(&self, connection: &mut PgConnection) -> Result<(), Broken> {
+        let known = self.known.borrow().clone();
+        if known == Known::Nothing {
+            return Ok(());
+        }
+        let here = incarnation::of(connection).await?;
+        self.expect(here.as_ref(), &known)
+    }
+
+    /// The same of one that is known to lead there.
+    pub(super) fn expect(&self, here: Option<&Incarnation>, known: &Known) -> Result<(), Broken> {
+        match (here, known) {
+            (_, Known::Nothing) => Ok(()),
+            (Some(here), Known::Is(known)) if here == known => Ok(()),
+            _ => {
+                self.is_suspect.store(true, Ordering::Relaxed);
+                Err(incarnation::elsewhere(here, known).into())
+            }
+        }
+    }
+
+    /// Whether a connection led elsewhere since this was last asked.
+    pub(super) fn take_suspicion(&self) -> bool {
+        self.is_suspect.swap(false, Ordering::Relaxed)
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
+        // Each critical section leaves it whole, so a poisoned one is whole, too.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,6 +334,7 @@ fn place(options: &PgConnectOptions) -> String {
 pub(super) struct Shared<'a> {
     connections: &'a Connections,
     connection: PgConnection,
+    generation: u64,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -255,18 +349,28 @@ impl Shared<'_> {
     /// broken, too: each would cost somebody a failure of their own.
     pub(super) async fn give_back<T>(mut self, result: Result<T, Broken>) -> Result<T, Broken> {
         match &result {
-            Ok(_) => self.connections.idle().push(self.connection),
+            Ok(_) => self.keep(),
             // Many may wait in vain at once. A transaction that was dropped is
             // undone with the next word on its connection, so there must be one.
             Err(broken) if broken.waited_in_vain() => {
                 if self.connection.ping().await.is_ok() {
-                    self.connections.idle().push(self.connection);
+                    self.keep();
                 }
             }
-            Err(broken) if broken.ended_the_session() => self.connections.idle().clear(),
+            Err(broken) if broken.ended_the_session() => {
+                self.connections.idle().connections.clear();
+            }
             Err(_) => {}
         }
         result
+    }
+
+    /// Has it wait for whoever comes next, if it still leads where it should.
+    fn keep(self) {
+        let mut idle = self.connections.idle();
+        if idle.generation == self.generation {
+            idle.connections.push(self.connection);
+        }
     }
 }
 
@@ -353,8 +457,13 @@ macro_rules! on_shared {
             let (result, fit) = match connections.begin_on(shared.connection(), $patience).await {
                 Err(broken) => (Err(broken), true),
                 Ok(mut piece) => {
-                    let $connection = piece.connection();
-                    let result = $work.await;
+                    let result = match connections.verify_piece(&mut piece).await {
+                        Err(broken) => Err(broken),
+                        Ok(()) => {
+                            let $connection = piece.connection();
+                            $work.await
+                        }
+                    };
                     piece.end(result).await
                 }
             };
@@ -386,7 +495,10 @@ macro_rules! on_shared_in_its_own {
         let work = async {
             let mut shared = connections.shared().await?;
             let $connection = shared.connection();
-            let result = $work.await;
+            let result = match connections.verify_pooled($connection).await {
+                Err(broken) => Err(broken),
+                Ok(()) => $work.await,
+            };
             shared.give_back(result).await
         };
         connections.within($what, $deadline, work).await

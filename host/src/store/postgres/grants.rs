@@ -28,6 +28,7 @@ const OPERATOR: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "SELECT ON ALL TABLES IN SCHEMA event_host",
     "SELECT ON SEQUENCE event_host.events_position_seq",
+    "EXECUTE ON FUNCTION event_host.last_drawn()",
     "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
     "EXECUTE ON FUNCTION event_host.next_position()",
     APPEND,
@@ -49,6 +50,7 @@ const HOST: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "SELECT ON ALL TABLES IN SCHEMA event_host",
     "SELECT ON SEQUENCE event_host.events_position_seq",
+    "EXECUTE ON FUNCTION event_host.last_drawn()",
     "EXECUTE ON FUNCTION event_host.look_at_the_end(bigint)",
     "EXECUTE ON FUNCTION event_host.next_position()",
     APPEND,
@@ -60,6 +62,7 @@ const HOST: &[&str] = &[
     "INSERT ON event_host.home",
     // To get round somebody who holds the locks of groups and is no host.
     "EXECUTE ON FUNCTION event_host.contest_locks(text[], double precision)",
+    "INSERT ON event_host.incarnation",
     // To go back to a version that was deployed, and not to deploy any.
     "UPDATE (state) ON event_host.deployments",
     // For retention. The functions let nothing go that a group needs.

@@ -17,8 +17,7 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
                 (SELECT q.seqcache FROM pg_sequence q
                  WHERE q.seqrelid = 'event_host.events_position_seq'::regclass),
                 (SELECT max(position) FROM event_host.events),
-                (SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END
-                 FROM event_host.events_position_seq s),
+                event_host.last_drawn(),
                 current_setting('server_encoding')",
     )
     .fetch_one(&mut *connection)
@@ -60,8 +59,7 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
     let beyond = sqlx::query(
         "SELECT g.name, g.position, s.drawn
          FROM event_host.consumer_groups g,
-              (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS drawn
-               FROM event_host.events_position_seq) s
+              (SELECT event_host.last_drawn() AS drawn) s
          WHERE g.position > s.drawn ORDER BY g.name LIMIT 1",
     )
     .fetch_optional(&mut *connection)

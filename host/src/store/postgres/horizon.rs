@@ -7,6 +7,13 @@
 //! position is decided. No clock decides anything here, and a transaction that
 //! writes something else holds nothing up.
 //!
+//! The last position is what `pg_sequence_last_value()` says, and never `last_value`
+//! as a table's column. A scan lets go of the buffer's lock before it reads the row,
+//! and `nextval()` writes `last_value + 32` into that row until its WAL record is
+//! inserted: once in 33 draws, and after each checkpoint. A look that sees such a value
+//! holds positions for drawn that are drawn later, by transactions that it does not
+//! list; it would call them decided, and they would be passed while they are open.
+//!
 //! [`Horizon::passable`] is for groups that go on past slow transactions: what would
 //! be safe if those never came to write. It only says where to read to. What is still
 //! open of what is read there is found by that read itself, so nothing is lost
@@ -20,7 +27,8 @@ use crate::event::Position;
 /// tell a little sooner that a part of the log is safe.
 const MOST_PENDING: usize = 64;
 
-/// One look at the end of the log.
+/// One look at the end of the log, of one incarnation of the server: what is known of
+/// another one says nothing of this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Look {
     /// The last position that was drawn.

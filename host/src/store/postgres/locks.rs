@@ -21,10 +21,12 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 use std::sync::Arc;
+use std::time::Duration;
 use tracing::warn;
 
 use super::connection::{Connections, DEADLINE};
 use super::error::Broken;
+use super::incarnation::{self, Known};
 use super::keys::HeldKeys;
 use super::{guards, pooler};
 use crate::event::GroupName;
@@ -41,6 +43,10 @@ const NO_SHARE_AFTER: f64 = 3.0;
 
 /// How long the row of a host that is gone is kept, in seconds.
 const FORGOTTEN_AFTER: f64 = 3_600.0;
+
+/// How long a session waits until whoever reads the log has found the server on which
+/// it is.
+const FINDS_OUT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The session that holds a host's locks.
 pub(super) struct AdvisoryLocks {
@@ -100,6 +106,7 @@ impl AdvisoryLocks {
                 return Err(pooler::locks_change_hands().into());
             }
             guards::check(&mut connection, &connections.direct_server()).await?;
+            leads_to_what_is_read(&connections, &mut connection).await?;
             announce(&mut connection, host).await?;
             Ok::<_, Broken>(Self {
                 connections: Arc::clone(&connections),
@@ -389,6 +396,26 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// Refuses locks on another server than the log is read from, as there may be for a
+/// moment when one takes the place of another: there they would keep nobody away. Who
+/// reads it may only have to find out, and connects anew to do so.
+async fn leads_to_what_is_read(
+    connections: &Connections,
+    connection: &mut PgConnection,
+) -> Result<(), Broken> {
+    let here = incarnation::found(connection).await?;
+    connections.know_if_nothing(&here);
+    let mut known = connections.known();
+    let mut is_here = known.borrow().clone();
+    if connections.expect(Some(&here), &is_here).is_err() {
+        let found_out = known.wait_for(|known| *known == Known::Is(here.clone()));
+        if let Ok(Ok(known)) = tokio::time::timeout(FINDS_OUT_WITHIN, found_out).await {
+            is_here = known.clone();
+        }
+    }
+    connections.expect(Some(&here), &is_here)
 }
 
 /// Refuses locks in another database than the one that they are to guard: there

@@ -27,12 +27,8 @@ const BYTES_A_STATEMENT: usize = 64 << 20;
 
 /// The last position that was drawn, whether it holds an event or not.
 pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, Broken> {
-    let last: i64 = sqlx::query_scalar(
-        "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END
-         FROM event_host.events_position_seq",
-    )
-    .fetch_one(connection)
-    .await?;
+    let last: i64 =
+        sqlx::query_scalar("SELECT event_host.last_drawn()").fetch_one(connection).await?;
     Ok(Position(last))
 }
 

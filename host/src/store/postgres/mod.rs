@@ -2,7 +2,8 @@
 //!
 //! Everything lies in the schema `event_host`. Producers append to the log in
 //! transactions of their own, so positions become visible in another order than
-//! they were drawn in: `horizon` knows up to where the log is decided.
+//! they were drawn in: `horizon` knows up to where the log is decided, in one
+//! `incarnation` of the server.
 //!
 //! The log lies in partitions, which `retention` ends and lets go of. `late` reads it
 //! past what is decided.
@@ -23,6 +24,7 @@ mod grants;
 mod groups;
 mod guards;
 mod horizon;
+mod incarnation;
 mod keys;
 mod late;
 mod listen;
@@ -67,7 +69,8 @@ use connection::{
     on_shared_patiently,
 };
 use error::Broken;
-use horizon::Horizon;
+use horizon::{Horizon, WentBack};
+use incarnation::{Incarnation, Known};
 use keys::HeldKeys;
 use listen::Listener;
 use session::Patience;
@@ -98,6 +101,8 @@ pub struct PostgresStore {
 #[derive(Default)]
 struct Watch {
     connection: Option<PgConnection>,
+    /// What the rest is known of.
+    incarnation: Option<Incarnation>,
     horizon: Horizon,
     /// Since when each transaction has been seen that may hold it up.
     writing_since: BTreeMap<String, Instant>,
@@ -108,7 +113,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn take(&mut self, look: horizon::Look) -> Result<Position, Broken> {
+    fn take(&mut self, look: horizon::Look) -> Result<Position, WentBack> {
         let before = self.horizon.safe();
         self.writing_since.retain(|writer, _| look.writers.contains(writer));
         for writer in &look.writers {
@@ -116,7 +121,7 @@ impl Watch {
                 self.writing_since.insert(writer.clone(), Instant::now());
             }
         }
-        let safe = self.horizon.take(look).map_err(went_back)?;
+        let safe = self.horizon.take(look)?;
         self.held_since = match self.held_since {
             _ if !self.horizon.is_held() => None,
             Some(since) if safe == before => Some(since),
@@ -200,6 +205,51 @@ impl PostgresStore {
         })
     }
 
+    /// Looks at the end of the log, and begins the incarnation that it is in, if nobody
+    /// has.
+    ///
+    /// In another one than before nothing is known of it: it says so once, and lends no
+    /// connection until it is asked again, so that whoever asks has forgotten what it
+    /// knew, too.
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        watch: &mut Watch,
+    ) -> Result<horizon::Look, Broken> {
+        let mut looked = safe::look(connection, &watch.horizon).await?;
+        if looked.incarnation.is_none() {
+            incarnation::begin(connection).await?;
+            looked = safe::look(connection, &watch.horizon).await?;
+        }
+        let Some(here) = looked.incarnation else {
+            return Err(incarnation::elsewhere(None, &Known::Changing).into());
+        };
+        if watch.incarnation.as_ref() == Some(&here) {
+            return Ok(looked.look);
+        }
+        let known = self.connections.known().borrow().clone();
+        let before = match (&watch.incarnation, known) {
+            (Some(before), _) => before.clone(),
+            (None, Known::Is(other)) if other != here => other,
+            // It is new to whoever asks, or was said before.
+            (None, _) => {
+                self.connections.know(Known::Is(here.clone()));
+                watch.incarnation = Some(here);
+                return Ok(looked.look);
+            }
+        };
+        let why = incarnation::changed(&before, &here, &self.connections.server());
+        Err(self.forget(watch, why))
+    }
+
+    /// Forgets what is known of the log, and lends no connection until somebody looks
+    /// again.
+    fn forget(&self, watch: &mut Watch, why: StoreError) -> Broken {
+        *watch = Watch::default();
+        self.connections.know(Known::Changing);
+        why.into()
+    }
+
     /// Refuses a schema that is newer than this program and, if it is
     /// `required`, one that is missing or older.
     ///
@@ -253,11 +303,14 @@ impl Store for PostgresStore {
     }
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
+        if self.connections.take_suspicion() {
+            self.watch.lock().await.connection = None;
+        }
         on_watch!(self, "read the safe position", |c, watch| async {
             loop {
                 let before = watch.horizon.safe();
-                let look = safe::look(c, &watch.horizon).await?;
-                let safe = watch.take(look)?;
+                let look = self.look(c, watch).await?;
+                let safe = watch.take(look).map_err(|back| self.forget(watch, went_back(back)))?;
                 if safe > before || !watch.is_about_to_move() {
                     return Ok(safe);
                 }
@@ -622,8 +675,8 @@ async fn publish(
     Ok(positions)
 }
 
-fn went_back(horizon::WentBack { from, to }: horizon::WentBack) -> StoreError {
-    StoreError::Unusable(format!(
-        "the log's sequence stands at {to} and stood at {from} before: the server lost what was committed, as after a failover to a standby that was behind; nothing is delivered until the host is started again and has checked the database"
+fn went_back(WentBack { from, to }: WentBack) -> StoreError {
+    StoreError::Changed(format!(
+        "the log's sequence stands at {to} and stood at {from} before: somebody moved it back, or the server was put back to an older state; what was known of the log is forgotten, and the database is checked before anything more is delivered"
     ))
 }

@@ -200,10 +200,8 @@ async fn look(connection: &mut PgConnection) -> Result<Look, Broken> {
         partitions.push(Partition { number: row.try_get_unchecked(0)?, bytes, events });
     }
     let row = sqlx::query(
-        "SELECT clock_timestamp(),
-                CASE WHEN s.is_called THEN s.last_value + 1 ELSE s.last_value END,
-                behind.group_name, behind.position
-         FROM event_host.events_position_seq s
+        "SELECT clock_timestamp(), s.drawn + 1, behind.group_name, behind.position
+         FROM (SELECT event_host.last_drawn() AS drawn) s
          LEFT JOIN (
              SELECT group_name, position FROM event_host.log_pins
              ORDER BY position, group_name LIMIT 1) behind ON true",

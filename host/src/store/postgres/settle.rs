@@ -10,19 +10,26 @@ use super::connection::begin_long;
 use super::error::Broken;
 use super::groups::bind_head;
 use super::{log, redeliveries};
-use crate::event::{GroupName, Tenant};
+use crate::event::{GroupName, Position, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{NewDeadLetter, Overtaking, Settled, Settlement, StateWrite, stored};
+use crate::store::{NewDeadLetter, Overtaking, Settled, Settlement, StateWrite, refusals, stored};
 
 /// The cursor's row, under the epoch and after the settlement before this one.
 /// Written first in every settlement: from then on nobody else can move the
 /// cursor or raise the epoch until it ends.
+///
+/// Never above the last position that was drawn, because what is drawn next would be
+/// passed; and never in an incarnation of the server that no host has begun, because
+/// the epochs are those of the one before.
 const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
      SET head_position = $1, head_attempt = $2, head_due_at = $3,
          head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
          position = $7, settled = $8, settled_at = clock_timestamp(), fruitless = 0,
          failures = coalesce($11::jsonb, failures)
      WHERE name = $9 AND epoch = $10 AND settled = $8 - 1
+       AND EXISTS (SELECT FROM event_host.incarnation)
+       AND $7 <= coalesce(pg_sequence_last_value('event_host.events_position_seq'::regclass),
+                          event_host.last_drawn())
      RETURNING tenant";
 
 pub(super) async fn settle(
@@ -42,13 +49,13 @@ pub(super) async fn settle(
         // round trip.
         return Ok(match move_cursor(connection, settlement).await? {
             Some(_) => Settled::Committed,
-            None => Settled::NotLeader,
+            None => why_not(connection, settlement).await?,
         });
     }
     let mut transaction = connection.begin().await?;
     let Some(tenant) = move_cursor(&mut transaction, settlement).await? else {
         transaction.rollback().await?;
-        return Ok(Settled::NotLeader);
+        return why_not(connection, settlement).await;
     };
     if let Some(overtaking) = overtaking {
         write_open(&mut transaction, group, overtaking).await?;
@@ -76,6 +83,30 @@ async fn move_cursor(
         .await?;
     let Some(row) = row else { return Ok(None) };
     Ok(Some(stored::tenant(row.try_get_unchecked(0)?)?))
+}
+
+/// Why a settlement was refused: somebody else leads, or the log is not the one that
+/// was read.
+async fn why_not(
+    connection: &mut PgConnection,
+    settlement: &Settlement,
+) -> Result<Settled, Broken> {
+    let row = sqlx::query(
+        "SELECT event_host.last_drawn() FROM event_host.consumer_groups
+         WHERE name = $1 AND epoch = $2 AND settled = $3 - 1
+           AND EXISTS (SELECT FROM event_host.incarnation)",
+    )
+    .bind(settlement.group.as_str())
+    .bind(settlement.epoch.0)
+    .bind(settlement.number)
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(Settled::NotLeader) };
+    let last = Position(row.try_get_unchecked(0)?);
+    if settlement.position <= last {
+        return Ok(Settled::NotLeader);
+    }
+    Err(refusals::settled_beyond_the_log(&settlement.group, settlement.position, last).into())
 }
 
 /// What is open from now on. A statement of its own: hardly any settlement has one.

@@ -5,6 +5,7 @@ mod connections;
 mod deployments;
 mod errors;
 mod guards;
+mod incarnations;
 mod limits;
 mod locks;
 mod migrations;
@@ -87,6 +88,10 @@ impl PostgresDatabase {
 impl TestDatabase for PostgresDatabase {
     async fn handle(&self) -> Arc<dyn Store> {
         Arc::new(self.store())
+    }
+
+    async fn drawn_up_to(&self, position: i64) {
+        draw(&mut self.raw().await, position).await;
     }
 
     fn kept(&self, text: &str) -> String {
@@ -222,6 +227,11 @@ fn event(event_type: &str) -> Event {
         extensions: [].into(),
         data: Some(b"data".to_vec()),
     }
+}
+
+/// Has positions be drawn up to there, as by whoever rolls back.
+async fn draw(session: &mut PgConnection, up_to: i64) {
+    run(session, format!("SELECT setval('event_host.events_position_seq', {up_to})")).await;
 }
 
 async fn publish(store: &PostgresStore, event_type: &str) -> Position {

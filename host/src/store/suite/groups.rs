@@ -121,7 +121,9 @@ pub async fn a_place_beyond_the_log_is_refused(database: &dyn TestDatabase) {
     // As after the log was put back to an older state: said at the start, and
     // a seek puts it right.
     let beyond = settlement(&store, "g", epoch, last.0 + 10).await;
+    database.drawn_up_to(last.0 + 10).await;
     assert_eq!(store.settle(&beyond).await.unwrap(), Settled::Committed);
+    database.drawn_up_to(last.0).await;
     refused(store.ensure_group(&settings("g")).await);
     store.seek(&group("g"), Start::Latest).await.unwrap();
     store.ensure_group(&settings("g")).await.unwrap();

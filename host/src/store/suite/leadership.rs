@@ -139,6 +139,7 @@ pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
 }
 
 pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let (store, late) = (database.handle().await, database.handle().await);
     let name = group("g");
     let epoch = led(&store, "g").await;

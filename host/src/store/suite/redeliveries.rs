@@ -35,6 +35,7 @@ async fn parking(store: &Arc<dyn Store>, name: &str, at: &[i64], cursor: i64) ->
 }
 
 pub async fn a_redelivery_comes_back_as_it_was_settled(database: &dyn TestDatabase) {
+    database.drawn_up_to(i64::MAX).await;
     let (store, other) = (database.handle().await, database.handle().await);
     let epoch = led(&store, "g").await;
     led(&store, "h").await;
@@ -72,6 +73,7 @@ pub async fn a_redelivery_comes_back_as_it_was_settled(database: &dyn TestDataba
 }
 
 pub async fn a_redelivery_is_set_anew_until_it_is_over(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = parking(&store, "g", &[1, 3, 5], 5).await;
     let again = Redelivery {
@@ -104,6 +106,7 @@ pub async fn a_redelivery_is_set_anew_until_it_is_over(database: &dyn TestDataba
 }
 
 pub async fn thousands_of_redeliveries_are_settled_at_once(database: &dyn TestDatabase) {
+    database.drawn_up_to(5_000).await;
     const COUNT: i64 = 3_001;
     let store = database.handle().await;
     let all: Vec<i64> = (1..=COUNT).collect();
@@ -158,6 +161,7 @@ pub async fn a_settlement_that_is_not_committed_leaves_redeliveries_as_they_were
 }
 
 pub async fn a_redelivery_above_the_cursor_is_refused(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = parking(&store, "g", &[2], 2).await;
     let before = store.cursor(&group("g")).await.unwrap();
@@ -269,6 +273,7 @@ pub async fn a_removed_group_takes_its_redeliveries_along(database: &dyn TestDat
 }
 
 pub async fn status_counts_what_is_parked_and_says_what_is_due_next(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let at =
         |second: i64| time("2026-02-01T00:00:00.000001Z") + jiff::SignedDuration::from_secs(second);
@@ -304,6 +309,7 @@ pub async fn status_counts_what_is_parked_and_says_what_is_due_next(database: &d
 pub async fn status_counts_what_is_delivered_later_as_parked_and_not_as_a_retry(
     database: &dyn TestDatabase,
 ) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     let later = time("2999-01-01T00:00:00Z");

@@ -127,6 +127,7 @@ pub async fn the_numbers_of_settlements_go_on_whoever_leads(database: &dyn TestD
 }
 
 pub async fn of_two_copies_of_a_settlement_at_once_one_commits(database: &dyn TestDatabase) {
+    database.drawn_up_to(100).await;
     const ROUNDS: i64 = 50;
     let (one, two) = (database.handle().await, database.handle().await);
     let epoch = led(&one, "g").await;
@@ -144,6 +145,7 @@ pub async fn of_two_copies_of_a_settlement_at_once_one_commits(database: &dyn Te
 }
 
 pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(1, 2)), ..settlement(&store, "g", epoch, 0).await };
@@ -238,6 +240,7 @@ pub async fn emits_stand_in_their_order_and_reach_other_groups(database: &dyn Te
 pub async fn of_two_settlements_at_once_under_two_epochs_only_the_current_commits(
     database: &dyn TestDatabase,
 ) {
+    database.drawn_up_to(200).await;
     const ROUNDS: i64 = 50;
     let (one, two) = (database.handle().await, database.handle().await);
     one.ensure_group(&settings("g")).await.unwrap();

@@ -8,6 +8,7 @@ use crate::store::{GroupSettings, Settlement};
 pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     database: &dyn TestDatabase,
 ) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     for (name, owner) in [("one", "acme"), ("two", "acme"), ("three", "other"), ("four", "")] {
         let registration = GroupSettings { tenant: tenant(owner), ..settings(name) };

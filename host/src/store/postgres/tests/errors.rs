@@ -23,6 +23,7 @@ fn told(error: sqlx::Error) -> (Answer, String) {
         StoreError::Unusable(text) => (Unusable, text),
         StoreError::Refused(text) => (Refused, text),
         StoreError::NotFound(missing) => panic!("{missing}"),
+        StoreError::Changed(text) => panic!("{text}"),
     }
 }
 

@@ -70,7 +70,7 @@ async fn a_cursor_beyond_the_log_is_refused_until_it_is_moved() {
     run(&mut owner, "UPDATE event_host.consumer_groups SET position = 2").await;
     let error = refusal(&store).await;
     assert!(matches!(error, StoreError::Refused(_)));
-    says(&error, &["group `g` stands at 2", "ends at 1", "host groups seek g --to latest"]);
+    says(&error, &["group `g` stands at 2", "ends at 1", "host groups seek g --to earliest"]);
     store.seek(&group("g"), Start::Latest).await.unwrap();
     store.check().await.unwrap();
 }

@@ -472,7 +472,7 @@ async fn a_crash_of_the_server_leaves_nothing_open_but_what_is_prepared() {
     drop((a, b, c));
     server.restart(Stop::Immediate).unwrap();
     let store = store_at(&url);
-    until("the server is back", async || store.check_schema(true).await.is_ok()).await;
+    until("the server is back", async || store.safe_position().await.is_ok()).await;
     let mut reader = Reader { handled: reader.handled, ..Reader::new(store, "g").await };
     let mut c = session_at(&url).await;
     insert(&mut c).await;

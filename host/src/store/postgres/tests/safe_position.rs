@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
-use test_postgres::Stop;
+use test_postgres::{Server, Stop};
 
 use super::{
     PostgresDatabase, group, pid, publish, run, says, seen, server_of_its_own, session_at,
@@ -417,15 +417,87 @@ async fn a_log_that_goes_back_is_an_error_and_not_silence() {
     assert_eq!(types(&store).await.len(), 3);
     let mut owner = database.raw().await;
     run(&mut owner, "SELECT setval('event_host.events_position_seq', 1)").await;
-    for _ in 0..2 {
-        let error = store.safe_position().await.unwrap_err();
-        assert!(matches!(error, StoreError::Unusable(_)), "{error:?}");
-        says(&error, &["stands at 1 and stood at 3", "started again"]);
-    }
+    let error = store.safe_position().await.unwrap_err();
+    assert!(matches!(error, StoreError::Changed(_)), "{error:?}");
+    says(&error, &["stands at 1 and stood at 3", "is checked before anything more"]);
+    assert_eq!(store.safe_position().await.unwrap(), Position(1), "nothing is remembered");
     // A host that is started again looks at the whole.
     let error = store_at(database.database.url()).check().await.unwrap_err();
     says(&error, &["stands at 1", "an event at position 3", "setval"]);
     assert!(
         try_to_run(&mut owner, "INSERT INTO event_host.events (type) VALUES ('a')").await.is_err()
     );
+}
+
+/// Three sessions draw positions and two write so much that each WAL record waits for
+/// room in the buffers: that is when a sequence's row shows what nobody has drawn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_never_sees_a_position_that_nobody_has_drawn() {
+    const DRAW: &str = "SELECT nextval('event_host.events_position_seq')";
+    const WRITE: &str =
+        "INSERT INTO public.ballast SELECT repeat('x', 500) FROM generate_series(1, 200)";
+    let slow_wal = [("wal_buffers", "32kB"), ("fsync", "on"), ("wal_sync_method", "open_datasync")];
+    let server = Server::start(&slow_wal).unwrap();
+    let url = server.url("postgres");
+    store_at(&url).migrate().await.unwrap();
+    let mut owner = session_at(&url).await;
+    run(
+        &mut owner,
+        "CREATE TABLE public.ballast (line text);
+         CREATE FUNCTION public.falls(seconds int) RETURNS bigint LANGUAGE plpgsql AS $$
+         DECLARE
+             until  timestamptz := clock_timestamp() + make_interval(secs => seconds);
+             before bigint := 0;
+             now    bigint;
+             falls  bigint := 0;
+         BEGIN
+             WHILE clock_timestamp() < until LOOP
+                 SELECT last_position INTO now FROM event_host.look_at_the_end(before);
+                 IF now < before THEN
+                     falls := falls + 1;
+                 END IF;
+                 before := now;
+             END LOOP;
+             RETURN falls;
+         END $$",
+    )
+    .await;
+    let mut busy = tokio::task::JoinSet::new();
+    for sql in [DRAW, DRAW, DRAW, WRITE, WRITE] {
+        let mut session = session_at(&url).await;
+        busy.spawn(async move {
+            loop {
+                run(&mut session, sql).await;
+            }
+        });
+    }
+    let mut looking = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let mut session = session_at(&url).await;
+        looking.spawn(async move { value::<i64>(&mut session, "SELECT public.falls(6)").await });
+    }
+    let falls: i64 = looking.join_all().await.into_iter().sum();
+    assert_eq!(falls, 0, "so often a look saw what was taken back");
+}
+
+#[tokio::test]
+async fn wherever_the_sequence_begins_the_look_knows_what_was_drawn_last() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    const LAST: &str = "SELECT event_host.last_drawn()";
+    assert_eq!(value::<i64>(&mut owner, LAST).await, 0, "nothing was drawn");
+    for (set, last) in [
+        ("SELECT setval('event_host.events_position_seq', 7, false)", 6),
+        ("SELECT nextval('event_host.events_position_seq')", 7),
+        ("SELECT setval('event_host.events_position_seq', 9)", 9),
+        ("ALTER SEQUENCE event_host.events_position_seq RESTART WITH 20", 19),
+        ("SELECT event_host.begin_partition(1)", 9_999_999_999),
+    ] {
+        run(&mut owner, set).await;
+        assert_eq!(value::<i64>(&mut owner, LAST).await, last, "{set}");
+        let looked = "SELECT last_position FROM event_host.look_at_the_end(0)";
+        assert_eq!(value::<i64>(&mut owner, looked).await, last, "{set}");
+    }
+    insert(&mut owner, "a").await;
+    assert_eq!(seen(&database.store()).await[0].position, Position(10_000_000_000));
 }
