@@ -448,30 +448,57 @@ CREATE UNLOGGED TABLE event_host.incarnation (
 
 INSERT INTO event_host.incarnation DEFAULT VALUES;
 
+-- The transactions that hold the lock of an insert on the log or on one of its
+-- partitions, by their virtual ids.
+CREATE FUNCTION event_host.who_inserts() RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}')
+        FROM pg_lock_status() l
+        WHERE l.locktype = 'relation'
+          AND l.relation = ANY (ARRAY(
+                  SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'event_host.events'::regclass)
+              || 'event_host.events'::regclass::oid)
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND l.mode = 'RowExclusiveLock'
+          AND l.granted);
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.who_inserts() FROM PUBLIC;
+
 -- A look at the end of the log; its statements run one after the other, which
 -- is what it is for:
 -- 0. `token` and `started_at`: which incarnation of the server it is a look at. There
 --    is no token where no host has begun it, as on a standby;
 -- 1. `last_position`: the last position that was drawn; where that is `known`,
---    at or below which all is decided, there is nothing more to see, and the
---    locks of the whole server are not read in vain;
--- 2. then `writers`: every transaction that holds the lock of an insert on the
+--    at or below which all is decided, there is nothing more to see;
+-- 2. then `filled_to`: the highest position to which each one above `known` holds an
+--    event that is visible. Nothing else can appear there, whoever writes, and to find
+--    that out costs next to nothing, where the locks of the whole server cost more the
+--    more sessions it has. It looks at 1,000 positions at most;
+-- 3. then, where something is not decided by that and it is asked for, `writers`: every transaction that holds the lock of an insert on the
 --    log, or on one of its partitions, where its owner may insert. An insert takes
 --    that lock before it draws its position and keeps it until its event is
 --    visible, or gone. So once none of them is left, no event
 --    can still appear at or below `last_position`. Prepared transactions have no
 --    process, so transactions are named by their virtual ids;
--- 3. then, where nobody writes and `last_position` is news, `last_event`: the
+-- 4. then, where nobody writes and `last_position` is news, `last_event`: the
 --    last position up to there that holds an event, if one of the last 100,000
 --    does, and else the position before those. What was rolled back stays in the
 --    index for a while, and nobody shall wait until millions of it are passed.
 -- Roles: it runs with the rights of its caller, who needs SELECT on the log and
--- on its sequence, and `last_drawn()`.
+-- on its sequence, and `last_drawn()` and `who_inserts()`.
 CREATE FUNCTION event_host.look_at_the_end(
     known             bigint,
+    with_writers      boolean DEFAULT true,
     OUT token         text,
     OUT started_at    timestamptz,
     OUT last_position bigint,
+    OUT filled_to     bigint,
     OUT writers       text[],
     OUT last_event    bigint
 )
@@ -489,21 +516,28 @@ BEGIN
         pg_sequence_last_value('event_host.events_position_seq'::regclass),
         event_host.last_drawn());
 
+    filled_to := known;
     IF last_position = known THEN
         writers := '{}';
         RETURN;
     END IF;
 
-    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}')
-    INTO writers
-    FROM pg_lock_status() l
-    WHERE l.locktype = 'relation'
-      AND l.relation = ANY (ARRAY(
-              SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'event_host.events'::regclass)
-          || 'event_host.events'::regclass::oid)
-      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-      AND l.mode = 'RowExclusiveLock'
-      AND l.granted;
+    SELECT coalesce(max(n.position), known) INTO filled_to
+    FROM (SELECT e.position, row_number() OVER (ORDER BY e.position) AS place
+          FROM (SELECT ev.position FROM event_host.events ev
+                WHERE ev.position > known AND ev.position <= last_position
+                ORDER BY ev.position LIMIT 1000) e) n
+    WHERE n.position = known + n.place;
+    IF filled_to = last_position THEN
+        writers := '{}';
+        last_event := last_position;
+        RETURN;
+    END IF;
+
+    IF NOT with_writers THEN
+        RETURN;
+    END IF;
+    writers := event_host.who_inserts();
 
     IF writers = '{}' AND last_position IS DISTINCT FROM known THEN
         SELECT coalesce(max(e.position), greatest(last_position - 100000, 0)) INTO last_event
@@ -513,7 +547,7 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint, boolean) FROM PUBLIC;
 
 -- Locks that no live host holds.
 --

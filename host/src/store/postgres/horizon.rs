@@ -14,6 +14,10 @@
 //! holds positions for drawn that are drawn later, by transactions that it does not
 //! list; it would call them decided, and they would be passed while they are open.
 //!
+//! Where every position holds an event that is visible, no more than that is needed:
+//! nothing else can appear there. So while transactions commit one after the other,
+//! which they mostly do within milliseconds, nobody's locks are looked at.
+//!
 //! [`Horizon::passable`] is for groups that go on past slow transactions: what would
 //! be safe if those never came to write. It only says where to read to. What is still
 //! open of what is read there is found by that read itself, so nothing is lost
@@ -33,9 +37,12 @@ const MOST_PENDING: usize = 64;
 pub(super) struct Look {
     /// The last position that was drawn.
     pub(super) last_position: i64,
-    /// The transactions that held the lock of an insert afterwards, by their
-    /// virtual ids.
-    pub(super) writers: BTreeSet<String>,
+    /// Up to where each position above the one at or below which all was decided holds
+    /// an event that was visible afterwards.
+    pub(super) filled_to: i64,
+    /// The transactions that held the lock of an insert after that, by their
+    /// virtual ids; `None` if it was not looked at.
+    pub(super) writers: Option<BTreeSet<String>>,
     /// A position up to there above which none holds an event, if it was asked
     /// for and nobody was writing: the last event's, or, where that is far below,
     /// one in between.
@@ -83,6 +90,11 @@ impl Horizon {
         self.decided
     }
 
+    /// How many positions of the last look are not decided.
+    pub(super) fn undecided(&self) -> i64 {
+        self.seen - self.decided
+    }
+
     /// Whether a transaction that is still open may hold a position that is not
     /// safe.
     pub(super) fn is_held(&self) -> bool {
@@ -103,11 +115,16 @@ impl Horizon {
     /// Takes one more look into account. Looks must come in the order in which
     /// they were taken.
     pub(super) fn take(&mut self, look: Look) -> Result<Position, WentBack> {
-        let Look { last_position, writers, last_event } = look;
+        let Look { last_position, filled_to, writers, last_event } = look;
         if last_position < self.seen {
             return Err(WentBack { from: self.seen, to: last_position });
         }
         self.seen = last_position;
+        if filled_to > self.decided {
+            self.pending.retain(|pending| pending.last_position > filled_to);
+            self.decide(filled_to, filled_to);
+        }
+        let Some(writers) = writers else { return Ok(self.safe()) };
         if writers.is_empty() {
             // Everything that was drawn is decided. Without a last event it was
             // so before this look.
@@ -186,8 +203,8 @@ mod tests {
 
     fn look(last_position: i64, writers: &[&str]) -> Look {
         let last_event = writers.is_empty().then_some(last_position);
-        let writers = writers.iter().map(|&writer| writer.to_owned()).collect();
-        Look { last_position, writers, last_event }
+        let writers = Some(writers.iter().map(|&writer| writer.to_owned()).collect());
+        Look { last_position, filled_to: 0, writers, last_event }
     }
 
     fn took(horizon: &mut Horizon, last_position: i64, writers: &[&str]) -> i64 {
@@ -250,6 +267,25 @@ mod tests {
     }
 
     #[test]
+    fn where_every_position_holds_an_event_nobody_is_asked_who_writes() {
+        let mut horizon = Horizon::default();
+        let filled = |last_position, filled_to| Look {
+            filled_to,
+            writers: None,
+            ..look(last_position, &["nobody is asked"])
+        };
+        assert_eq!(horizon.take(filled(3, 2)).unwrap(), Position(2));
+        assert_eq!(horizon.undecided(), 1);
+        assert_eq!(took(&mut horizon, 5, &["3/1"]), 2);
+        assert!(horizon.is_held());
+        assert_eq!(horizon.take(filled(9, 5)).unwrap(), Position(5), "3/1 has drawn none of it");
+        assert!(!horizon.is_held());
+        assert_eq!(horizon.take(filled(9, 5)).unwrap(), Position(5));
+        assert_eq!(horizon.take(filled(9, 9)).unwrap(), Position(9));
+        assert_eq!(horizon.undecided(), 0);
+    }
+
+    #[test]
     fn a_log_that_goes_back_is_never_believed() {
         let mut horizon = Horizon::default();
         took(&mut horizon, 5, &[]);
@@ -301,16 +337,20 @@ mod tests {
     enum Step {
         Insert(usize),
         Prepare(usize),
-        End(usize),
+        Commit(usize),
+        RollBack(usize),
         Look,
+        LookAtNoLocks,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             3 => (0..6_usize).prop_map(Step::Insert),
             1 => (0..6_usize).prop_map(Step::Prepare),
-            2 => (0..6_usize).prop_map(Step::End),
+            2 => (0..6_usize).prop_map(Step::Commit),
+            1 => (0..6_usize).prop_map(Step::RollBack),
             3 => Just(Step::Look),
+            3 => Just(Step::LookAtNoLocks),
         ];
         proptest::collection::vec(step, 1..80)
     }
@@ -331,6 +371,7 @@ mod tests {
         fn nothing_open_is_ever_at_or_below_the_safe_position(steps in steps()) {
             let mut sessions = vec![Session::default(); 6];
             let mut drawn = 0_i64;
+            let mut visible = BTreeSet::new();
             let mut horizon = Horizon::default();
             let name = |n: usize, session: &Session| if session.prepared {
                 format!("-1/{}", 700 + n as u32 + 10 * session.transaction)
@@ -344,21 +385,29 @@ mod tests {
                         sessions[n].drawn.push(drawn);
                     }
                     Step::Prepare(n) if !sessions[n].drawn.is_empty() => sessions[n].prepared = true,
-                    Step::End(n) => {
+                    Step::Commit(n) | Step::RollBack(n) => {
+                        if matches!(step, Step::Commit(_)) {
+                            visible.extend(sessions[n].drawn.iter().copied());
+                        }
                         let transaction = sessions[n].transaction + 1;
                         sessions[n] = Session { transaction, ..Session::default() };
                     }
-                    Step::Insert(_) | Step::Prepare(_) | Step::Look => {}
+                    Step::Insert(_) | Step::Prepare(_) | Step::Look | Step::LookAtNoLocks => {}
                 }
                 let writers: BTreeSet<String> = sessions.iter().enumerate()
                     .filter(|(_, session)| !session.drawn.is_empty())
                     .map(|(n, session)| name(n, session))
                     .collect();
-                if matches!(step, Step::Look) {
-                    let nobody = writers.is_empty();
+                if matches!(step, Step::Look | Step::LookAtNoLocks) {
+                    let nobody = writers.is_empty() && matches!(step, Step::Look);
+                    let mut filled_to = horizon.decided();
+                    while visible.contains(&(filled_to + 1)) {
+                        filled_to += 1;
+                    }
                     let look = Look {
                         last_position: drawn,
-                        writers,
+                        filled_to,
+                        writers: matches!(step, Step::Look).then_some(writers),
                         last_event: (nobody && drawn != horizon.decided()).then_some(drawn),
                     };
                     let safe = horizon.take(look).unwrap();

@@ -86,6 +86,16 @@ const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 /// committed.
 const COMMIT_TAKES: Duration = Duration::from_millis(5);
 
+/// So long after a position was drawn it is asked who writes, and no more often.
+const ASKS_AFTER: Duration = Duration::from_millis(2);
+
+/// How many times as long as it took is waited before it is asked again.
+const ASKS_COST: u32 = 10;
+
+/// With so many positions that are undecided it is asked without waiting: a look finds
+/// 1,000 that hold an event at most.
+const FAR_BEHIND: i64 = 1_000;
+
 /// The store on a PostgreSQL server. A clone shares its connections.
 #[derive(Clone)]
 pub struct PostgresStore {
@@ -104,6 +114,10 @@ struct Watch {
     /// What the rest is known of.
     incarnation: Option<Incarnation>,
     horizon: Horizon,
+    /// Above which position it has been undecided what comes, and since when.
+    undecided: Option<(i64, Instant)>,
+    /// When it was last asked who writes, and how long that took.
+    asked: Option<(Instant, Duration)>,
     /// Since when each transaction has been seen that may hold it up.
     writing_since: BTreeMap<String, Instant>,
     /// Since when the safe position has stood still because somebody holds it.
@@ -115,13 +129,21 @@ struct Watch {
 impl Watch {
     fn take(&mut self, look: horizon::Look) -> Result<Position, WentBack> {
         let before = self.horizon.safe();
-        self.writing_since.retain(|writer, _| look.writers.contains(writer));
-        for writer in &look.writers {
-            if !self.writing_since.contains_key(writer) {
-                self.writing_since.insert(writer.clone(), Instant::now());
+        if let Some(writers) = &look.writers {
+            self.writing_since.retain(|writer, _| writers.contains(writer));
+            for writer in writers {
+                if !self.writing_since.contains_key(writer) {
+                    self.writing_since.insert(writer.clone(), Instant::now());
+                }
             }
         }
         let safe = self.horizon.take(look)?;
+        let decided = self.horizon.decided();
+        self.undecided = match self.undecided {
+            _ if self.horizon.undecided() == 0 => None,
+            Some((above, since)) if above == decided => Some((above, since)),
+            _ => Some((decided, Instant::now())),
+        };
         self.held_since = match self.held_since {
             _ if !self.horizon.is_held() => None,
             Some(since) if safe == before => Some(since),
@@ -133,6 +155,19 @@ impl Watch {
             None => Some(Instant::now()),
         };
         Ok(safe)
+    }
+
+    /// How long it is worth to wait before it is asked who writes. Who has just drawn a
+    /// position mostly commits soon, and then nobody needs to be asked: what they hold
+    /// is visible. `None` where there is nothing to ask for.
+    fn asks_in(&self) -> Option<Duration> {
+        let (_, since) = self.undecided?;
+        let far = self.horizon.undecided() > FAR_BEHIND;
+        let mut due = if far { since } else { since + ASKS_AFTER };
+        if let Some((asked, took)) = self.asked {
+            due = due.max(asked + (took * ASKS_COST).max(ASKS_AFTER));
+        }
+        Some(due.saturating_duration_since(Instant::now()))
     }
 
     /// Whether somebody is likely to be committing at this moment, so that it is
@@ -215,11 +250,12 @@ impl PostgresStore {
         &self,
         connection: &mut PgConnection,
         watch: &mut Watch,
+        with_writers: bool,
     ) -> Result<horizon::Look, Broken> {
-        let mut looked = safe::look(connection, &watch.horizon).await?;
+        let mut looked = safe::look(connection, &watch.horizon, with_writers).await?;
         if looked.incarnation.is_none() {
             incarnation::begin(connection).await?;
-            looked = safe::look(connection, &watch.horizon).await?;
+            looked = safe::look(connection, &watch.horizon, with_writers).await?;
         }
         let Some(here) = looked.incarnation else {
             return Err(incarnation::elsewhere(None, &Known::Changing).into());
@@ -309,11 +345,21 @@ impl Store for PostgresStore {
         on_watch!(self, "read the safe position", |c, watch| async {
             loop {
                 let before = watch.horizon.safe();
-                let look = self.look(c, watch).await?;
+                let asks = watch.asks_in() == Some(Duration::ZERO);
+                let began = Instant::now();
+                let look = self.look(c, watch, asks).await?;
+                let asked = asks && look.filled_to < look.last_position;
                 let safe = watch.take(look).map_err(|back| self.forget(watch, went_back(back)))?;
-                if safe > before || !watch.is_about_to_move() {
+                if asked {
+                    watch.asked = Some((began, began.elapsed()));
+                }
+                let Some(wait) = watch.asks_in() else { return Ok(safe) };
+                if safe > before || asked && !watch.is_about_to_move() {
                     return Ok(safe);
                 }
+                // The longer it takes, the less a look sooner is worth.
+                let since = watch.undecided.map_or(Duration::ZERO, |(_, since)| since.elapsed());
+                safe::nap((since / 8).min(wait)).await;
             }
         })
     }

@@ -1,6 +1,7 @@
 //! Asks the server for a look at the end of the log.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
@@ -15,27 +16,43 @@ pub(super) struct Looked {
     pub(super) look: Look,
 }
 
-/// One round trip; the function's statements run one after the other.
+/// One round trip; the function's statements run one after the other. Who writes is
+/// asked only where it is wanted: that reads the locks of the whole server.
 pub(super) async fn look(
     connection: &mut PgConnection,
     horizon: &Horizon,
+    with_writers: bool,
 ) -> Result<Looked, Broken> {
     let row = sqlx::query(
-        "SELECT last_position, writers, last_event, token, started_at
-         FROM event_host.look_at_the_end($1)",
+        "SELECT last_position, writers, last_event, token, started_at, filled_to
+         FROM event_host.look_at_the_end($1, $2)",
     )
     .bind(horizon.decided())
+    .bind(with_writers)
     .fetch_one(connection)
     .await?;
-    let writers: Vec<String> = row.try_get_unchecked(1)?;
+    let writers: Option<Vec<String>> = row.try_get_unchecked(1)?;
     let token: Option<String> = row.try_get_unchecked(3)?;
     let started_at = time(&row, 4)?;
     Ok(Looked {
         incarnation: token.map(|token| Incarnation { token, started_at }),
         look: Look {
             last_position: row.try_get_unchecked(0)?,
-            writers: BTreeSet::from_iter(writers),
+            filled_to: row.try_get_unchecked(5)?,
+            writers: writers.map(BTreeSet::from_iter),
             last_event: row.try_get_unchecked(2)?,
         },
     })
+}
+
+/// Waits for less than the runtime's timer can, whose step is a millisecond.
+pub(super) async fn nap(time: Duration) {
+    /// Not worth a thread.
+    const SHORTEST: Duration = Duration::from_micros(50);
+    if time >= SHORTEST
+        && tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.is_err()
+    {
+        // The runtime takes no more work of this kind: it is going down.
+        tokio::time::sleep(time).await;
+    }
 }

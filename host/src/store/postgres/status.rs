@@ -97,7 +97,7 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
     // Outside of the snapshot: it looks at what is open now.
     let mut now = begin(connection).await?;
     let mut horizon = Horizon::default();
-    let look = safe::look(&mut now, &horizon).await?.look;
+    let look = safe::look(&mut now, &horizon, true).await?.look;
     let safe_position = horizon
         .take(look)
         .map_err(|_| StoreError::Unusable("the log's sequence stands below zero".to_owned()))?;

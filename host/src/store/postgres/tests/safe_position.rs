@@ -29,9 +29,9 @@ async fn who_commits_late_keeps_back_what_came_after_and_stands_before_it() {
     insert(&mut a, "a").await;
     insert(&mut b, "b").await;
     for _ in 0..3 {
-        assert_eq!(types(&store).await, NOTHING, "nobody knows yet what stands before b");
+        assert_eq!(types(&store).await, ["before"], "nobody knows yet what stands before b");
     }
-    assert_eq!(types(&database.store()).await, NOTHING, "a host that starts now, neither");
+    assert_eq!(types(&database.store()).await, ["before"], "a host that starts now, neither");
     // Who comes now is no matter to a and b.
     let mut c = database.raw().await;
     run(&mut c, "BEGIN").await;
@@ -500,4 +500,45 @@ async fn wherever_the_sequence_begins_the_look_knows_what_was_drawn_last() {
     }
     insert(&mut owner, "a").await;
     assert_eq!(seen(&database.store()).await[0].position, Position(10_000_000_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_locks_of_the_server_are_read_no_more_often_than_it_pays() {
+    const PUBLISHES: i64 = 150;
+    let server = Server::start(&[("track_functions", "pl")]).unwrap();
+    let url = server.url("postgres");
+    let store = store_at(&url);
+    store.migrate().await.unwrap();
+    let mut producer = session_at(&url).await;
+    let watching = tokio::spawn({
+        let store = store.clone();
+        async move {
+            while store.safe_position().await.unwrap() < Position(PUBLISHES) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    for _ in 0..PUBLISHES {
+        run(&mut producer, "BEGIN").await;
+        insert(&mut producer, "a").await;
+        // As long as a commit takes that waits for its disk.
+        run(&mut producer, "SELECT pg_sleep(0.005); COMMIT").await;
+    }
+    watching.await.unwrap();
+    // What a session has done is counted when it has ended.
+    drop(store);
+    let calls = |function: &str| {
+        format!(
+            "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = '{function}'"
+        )
+    };
+    until("it is counted", async || {
+        run(&mut producer, "SELECT pg_stat_clear_snapshot()").await;
+        value::<i64>(&mut producer, calls("look_at_the_end")).await > PUBLISHES
+    })
+    .await;
+    let reads: i64 = value(&mut producer, calls("who_inserts")).await;
+    let looks: i64 = value(&mut producer, calls("look_at_the_end")).await;
+    println!("{looks} looks and {reads} reads of the locks at {PUBLISHES} publishes");
+    assert!(reads <= 3 * PUBLISHES, "{reads} reads at {PUBLISHES} publishes");
 }
