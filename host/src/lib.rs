@@ -18,3 +18,4 @@ pub mod sandbox;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
+pub mod troubles;

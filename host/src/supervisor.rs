@@ -8,6 +8,7 @@
 //! delivered.
 
 mod keeper;
+mod reporter;
 mod task;
 mod watcher;
 
@@ -29,7 +30,9 @@ use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::troubles::Troubles;
 pub use keeper::Keeper;
+use reporter::Reporter;
 use task::{GroupTask, Version};
 use watcher::{Controls, Passable, QUIET_POLL, Watcher};
 
@@ -121,7 +124,9 @@ impl Supervisor {
         let awaited = Arc::default();
         let passable = Arc::new(Passable::default());
         let controls = Arc::new(Controls::default());
-        let locks = Locks::start(Arc::clone(&self.store), self.host.clone());
+        let troubles = Troubles::default();
+        let locks = Locks::start(Arc::clone(&self.store), self.host.clone(), troubles.clone());
+        let reporter = Reporter::new(&self.store, &self.host, &troubles);
         let watcher = Watcher {
             store: Arc::clone(&self.store),
             safe,
@@ -130,9 +135,11 @@ impl Supervisor {
             controls: Arc::clone(&controls),
             published: Arc::clone(&published),
             locks: locks.clone(),
+            troubles: troubles.clone(),
         };
         let mut crew = Crew {
             locks,
+            troubles,
             store: self.store,
             host: self.host,
             clock: Arc::clone(&self.clock),
@@ -156,6 +163,7 @@ impl Supervisor {
         }
         // It tells all that are there before it tells of the first event.
         let mut watcher = tokio::spawn(watcher.run());
+        let reporting = tokio::spawn(reporter.clone().run());
         let broken = loop {
             let drain = async {
                 if self.drain {
@@ -197,6 +205,8 @@ impl Supervisor {
             all.await;
         }
         watcher.abort();
+        reporting.abort();
+        reporter.end().await;
         broken.map_or(Ok(()), |what| Err(StoreError::Unusable(what)))
     }
 }
@@ -224,6 +234,7 @@ struct Crew {
     clock: Arc<dyn Clock>,
     cores: Cores,
     locks: Locks,
+    troubles: Troubles,
     stop: CancellationToken,
     interrupt: CancellationToken,
     grace: Duration,
@@ -379,6 +390,7 @@ impl Crew {
             control: self.controls.add(name.clone(), control),
             versions,
             rolled_back: Mutex::default(),
+            troubles: self.troubles.clone(),
         });
         let ended = member.ended.clone().drop_guard();
         let before = self.leaving.remove(&name);
@@ -428,6 +440,7 @@ impl Crew {
                 share: self.cores.permits().share(&group.settings.tenant, demand),
                 published: Arc::clone(&self.published),
                 pass_interval: self.pass_interval,
+                troubles: self.troubles.clone(),
             },
         })
     }

@@ -243,7 +243,10 @@ CREATE TABLE event_host.hosts (
     -- The groups that it waits for.
     standing_by   text[] NOT NULL DEFAULT '{}',
     -- The groups of whose partitions it takes a share.
-    shares        text[] NOT NULL DEFAULT '{}'
+    shares        text[] NOT NULL DEFAULT '{}',
+    -- What does not work for it, one thing a line, and when it said so last.
+    trouble       text,
+    troubled_at   timestamptz
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_threshold = 500,

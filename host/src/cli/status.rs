@@ -51,7 +51,9 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     let parked = status.groups.iter().filter_map(parked);
     let open = status.groups.iter().filter_map(open);
     let remarks = status.groups.iter().filter_map(remark);
-    let lines: Vec<String> = held.chain(parked).chain(open).chain(remarks).chain(waiting).collect();
+    let troubles = status.hosts.iter().flat_map(troubles);
+    let lines: Vec<String> =
+        troubles.chain(held).chain(parked).chain(open).chain(remarks).chain(waiting).collect();
     if !lines.is_empty() {
         output::line("")?;
         for line in lines {
@@ -59,6 +61,13 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What does not work for a host.
+fn troubles(host: &HostStatus) -> Vec<String> {
+    let HostIdentity { hostname, pid, .. } = &host.host;
+    let lines = host.trouble.iter().flat_map(|trouble| trouble.lines());
+    lines.map(|line| format!("{hostname} (pid {pid}): {line}")).collect()
 }
 
 /// Whom a host waits for, if it waits for anybody.

@@ -52,6 +52,7 @@ use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::{
     FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
 };
+use crate::troubles::Troubles;
 
 pub use signals::{Awaited, Control, LAST_ANSWER, Lost, Signals};
 
@@ -180,6 +181,8 @@ pub struct GroupLoop {
     pub published: Arc<Notify>,
     /// A cursor that only passed events of others is committed this often.
     pub pass_interval: Duration,
+    /// Where all troubles of the host are told of.
+    pub troubles: Troubles,
 }
 
 /// The progress of one leadership, whichever versions of the group serve it.
@@ -282,7 +285,7 @@ impl GroupLoop {
             known_state: None,
             known_keys: None,
             idle: Vec::new(),
-            trouble: Arc::default(),
+            trouble: Arc::new(Trouble::of(&self.settings.name, &self.troubles)),
             breaker: Breaker::default(),
             tripped: None,
             unrecorded: None,

@@ -27,6 +27,7 @@ use owner::{Owner, Request, Waiter};
 use crate::delivery::group::Lost;
 use crate::event::{GroupName, Partition};
 use crate::store::{HostIdentity, Store};
+use crate::troubles::Troubles;
 
 /// How often the session proves its locks.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -139,12 +140,12 @@ impl Drop for Lease {
 impl Locks {
     /// Starts the task that owns the lock session.
     #[must_use]
-    pub fn start(store: Arc<dyn Store>, host: HostIdentity) -> Self {
+    pub fn start(store: Arc<dyn Store>, host: HostIdentity, troubles: Troubles) -> Self {
         // Unbounded, so that a lease can be given back by dropping it, in its
         // turn. What can be in it is bounded by the number of groups.
         let (requests, inbox) = mpsc::unbounded_channel();
         let leaderships = Leaderships::default();
-        let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone());
+        let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone(), troubles);
         tokio::spawn(owner.run(inbox));
         Self { requests, leaderships }
     }

@@ -30,9 +30,13 @@ use crate::delivery::group::Lost;
 use crate::event::{Attempt, GroupName, Partition};
 use crate::repeats::Repeats;
 use crate::store::{HostIdentity, LockSession, Store, StoreError};
+use crate::troubles::Troubles;
 
 /// How long the making of a session may take.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// What `status` is told.
+const NO_SESSION: &str = "no lock session";
 
 /// What the rest of the host asks for.
 #[derive(Debug)]
@@ -89,6 +93,7 @@ pub(super) struct Owner {
     failures: u32,
     /// Why.
     reasons: Repeats,
+    troubles: Troubles,
 }
 
 /// A lock that is leased.
@@ -151,6 +156,7 @@ impl Owner {
         host: HostIdentity,
         requests: mpsc::WeakUnboundedSender<Request>,
         leaderships: Leaderships,
+        troubles: Troubles,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -166,6 +172,7 @@ impl Owner {
             connect_at: now,
             failures: 0,
             reasons: Repeats::default(),
+            troubles,
         }
     }
 
@@ -303,6 +310,7 @@ impl Owner {
                 info!("the lock session is back");
                 self.failures = 0;
                 self.reasons.over();
+                self.troubles.clear(NO_SESSION);
             }
             Ok(()) => {}
             Err(why) => return self.end_session(&why),
@@ -326,6 +334,7 @@ impl Owner {
         self.held.clear();
         self.session = None;
         self.shares.forget();
+        self.troubles.set(NO_SESSION, why);
         let is_news = self.reasons.is_news(why);
         if led > 0 {
             error!(groups = led, "the lock session is lost, stepping down: {why}");

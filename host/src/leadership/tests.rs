@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::store::memory::{Fault, MemoryStore, Operation};
+use crate::troubles::Troubles;
 
 /// A deadline. Time is paused: it passes at once when nothing else happens.
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -19,7 +20,7 @@ const TICK: Duration = Duration::from_millis(2);
 
 fn locks(store: &MemoryStore, id: &str) -> Locks {
     let host = HostIdentity { id: id.to_owned(), hostname: id.to_owned(), pid: 1 };
-    Locks::start(Arc::new(store.clone()), host)
+    Locks::start(Arc::new(store.clone()), host, Troubles::default())
 }
 
 fn group(name: &str) -> GroupName {

@@ -627,6 +627,9 @@ pub struct HostStatus {
     pub seen_at: Timestamp,
     /// The groups that it would lead if their leaders were gone.
     pub standing_by: Vec<GroupName>,
+    /// What does not work for it at present, one thing a line, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// What an adoption did.
@@ -839,6 +842,18 @@ pub trait Store: Send + Sync + 'static {
     async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
         let _ = late;
         Ok(Late { events: Vec::new(), open: OpenRanges::NONE, has_more: false })
+    }
+
+    /// Writes down what this host is troubled by, one thing a line, for `status`;
+    /// `None` for nothing. To be repeated while it is so: `status` shows it for a
+    /// minute. A store without a list of hosts has no place for it.
+    async fn tell_trouble(
+        &self,
+        host: &HostIdentity,
+        trouble: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let _ = (host, trouble);
+        Ok(())
     }
 
     /// A session for this host's locks.

@@ -16,6 +16,7 @@ use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
 use crate::repeats::Repeats;
 use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
+use crate::troubles::Troubles;
 
 /// How long a host that began an attempt and lost its lock is given to show that
 /// it lives: a few of its heartbeats, on a new session.
@@ -65,6 +66,7 @@ pub(super) struct GroupTask {
     pub(super) versions: watch::Receiver<Arc<Version>>,
     /// A version that failed everything, and the one that goes on in its stead.
     pub(super) rolled_back: Mutex<Option<RolledBack>>,
+    pub(super) troubles: Troubles,
 }
 
 /// A version that failed everything as soon as it took over.
@@ -103,6 +105,7 @@ impl GroupTask {
             // the host is about to stop.
             let Some(lease) = lease else { return self.stop.cancelled().await };
             self.lead(&lease).await;
+            self.troubles.clear(&self.cannot_lead());
             lease.release().await;
         }
     }
@@ -134,6 +137,11 @@ impl GroupTask {
         }
     }
 
+    /// What `status` is told.
+    fn cannot_lead(&self) -> String {
+        format!("cannot begin to lead group `{}`", self.name)
+    }
+
     /// Leads under one lock, for as many epochs as it takes.
     async fn lead(&self, lease: &Lease) {
         let mut versions = self.versions.clone();
@@ -156,6 +164,7 @@ impl GroupTask {
             let mut leadership = match begun {
                 Ok(leadership) => leadership,
                 Err(why) => {
+                    self.troubles.set(&self.cannot_lead(), &why);
                     if reasons.is_news(&why) {
                         error!(group = %self.name, "cannot begin to lead: {why}");
                     } else {
@@ -167,7 +176,9 @@ impl GroupTask {
                 }
             };
             failures = 0;
-            reasons.over();
+            if reasons.over() {
+                self.troubles.clear(&self.cannot_lead());
+            }
             let epoch = leadership.epoch;
             info!(
                 group = %self.name,

@@ -16,6 +16,7 @@ use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::repeats::Repeats;
 use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
+use crate::troubles::Troubles;
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
 const CONTROL_POLL: Duration = Duration::from_millis(250);
@@ -32,6 +33,9 @@ const HOLDERS_POLL: Duration = Duration::from_secs(1);
 
 /// Without a new event for so long, the log is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
+
+/// What `status` is told.
+const CANNOT_WATCH: &str = "cannot watch the log";
 
 /// What the groups of this host obey, by name.
 #[derive(Default)]
@@ -146,6 +150,7 @@ pub(super) struct Watcher {
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
     pub(super) locks: Locks,
+    pub(super) troubles: Troubles,
 }
 
 impl Watcher {
@@ -165,6 +170,7 @@ impl Watcher {
                 Ok(news) => {
                     failures = 0;
                     if reasons.over() {
+                        self.troubles.clear(CANNOT_WATCH);
                         info!("the database answers again");
                     }
                     if news {
@@ -182,10 +188,13 @@ impl Watcher {
                     if let StoreError::Changed(why) = &why {
                         self.forget(why);
                         next_control = Instant::now();
-                    } else if reasons.is_news(&why) {
-                        error!("cannot watch the log: {why}; trying again");
                     } else {
-                        debug!("still cannot watch the log: {why}");
+                        self.troubles.set(CANNOT_WATCH, &why);
+                        if reasons.is_news(&why) {
+                            error!("{CANNOT_WATCH}: {why}; trying again");
+                        } else {
+                            debug!("still {CANNOT_WATCH}: {why}");
+                        }
                     }
                     failures = failures.saturating_add(1);
                     tokio::time::sleep(restart_delay(failures)).await;

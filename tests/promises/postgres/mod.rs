@@ -10,6 +10,7 @@ mod replay;
 mod restart;
 mod settings;
 mod strangers;
+mod troubles;
 
 use serde_json::Value;
 use tests::{Client, PATIENCE, Rig, Running, wait_until};

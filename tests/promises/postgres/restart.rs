@@ -61,17 +61,17 @@ fn all_lead_or_stand_by(hosts: &[&Running]) {
     }
 }
 
-/// Each trouble is said once for each group, however often it is met.
+/// Each reason is said once for each group and thing that does not work, however often
+/// it is met, and there are few.
 fn expect_few_words(log: &[Value]) {
     let mut said = BTreeMap::<(String, String), usize>::new();
     for line in log.iter().filter(|line| line["level"] == "ERROR" || line["level"] == "WARN") {
-        let message = line["message"].as_str().unwrap_or_default();
-        let what = message.split(':').next().unwrap_or_default().to_owned();
-        *said.entry((line["group"].to_string(), what)).or_default() += 1;
+        let message = line["message"].as_str().unwrap_or_default().to_owned();
+        *said.entry((line["group"].to_string(), message)).or_default() += 1;
     }
     let again: Vec<_> = said.iter().filter(|(_, times)| **times > 1).collect();
     assert!(again.is_empty(), "{again:?} in {log:#?}");
-    assert!(said.len() <= 8, "{said:?}");
+    assert!(said.len() <= 20, "{said:#?}");
 }
 
 fn goes_on_after(how: Stop) {
@@ -94,7 +94,7 @@ fn goes_on_after(how: Stop) {
         rig.state("chaos", "count") == 2 && rig.state("tally", "count") == 1
     });
     expect_few_words(&host.log());
-    assert!(host.log().len() - before < 20, "{:#?}", host.log());
+    assert!(host.log().len() - before < 30, "{:#?}", host.log());
     host.stop();
 
     let seen: Vec<(Value, Value)> = rig

@@ -27,6 +27,7 @@ use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{
     Cursor, DeadLetterFilter, Fetch, GroupSettings as Registration, HostIdentity, Start,
 };
+use crate::troubles::Troubles;
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -394,6 +395,7 @@ impl Rig {
                 .share(&Tenant::none(), Demand { concurrency: self.concurrency, ..demand() }),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
+            troubles: Troubles::default(),
         };
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let (passable, passable_seen) = watch::channel(Position::ZERO);

@@ -10,6 +10,7 @@ use tracing::{debug, error, info};
 use crate::delivery::backoff::RetryPolicy;
 use crate::event::{Attempt, GroupName};
 use crate::repeats::Repeats;
+use crate::troubles::Troubles;
 
 /// What a leader tries again until it works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +39,21 @@ impl fmt::Display for Doing {
 }
 
 impl Doing {
-    /// How many there are: the last one is [`Doing::Pause`].
-    const COUNT: usize = Self::Pause as usize + 1;
+    /// All that there are.
+    const ALL: [Self; 7] =
+        [Self::Read, Self::BeginWork, Self::Mark, Self::Run, Self::Settle, Self::Trip, Self::Pause];
+
+    /// How many there are.
+    const COUNT: usize = Self::ALL.len();
 }
 
 /// The troubles that a leader is in. Each ends when the very thing works again:
-/// that the log can be read says nothing of the handler.
-#[derive(Debug, Default)]
+/// that the log can be read says nothing of the handler. With the leadership all end.
+#[derive(Debug)]
 pub(super) struct Trouble {
+    group: GroupName,
+    /// Where all of the host's are told of.
+    troubles: Troubles,
     /// How often in a row each thing did not work.
     times: [AtomicU32; Doing::COUNT],
     /// Why not.
@@ -53,10 +61,26 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
+    /// None so far.
+    pub(super) fn of(group: &GroupName, troubles: &Troubles) -> Self {
+        Self {
+            group: group.clone(),
+            troubles: troubles.clone(),
+            times: Default::default(),
+            reasons: Mutex::default(),
+        }
+    }
+
+    /// What is told of.
+    fn what(&self, doing: Doing) -> String {
+        format!("group `{}` cannot {doing}", self.group)
+    }
+
     /// Says that something does not work, unless that was said before with this
     /// reason, and how long to wait.
     pub(super) fn met(&self, group: &GroupName, doing: Doing, why: &dyn fmt::Display) -> Duration {
         let before = self.times[doing as usize].fetch_add(1, Ordering::Relaxed);
+        self.troubles.set(&self.what(doing), why);
         if self.is_news(doing, why) {
             error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
         } else {
@@ -86,11 +110,22 @@ impl Trouble {
     pub(super) fn over(&self, group: &GroupName, doing: Doing) {
         if self.is_in(doing) {
             self.times[doing as usize].store(0, Ordering::Relaxed);
+            self.troubles.clear(&self.what(doing));
             let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(reasons) = reasons.get_mut(doing as usize) {
                 reasons.over();
             }
             info!(%group, "can {doing} again");
+        }
+    }
+}
+
+impl Drop for Trouble {
+    fn drop(&mut self) {
+        for doing in Doing::ALL {
+            if self.is_in(doing) {
+                self.troubles.clear(&self.what(doing));
+            }
         }
     }
 }

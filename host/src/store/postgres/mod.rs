@@ -423,6 +423,16 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "look for late events", |c| late::look(c, &late))
     }
 
+    async fn tell_trouble(
+        &self,
+        host: &HostIdentity,
+        trouble: Option<&str>,
+    ) -> Result<(), StoreError> {
+        on_shared!(self.connections, "tell what troubles this host", |c| {
+            status::tell_trouble(c, host, trouble)
+        })
+    }
+
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
         let (connections, keys) = (Arc::clone(&self.connections), Arc::clone(&self.keys));
         Ok(Box::new(locks::AdvisoryLocks::begin(connections, keys, host).await?))

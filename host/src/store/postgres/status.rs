@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, PgConnection, Row};
 
-use super::columns::{count, optional_time, time};
+use super::columns::{count, kept, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::Broken;
 use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
@@ -267,18 +267,43 @@ fn read_holder(row: &PgRow, first: usize) -> Result<Option<LogHolder>, Broken> {
     }))
 }
 
+/// In the row of the host, which may be the first that is said of it: its trouble may be
+/// that it gets no lock session.
+pub(super) async fn tell_trouble(
+    connection: &mut PgConnection,
+    host: &HostIdentity,
+    trouble: Option<&str>,
+) -> Result<(), Broken> {
+    sqlx::query(
+        "INSERT INTO event_host.hosts (id, hostname, pid, trouble, troubled_at)
+         VALUES ($1, $2, $3, $4, clock_timestamp())
+         ON CONFLICT (id) DO UPDATE
+         SET trouble = excluded.trouble, troubled_at = excluded.troubled_at",
+    )
+    .bind(&host.id)
+    .bind(&host.hostname)
+    .bind(i64::from(host.pid))
+    .bind(trouble.map(kept))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken> {
     // The lock session's backend tells whether a host is there; its own word
     // tells how long ago it was well. When a session of another role began is
     // hidden from a role that may not read all statistics: it takes the host's
     // word for it.
     let rows = sqlx::query(
-        "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by
+        "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by,
+                CASE WHEN h.troubled_at > clock_timestamp() - interval '1 minute' THEN h.trouble END
          FROM event_host.hosts h
-         JOIN pg_stat_get_activity(NULL) a
+         LEFT JOIN pg_stat_get_activity(NULL) a
            ON a.pid = h.backend_pid
           AND coalesce(a.backend_start = h.backend_start,
                        h.seen_at > clock_timestamp() - interval '1 minute')
+         WHERE a.pid IS NOT NULL
+            OR h.trouble IS NOT NULL AND h.troubled_at > clock_timestamp() - interval '1 minute'
          ORDER BY h.hostname, h.pid",
     )
     .fetch_all(connection)
@@ -296,6 +321,7 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
                 },
                 seen_at: time(row, 3)?,
                 standing_by: standing_by?.into_iter().collect(),
+                trouble: row.try_get_unchecked(5)?,
             })
         })
         .collect()
