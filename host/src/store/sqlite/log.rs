@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
-use super::columns::{EVENT_COLUMNS, Statement, bind_event, event_columns, read_log_event};
+use super::columns::{
+    EVENT_COLUMNS, Statement, bind_event, event_columns, optional_text, read_log_event,
+};
 use super::error::Broken;
-use crate::event::{Event, GroupName, Position, Tenant};
+use super::redeliveries::as_json;
+use crate::event::{Event, GroupName, Partition, Position, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::{Fetch, Fetched, Start, Subscription, refusals};
 
@@ -155,31 +158,28 @@ pub(super) async fn fetch(
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let receives = Receives::new(group, tenant, subscription);
-    let sql = format!(
-        concat!(
-            "SELECT position, deliver_to, digest, ",
-            event_columns!(),
-            " FROM events WHERE position > ? AND position <= ? AND {} ORDER BY position LIMIT ?"
-        ),
-        receives.condition
-    );
-    let statement = sqlx::query(AssertSqlSafe(sql)).bind(after.0).bind(horizon.0);
-    // Which partition an event is in is found out here, so any number may be passed over.
-    let limit = match partition {
-        None => i64::try_from(max_events).unwrap_or(i64::MAX),
-        Some(_) => i64::MAX,
+    let span = (after, horizon);
+    let theirs = match partition {
+        Some(partition) => {
+            Some(positions_of(connection, &receives, partition, span, max_events).await?)
+        }
+        None => None,
+    };
+    let statement = match &theirs {
+        Some(positions) => sqlx::query(AT).bind(as_json(positions.iter().copied())),
+        None => {
+            let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
+            let sql = AssertSqlSafe(within(&receives));
+            receives.bind(sqlx::query(sql).bind(after.0).bind(horizon.0)).bind(limit)
+        }
     };
     let mut events = Vec::with_capacity(max_events.min(1_024));
     let mut bytes = 0_usize;
     {
-        let mut rows = receives.bind(statement).bind(limit).fetch(&mut *connection);
+        let mut rows = statement.fetch(&mut *connection);
         while let Some(row) = rows.try_next().await? {
             let event = read_log_event(&row, 0, 1, Some(2), 3)?;
             let position = event.position;
-            let key = event.event.partitionkey.as_deref();
-            if partition.is_some_and(|partition| !partition.holds(key, position)) {
-                continue;
-            }
             bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
             events.push(Arc::new(event));
             if bytes >= max_bytes || events.len() >= max_events {
@@ -187,9 +187,63 @@ pub(super) async fn fetch(
             }
         }
     }
+    if let Some(positions) = theirs
+        && positions.len() >= max_events
+        && let Some(last) = positions.last()
+    {
+        return Ok(Fetched { events, scanned_to: Position(*last) });
+    }
     let scanned_to =
         if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
     Ok(Fetched { events, scanned_to })
+}
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!("SELECT position, deliver_to, digest, ", event_columns!(), " FROM events ", $rest)
+    };
+}
+
+/// The events at positions that a JSON array has.
+const AT: &str = select!("WHERE position IN (SELECT value FROM json_each(?)) ORDER BY position");
+
+/// What a group receives between two positions.
+fn within(receives: &Receives<'_>) -> String {
+    format!(
+        select!("WHERE position > ? AND position <= ? AND {} ORDER BY position LIMIT ?"),
+        receives.condition
+    )
+}
+
+/// Where the first events of a partition are that a group receives of a part of the log.
+///
+/// The database does not know which partition an event is in. So the keys alone are read
+/// of all of them, and the events of the one partition then: to read all of each event
+/// would cost every partition as much as the whole group.
+async fn positions_of(
+    connection: &mut SqliteConnection,
+    receives: &Receives<'_>,
+    partition: Partition,
+    (after, up_to): (Position, Position),
+    most: usize,
+) -> Result<Vec<i64>, Broken> {
+    let sql = format!(
+        "SELECT position, partitionkey FROM events
+         WHERE position > ? AND position <= ? AND {} ORDER BY position",
+        receives.condition
+    );
+    let statement = sqlx::query(AssertSqlSafe(sql)).bind(after.0).bind(up_to.0);
+    let mut rows = receives.bind(statement).fetch(connection);
+    let mut positions = Vec::new();
+    while positions.len() < most
+        && let Some(row) = rows.try_next().await?
+    {
+        let position = row.try_get_unchecked(0)?;
+        if partition.holds(optional_text(&row, 1)?.as_deref(), Position(position)) {
+            positions.push(position);
+        }
+    }
+    Ok(positions)
 }
 
 /// The last position before the next event above `horizon`. Positions may jump

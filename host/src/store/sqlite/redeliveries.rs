@@ -62,7 +62,7 @@ fn upsert_of(rows: usize) -> String {
 }
 
 /// Positions as `json_each` takes them.
-fn as_json(positions: impl Iterator<Item = i64>) -> String {
+pub(super) fn as_json(positions: impl Iterator<Item = i64>) -> String {
     serde_json::Value::from_iter(positions).to_string()
 }
 
