@@ -18,7 +18,10 @@ fn publish(rig: &Rig, ids: impl IntoIterator<Item = usize>) {
 /// Waits by commands, and not by a session of the test's own, which would have the
 /// database open too.
 fn wait_until_handled(rig: &Rig, position: i64) {
-    wait_until("it is handled", PATIENCE, || rig.group("tally")["position"] == json!(position));
+    wait_until("it is handled", PATIENCE, || {
+        let status = rig.json(&["status"]);
+        status["groups"][0]["position"] == json!(position)
+    });
 }
 
 /// What lies beside the database, apart from the locks.

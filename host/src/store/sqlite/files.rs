@@ -39,6 +39,25 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// Whether what is at a path now is the file that was there and is open. Some file
+    /// systems give a file another number while it is open, which then shows in what is
+    /// open too.
+    fn is_still(self, there: Self) -> bool {
+        if self == there {
+            return true;
+        }
+        let open = Self::of_open_files();
+        open.contains(&there) && !open.contains(&self)
+    }
+
+    /// Of all files that this process has open. Where the system does not list them, none.
+    fn of_open_files() -> Vec<Self> {
+        let Ok(open) = fs::read_dir("/dev/fd") else { return Vec::new() };
+        open.flatten().filter_map(|file| Self::of(&file.path())).collect()
+    }
+}
+
 /// A file beside the database.
 pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
@@ -98,11 +117,11 @@ impl Opened {
         let (path, identity) = &self.database;
         match Identity::of(path) {
             None => return Some(Change::Gone),
-            Some(there) if there != *identity => return Some(Change::Replaced),
+            Some(there) if !identity.is_still(there) => return Some(Change::Replaced),
             Some(_) => {}
         }
         let is_there = |(path, identity): &(PathBuf, Identity)| {
-            Identity::of(path).is_some_and(|there| there == *identity)
+            Identity::of(path).is_some_and(|there| identity.is_still(there))
         };
         let missing = self.beside.iter().find(|file| !is_there(file))?;
         Some(Change::Beside(missing.0.clone()))
@@ -124,12 +143,9 @@ impl Opened {
         }
     }
 
-    /// Where the system does not list what is open, nothing is found to be.
     fn is_open(&self) -> bool {
-        let ours: Vec<Identity> =
-            self.beside.iter().chain([&self.database]).map(|(_, identity)| *identity).collect();
-        let Ok(open) = fs::read_dir("/dev/fd") else { return false };
-        open.flatten().any(|file| Identity::of(&file.path()).is_some_and(|it| ours.contains(&it)))
+        let open = Identity::of_open_files();
+        self.beside.iter().chain([&self.database]).any(|(_, identity)| open.contains(identity))
     }
 
     /// Puts aside what the database that was replaced has left beside the new one, which
