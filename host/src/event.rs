@@ -2,9 +2,11 @@
 //! delivery is told in.
 //!
 //! Newtypes keep positions, epochs and attempts from being mixed up. The rules
-//! of the CloudEvents specification are in [`Event::check`], the JSON form in
+//! of the CloudEvents specification are in [`Event::check`], how large an event may be in
+//! [`bounds`], the JSON form in
 //! [`json`], files of events in [`jsonl`].
 
+pub mod bounds;
 mod check;
 pub mod json;
 pub mod jsonl;

@@ -54,6 +54,131 @@ $$;
 
 REVOKE ALL ON FUNCTION event_host.last_drawn() FROM PUBLIC;
 
+-- Whether a row of the log is an event: of CloudEvents' rules for attributes all that
+-- can be said of them one by one, and how large they may be. The host has the same
+-- rules and the same bounds for what comes to it. Names the rule that is broken as a
+-- constraint.
+--
+-- One function and not a constraint for each rule: a statement reads and plans each
+-- constraint anew, which takes a producer's single insert longer than all the rest of
+-- it. Whatever search_path its caller has, it does what stands here, because it looks
+-- nothing up by one: each name is written in full, and there is no operator.
+CREATE FUNCTION event_host.is_event(
+    type            text,
+    id              text,
+    source          text,
+    subject         text,
+    "time"          timestamptz,
+    datacontenttype text,
+    dataschema      text,
+    partitionkey    text,
+    extensions      jsonb,
+    tenant          text,
+    deliver_to      text
+) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    broken text;
+    json   text;
+BEGIN
+    broken := CASE
+        WHEN pg_catalog.texteq(type, '') THEN 'type_is_not_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(type), 1024) THEN 'type_has_1024_bytes_at_most'
+        WHEN pg_catalog.texteq(id, '') THEN 'id_is_not_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(id), 1024) THEN 'id_has_1024_bytes_at_most'
+        WHEN pg_catalog.texteq(source, '') THEN 'source_is_not_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(source), 1024) THEN 'source_has_1024_bytes_at_most'
+        WHEN pg_catalog.texteq(subject, '') THEN 'subject_is_not_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(subject), 8192) THEN 'subject_has_8192_bytes_at_most'
+        WHEN pg_catalog.texteq(partitionkey, '') THEN 'partitionkey_is_not_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(partitionkey), 1024) THEN 'partitionkey_has_1024_bytes_at_most'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(datacontenttype), 8192) THEN 'datacontenttype_has_8192_bytes_at_most'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(dataschema), 8192) THEN 'dataschema_has_8192_bytes_at_most'
+        -- Neither control characters nor noncharacters: one look at all of them. Those
+        -- that are left out may hold fewer characters anyway.
+        WHEN pg_catalog.textregexeq(
+                pg_catalog.textcat(pg_catalog.textcat(type, id),
+                    pg_catalog.textcat(coalesce(subject, ''), coalesce(partitionkey, ''))),
+                '[\u0001-\u001f\u007f-\u009f\ufdd0-\ufdef\ufffe\uffff\U0001FFFE\U0001FFFF\U0002FFFE\U0002FFFF\U0003FFFE\U0003FFFF\U0004FFFE\U0004FFFF\U0005FFFE\U0005FFFF\U0006FFFE\U0006FFFF'
+                '\U0007FFFE\U0007FFFF\U0008FFFE\U0008FFFF\U0009FFFE\U0009FFFF\U000AFFFE\U000AFFFF\U000BFFFE\U000BFFFF\U000CFFFE\U000CFFFF'
+                '\U000DFFFE\U000DFFFF\U000EFFFE\U000EFFFF\U000FFFFE\U000FFFFF\U0010FFFE\U0010FFFF]')
+            THEN 'attributes_hold_no_control_characters'
+        -- RFC 3986, section 4.1.
+        WHEN pg_catalog.textne(source, '/sql') AND pg_catalog.textregexne(source,
+                '^(?:[A-Za-z][A-Za-z0-9+.-]*:(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*'
+                '|(?:[][A-Za-z0-9._~@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*(?:[/?](?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*)?)'
+                '(?:#(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*)?$')
+            THEN 'source_is_a_uri_reference'
+        WHEN pg_catalog.textregexne(dataschema,
+                '^[A-Za-z][A-Za-z0-9+.-]*:(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*'
+                '(?:#(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*)?$')
+            THEN 'dataschema_is_an_absolute_uri'
+        WHEN pg_catalog.textne(datacontenttype, 'application/json')
+            AND pg_catalog.textregexne(datacontenttype,
+                '^[!#$%&''*+.^_`|~0-9A-Za-z-]+/[!#$%&''*+.^_`|~0-9A-Za-z-]+[ \t]*'
+                '(?:;[ \t]*[!#$%&''*+.^_`|~0-9A-Za-z-]+='
+                '(?:[!#$%&''*+.^_`|~0-9A-Za-z-]+|"(?:[^\u0001-\u0008\u000a-\u001f\u007f-\u009f"\\]|\\[^\u0001-\u0008\u000a-\u001f\u007f-\u009f])*")[ \t]*)*$')
+            THEN 'datacontenttype_is_a_media_type'
+        WHEN NOT pg_catalog.isfinite("time")
+            OR pg_catalog.timestamptz_gt("time", '9999-12-30 22:00:00+00')
+            THEN 'time_is_finite_and_before_the_year_10000'
+        -- The year 0, before which RFC 3339 has no times.
+        WHEN pg_catalog.timestamptz_lt("time", '0001-01-01 00:00:00+00 BC')
+            THEN 'time_is_not_before_the_year_0'
+        WHEN pg_catalog.textne(tenant, '') AND (
+                pg_catalog.int4gt(pg_catalog.octet_length(tenant), 128)
+                OR pg_catalog.textregexne(tenant, '^[A-Za-z0-9][A-Za-z0-9_.-]*$'))
+            THEN 'tenant_is_a_name_or_empty'
+        WHEN pg_catalog.int4gt(pg_catalog.octet_length(deliver_to), 128)
+            OR pg_catalog.textregexne(deliver_to, '^[A-Za-z0-9][A-Za-z0-9_.-]*$')
+            THEN 'deliver_to_is_a_name_or_null'
+    END;
+    IF broken IS NULL AND extensions IS NOT NULL THEN
+        broken := CASE
+            WHEN pg_catalog.textne(pg_catalog.jsonb_typeof(extensions), 'object')
+                THEN 'extensions_are_an_object'
+            WHEN pg_catalog.jsonb_path_exists(extensions,
+                    'strict $.keyvalue() ? (!(@.key like_regex "^[a-z0-9]+$"))')
+                THEN 'extensions_have_names_of_a_to_z_and_digits'
+            WHEN pg_catalog.jsonb_path_exists(extensions,
+                    'strict $.* ? (@.type() == "object" || @.type() == "array"
+                        || @.type() == "number" && (@ != @.floor() || @ < -2147483648 || @ > 2147483647))')
+                THEN 'extensions_are_booleans_integers_and_strings'
+            WHEN pg_catalog.jsonb_exists_any(extensions, ARRAY[
+                    'specversion', 'id', 'source', 'type', 'subject', 'time',
+                    'datacontenttype', 'dataschema', 'partitionkey', 'deliverafter', 'data'])
+                THEN 'extensions_are_no_attributes_of_their_own'
+        END;
+    END IF;
+    IF broken IS NULL AND extensions IS NOT NULL THEN
+        -- Only now, when no number in them can be long as text.
+        json := extensions::pg_catalog.text;
+        broken := CASE
+            WHEN pg_catalog.int4gt(pg_catalog.octet_length(json), 65536)
+                THEN 'extensions_have_65536_bytes_of_json_at_most'
+            -- In JSON a control character below U+0020 is written with a backslash, which
+            -- stands before nothing else but a quote and itself.
+            WHEN pg_catalog.textregexne(json,
+                    '^(?:[^\\\u0001-\u001f\u007f-\u009f\ufdd0-\ufdef\ufffe\uffff\U0001FFFE\U0001FFFF\U0002FFFE\U0002FFFF\U0003FFFE\U0003FFFF\U0004FFFE\U0004FFFF\U0005FFFE\U0005FFFF\U0006FFFE\U0006FFFF'
+                    '\U0007FFFE\U0007FFFF\U0008FFFE\U0008FFFF\U0009FFFE\U0009FFFF\U000AFFFE\U000AFFFF\U000BFFFE\U000BFFFF\U000CFFFE\U000CFFFF'
+                    '\U000DFFFE\U000DFFFF\U000EFFFE\U000EFFFF\U000FFFFE\U000FFFFF\U0010FFFE\U0010FFFF]|\\["\\])*$')
+                THEN 'extensions_hold_no_control_characters'
+        END;
+    END IF;
+    IF broken IS NOT NULL THEN
+        RAISE check_violation USING
+            MESSAGE = pg_catalog.format('this is no event: it violates "%s"', broken),
+            CONSTRAINT = broken, SCHEMA = 'event_host', TABLE = 'events';
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- Whoever inserts calls it.
+GRANT EXECUTE ON FUNCTION event_host.is_event(
+    text, text, text, text, timestamptz, text, text, text, jsonb, text, text) TO PUBLIC;
+
 -- The log. Any client that may insert does so in its own transaction; `type` is
 -- all that it must give:
 --     INSERT INTO event_host.events (type, data) VALUES ('invoice.paid', '{"id": 7}');
@@ -64,9 +189,7 @@ REVOKE ALL ON FUNCTION event_host.last_drawn() FROM PUBLIC;
 CREATE TABLE event_host.events (
     position        bigint NOT NULL DEFAULT event_host.next_position() PRIMARY KEY,
     -- CloudEvents' `time`: when it happened.
-    time            timestamptz NOT NULL DEFAULT now()
-                    CONSTRAINT time_is_finite_and_before_the_year_10000 CHECK (
-                        isfinite(time) AND time <= '9999-12-30 22:00:00+00'),
+    time            timestamptz NOT NULL DEFAULT now(),
     -- When it was appended.
     published_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- When it is delivered at the earliest; NULL for at once.
@@ -81,32 +204,20 @@ CREATE TABLE event_host.events (
     digest          text
                     CONSTRAINT digest_is_that_of_a_component_or_null CHECK (
                         digest IS NULL OR digest ~ '^sha256:[0-9a-f]{64}$' AND deliver_to IS NOT NULL),
-    type            text NOT NULL
-                    CONSTRAINT type_is_not_empty CHECK (type <> ''),
-    id              text NOT NULL DEFAULT gen_random_uuid()::text
-                    CONSTRAINT id_is_not_empty CHECK (id <> ''),
-    source          text NOT NULL DEFAULT '/sql'
-                    CONSTRAINT source_is_not_empty CHECK (source <> ''),
+    type            text NOT NULL,
+    id              text NOT NULL DEFAULT gen_random_uuid()::text,
+    source          text NOT NULL DEFAULT '/sql',
     subject         text,
     datacontenttype text,
     dataschema      text,
     partitionkey    text,
     -- Every other extension attribute: an object of booleans, integers and
     -- strings.
-    extensions      jsonb
-                    CONSTRAINT extensions_are_an_object CHECK (jsonb_typeof(extensions) = 'object')
-                    CONSTRAINT extensions_have_names_of_a_to_z_and_digits CHECK (
-                        NOT jsonb_path_exists(extensions,
-                            'strict $.keyvalue() ? (!(@.key like_regex "^[a-z0-9]+$"))'))
-                    CONSTRAINT extensions_are_booleans_integers_and_strings CHECK (
-                        NOT jsonb_path_exists(extensions,
-                            'strict $.* ? (@.type() == "object" || @.type() == "array"
-                                || @.type() == "number" && (@ != @.floor() || @ < -2147483648 || @ > 2147483647))'))
-                    CONSTRAINT extensions_are_no_attributes_of_their_own CHECK (
-                        NOT extensions ?| ARRAY[
-                            'specversion', 'id', 'source', 'type', 'subject', 'time',
-                            'datacontenttype', 'dataschema', 'partitionkey', 'deliverafter', 'data']),
-    data            bytea
+    extensions      jsonb,
+    data            bytea,
+    CONSTRAINT it_is_an_event CHECK (event_host.is_event(
+        type, id, source, subject, time, datacontenttype, dataschema, partitionkey,
+        extensions, tenant, deliver_to))
 ) PARTITION BY RANGE (position);
 
 ALTER SEQUENCE event_host.events_position_seq OWNED BY event_host.events.position;
@@ -184,7 +295,8 @@ SELECT event_host.add_partition('events_elsewhere', 'DEFAULT');
 --
 -- SECURITY DEFINER, so that a role that may execute it needs no right to the
 -- table; the search_path is pinned, so that it does what stands here whoever
--- calls it. `data` is kept as its JSON text. TIME is a word of SQL's own, so as
+-- calls it. `data` is kept as jsonb prints it: spaces, the order of keys and the
+-- first of two equal ones are not those of the caller. TIME is a word of SQL's own, so as
 -- a named argument it stands in quotes: "time" => now().
 CREATE FUNCTION event_host.publish(
     type            text,

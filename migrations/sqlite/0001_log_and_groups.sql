@@ -13,10 +13,16 @@ CREATE TABLE events (
     position        INTEGER PRIMARY KEY AUTOINCREMENT
                     CONSTRAINT position_is_above_zero CHECK (position > 0),
     tenant          TEXT NOT NULL DEFAULT ''
-                    CONSTRAINT tenant_is_text CHECK (typeof(tenant) = 'text'),
+                    CONSTRAINT tenant_is_text CHECK (typeof(tenant) = 'text')
+                    CONSTRAINT tenant_is_a_name_or_empty CHECK (
+                        tenant = '' OR tenant GLOB '[A-Za-z0-9]*' AND tenant NOT GLOB '*[^A-Za-z0-9_.-]*' AND instr(tenant, char(0)) = 0
+                        AND length(CAST(tenant AS BLOB)) <= 128),
     -- The one group that receives the event; NULL for all that subscribe.
     deliver_to      TEXT
-                    CONSTRAINT deliver_to_is_a_group_or_null CHECK (typeof(deliver_to) IN ('text', 'null')),
+                    CONSTRAINT deliver_to_is_a_group_or_null CHECK (typeof(deliver_to) IN ('text', 'null'))
+                    CONSTRAINT deliver_to_is_a_name_or_null CHECK (
+                        deliver_to GLOB '[A-Za-z0-9]*' AND deliver_to NOT GLOB '*[^A-Za-z0-9_.-]*' AND instr(deliver_to, char(0)) = 0
+                        AND length(CAST(deliver_to AS BLOB)) <= 128),
     -- The component that handles it instead of the group's own, where a replay
     -- names one.
     digest          TEXT
@@ -27,13 +33,16 @@ CREATE TABLE events (
                         AND length(CAST(digest AS BLOB)) = 71 AND digest GLOB 'sha256:*'
                         AND substr(digest, 8) NOT GLOB '*[^0-9a-f]*' AND deliver_to IS NOT NULL),
     type            TEXT NOT NULL
-                    CONSTRAINT type_is_text_and_not_empty CHECK (typeof(type) = 'text' AND type <> ''),
+                    CONSTRAINT type_is_text_and_not_empty CHECK (typeof(type) = 'text' AND type <> '')
+                    CONSTRAINT type_has_1024_bytes_at_most CHECK (length(CAST(type AS BLOB)) <= 1024),
     -- CloudEvents' `time`: when it happened.
     time            INTEGER NOT NULL
                     DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
                     CONSTRAINT time_is_microseconds_since_1970 CHECK (
                         typeof(time) = 'integer'
-                        AND time BETWEEN -377705023201000000 AND 253402207200000000),
+                        AND time BETWEEN -377705023201000000 AND 253402207200000000)
+                    -- The year 0, before which RFC 3339 has no times.
+                    CONSTRAINT time_is_not_before_the_year_0 CHECK (time >= -62167219200000000),
     -- When it was appended.
     published_at    INTEGER NOT NULL
                     DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)
@@ -47,17 +56,55 @@ CREATE TABLE events (
                         || '-4' || substr(hex(randomblob(2)), 2)
                         || '-' || substr('89AB', (random() & 3) + 1, 1) || substr(hex(randomblob(2)), 2)
                         || '-' || hex(randomblob(6))))
-                    CONSTRAINT id_is_text_and_not_empty CHECK (typeof(id) = 'text' AND id <> ''),
+                    CONSTRAINT id_is_text_and_not_empty CHECK (typeof(id) = 'text' AND id <> '')
+                    CONSTRAINT id_has_1024_bytes_at_most CHECK (length(CAST(id AS BLOB)) <= 1024),
     source          TEXT NOT NULL DEFAULT '/sql'
-                    CONSTRAINT source_is_text_and_not_empty CHECK (typeof(source) = 'text' AND source <> ''),
+                    CONSTRAINT source_is_text_and_not_empty CHECK (typeof(source) = 'text' AND source <> '')
+                    CONSTRAINT source_has_1024_bytes_at_most CHECK (length(CAST(source AS BLOB)) <= 1024)
+                    -- RFC 3986, section 4.1. What stands before a first `:` is a scheme,
+                    -- unless one of `/?#` stands before it.
+                    CONSTRAINT source_is_a_uri_reference CHECK (
+                        source = '/sql'
+                        OR source NOT GLOB '*[^!-~]*' AND source NOT GLOB '*["<>\^`{|}]*' AND source NOT GLOB '*#*#*'
+                        AND source NOT GLOB '*%[^0-9A-Fa-f]*' AND source NOT GLOB '*%?[^0-9A-Fa-f]*'
+                        AND source NOT GLOB '*%' AND source NOT GLOB '*%?'
+                        AND instr(source, char(0)) = 0
+                        AND CASE WHEN instr(source, ':') > 0
+                                AND substr(source, 1, instr(source, ':')) NOT GLOB '*[/?#]*'
+                            THEN source GLOB '[A-Za-z]*:*'
+                        AND substr(source, 1, instr(source, ':') - 1) NOT GLOB '*[^A-Za-z0-9+.-]*' ELSE 1 END),
     subject         TEXT
-                    CONSTRAINT subject_is_text_or_null CHECK (typeof(subject) IN ('text', 'null')),
+                    CONSTRAINT subject_is_text_or_null CHECK (typeof(subject) IN ('text', 'null'))
+                    CONSTRAINT subject_is_not_empty CHECK (subject <> '')
+                    CONSTRAINT subject_has_8192_bytes_at_most CHECK (length(CAST(subject AS BLOB)) <= 8192),
     datacontenttype TEXT
-                    CONSTRAINT datacontenttype_is_text_or_null CHECK (typeof(datacontenttype) IN ('text', 'null')),
+                    CONSTRAINT datacontenttype_is_text_or_null CHECK (typeof(datacontenttype) IN ('text', 'null'))
+                    CONSTRAINT datacontenttype_has_8192_bytes_at_most CHECK (length(CAST(datacontenttype AS BLOB)) <= 8192)
+                    -- Its parameters are not looked at.
+                    CONSTRAINT datacontenttype_is_a_media_type CHECK (
+                        datacontenttype = 'application/json'
+                        OR instr(datacontenttype, char(0)) = 0
+                        AND datacontenttype GLOB '[!#$%&''*+.^_`|~0-9A-Za-z-]*/[!#$%&''*+.^_`|~0-9A-Za-z-]*'
+                        AND rtrim(substr(datacontenttype, 1, instr(datacontenttype || ';', ';') - 1), ' ' || char(9))
+                            NOT GLOB '*[^/!#$%&''*+.^_`|~0-9A-Za-z-]*'
+                        AND substr(datacontenttype, 1, instr(datacontenttype || ';', ';') - 1) GLOB '?*/?*'
+                        AND substr(datacontenttype, 1, instr(datacontenttype || ';', ';') - 1) NOT GLOB '*/*/*'
+                        AND datacontenttype NOT GLOB
+                            '*[' || char(1) || '-' || char(8, 10) || '-' || char(31, 127) || '-' || char(159) || ']*'),
     dataschema      TEXT
-                    CONSTRAINT dataschema_is_text_or_null CHECK (typeof(dataschema) IN ('text', 'null')),
+                    CONSTRAINT dataschema_is_text_or_null CHECK (typeof(dataschema) IN ('text', 'null'))
+                    CONSTRAINT dataschema_has_8192_bytes_at_most CHECK (length(CAST(dataschema AS BLOB)) <= 8192)
+                    CONSTRAINT dataschema_is_an_absolute_uri CHECK (
+                        dataschema NOT GLOB '*[^!-~]*' AND dataschema NOT GLOB '*["<>\^`{|}]*' AND dataschema NOT GLOB '*#*#*'
+                        AND dataschema NOT GLOB '*%[^0-9A-Fa-f]*' AND dataschema NOT GLOB '*%?[^0-9A-Fa-f]*'
+                        AND dataschema NOT GLOB '*%' AND dataschema NOT GLOB '*%?'
+                        AND instr(dataschema, char(0)) = 0
+                        AND dataschema GLOB '[A-Za-z]*:*'
+                        AND substr(dataschema, 1, instr(dataschema, ':') - 1) NOT GLOB '*[^A-Za-z0-9+.-]*'),
     partitionkey    TEXT
-                    CONSTRAINT partitionkey_is_text_or_null CHECK (typeof(partitionkey) IN ('text', 'null')),
+                    CONSTRAINT partitionkey_is_text_or_null CHECK (typeof(partitionkey) IN ('text', 'null'))
+                    CONSTRAINT partitionkey_is_not_empty CHECK (partitionkey <> '')
+                    CONSTRAINT partitionkey_has_1024_bytes_at_most CHECK (length(CAST(partitionkey AS BLOB)) <= 1024),
     -- When it is delivered at the earliest; NULL for at once.
     deliver_after   INTEGER
                     CONSTRAINT deliver_after_is_microseconds_since_1970_or_null CHECK (
@@ -69,11 +116,56 @@ CREATE TABLE events (
     extensions      TEXT
                     CONSTRAINT extensions_are_a_json_object_or_null CHECK (
                         extensions IS NULL
-                        OR (json_valid(extensions) AND json_type(extensions) = 'object')),
+                        OR (json_valid(extensions) AND json_type(extensions) = 'object'))
+                    CONSTRAINT extensions_have_65536_bytes_of_json_at_most CHECK (length(CAST(extensions AS BLOB)) <= 65536),
     -- Bytes, or text that is taken as its bytes.
     data            BLOB
-                    CONSTRAINT data_is_blob_text_or_null CHECK (typeof(data) IN ('blob', 'text', 'null'))
+                    CONSTRAINT data_is_blob_text_or_null CHECK (typeof(data) IN ('blob', 'text', 'null')),
+    -- Neither control characters nor noncharacters, as CloudEvents has it: those of the
+    -- Basic Multilingual Plane, and the last two of each other one.
+    CONSTRAINT attributes_hold_no_control_characters CHECK (
+        -- Most are printable ASCII, which is seen at once.
+        type || id || coalesce(subject, '') || coalesce(partitionkey, '') NOT GLOB '*[^ -~]*'
+        AND instr(type || id || coalesce(subject, '') || coalesce(partitionkey, ''), char(0)) = 0
+        OR type || id || coalesce(subject, '') || coalesce(partitionkey, '')
+            NOT GLOB '*[' || char(1) || '-' || char(31, 127) || '-' || char(159, 64976) || '-'
+                || char(65007, 131070, 131071, 196606, 196607, 262142, 262143, 327678, 327679, 393214, 393215,
+                    458750, 458751, 524286, 524287, 589822, 589823, 655358, 655359, 720894, 720895,
+                    786430, 786431, 851966, 851967, 917502, 917503, 983038, 983039, 1048574, 1048575,
+                    1114110, 1114111) || ']*'
+        -- GLOB ends at the first, and takes the others for U+FFFD.
+        AND instr(type || id || coalesce(subject, '') || coalesce(partitionkey, ''), char(0)) = 0
+        AND instr(type || id || coalesce(subject, '') || coalesce(partitionkey, ''), char(65534)) = 0
+        AND instr(type || id || coalesce(subject, '') || coalesce(partitionkey, ''), char(65535)) = 0)
 );
+
+-- What is to be true of each extension: a constraint cannot look at them one by one.
+CREATE TRIGGER extensions_are_those_of_an_event
+BEFORE INSERT ON events
+WHEN CASE WHEN json_valid(NEW.extensions) THEN json_type(NEW.extensions) = 'object' END
+BEGIN
+    SELECT RAISE(ABORT, 'extensions_have_names_of_a_to_z_and_digits')
+    FROM json_each(NEW.extensions) WHERE key = '' OR key GLOB '*[^a-z0-9]*';
+    SELECT RAISE(ABORT, 'extensions_are_booleans_integers_and_strings')
+    FROM json_each(NEW.extensions)
+    WHERE type IN ('object', 'array')
+       -- JSON has one kind of number: `1.0` is an integer.
+       OR type = 'real' AND value <> round(value)
+       OR type IN ('integer', 'real') AND value NOT BETWEEN -2147483648 AND 2147483647;
+    SELECT RAISE(ABORT, 'extensions_are_no_attributes_of_their_own')
+    FROM json_each(NEW.extensions)
+    WHERE key IN ('specversion', 'id', 'source', 'type', 'subject', 'time',
+                  'datacontenttype', 'dataschema', 'partitionkey', 'deliverafter', 'data');
+    SELECT RAISE(ABORT, 'extensions_hold_no_control_characters')
+    FROM json_each(NEW.extensions)
+    WHERE type = 'text'
+      AND (value GLOB '*[' || char(1) || '-' || char(31, 127) || '-' || char(159, 64976) || '-'
+                || char(65007, 131070, 131071, 196606, 196607, 262142, 262143, 327678, 327679, 393214, 393215,
+                    458750, 458751, 524286, 524287, 589822, 589823, 655358, 655359, 720894, 720895,
+                    786430, 786431, 851966, 851967, 917502, 917503, 983038, 983039, 1048574, 1048575,
+                    1114110, 1114111) || ']*'
+           OR instr(value, char(65534)) > 0 OR instr(value, char(65535)) > 0);
+END;
 
 CREATE TRIGGER events_are_never_changed
 BEFORE UPDATE ON events

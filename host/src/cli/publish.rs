@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{Global, UsageError, database, output};
 use crate::config::duration;
+use crate::event::json::{InvalidEvent, parse_time};
 use crate::event::jsonl::{EventLines, Line, LineError};
 use crate::event::{Event, ExtensionValue, Position, Tenant};
 use crate::store::Store;
@@ -25,7 +26,8 @@ use crate::store::Store;
 /// How many lines one transaction publishes.
 const CHUNK: usize = 1_000;
 
-/// The data of one transaction, in bytes, after which no further line joins it.
+/// How large the events of one transaction are, in bytes, after which no further line
+/// joins it.
 const CHUNK_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Args)]
@@ -50,7 +52,7 @@ pub(super) struct Publish {
     #[arg(long, requires = "event_type")]
     subject: Option<String>,
     /// Its time, RFC 3339 [default: now]
-    #[arg(long, requires = "event_type")]
+    #[arg(long, requires = "event_type", value_parser = time)]
     time: Option<Timestamp>,
     /// The media type of its payload
     #[arg(long, requires = "event_type", value_name = "TYPE")]
@@ -170,12 +172,7 @@ impl Publish {
                     }
                     Some(Ok(line)) => {
                         last_line = line.number;
-                        bytes += line
-                            .events
-                            .iter()
-                            .filter_map(|event| event.data.as_ref())
-                            .map(Vec::len)
-                            .sum::<usize>();
+                        bytes += line.events.iter().map(Event::bytes).sum::<usize>();
                         chunk.extend(line.events);
                     }
                     Some(Err(error)) => {
@@ -300,9 +297,14 @@ where
     received
 }
 
+/// Reads a time.
+fn time(text: &str) -> Result<Timestamp, InvalidEvent> {
+    parse_time("time", text)
+}
+
 /// Reads a time, or how long it is until then.
 fn not_before(text: &str) -> Result<Timestamp, String> {
-    if let Ok(time) = text.parse() {
+    if let Ok(time) = parse_time("deliverafter", text) {
         return Ok(time);
     }
     match duration(text).map(|wait| Timestamp::now().checked_add(wait)) {

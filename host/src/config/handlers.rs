@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use toml::de::DeValue;
 
 use super::document::{Document, Entry, Section, Text, kind};
@@ -17,6 +16,7 @@ use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
+use crate::event::json::parse_time;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
 use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpPolicy, HttpRule, Limits, Reuse};
 use crate::store::lock_key::{self, LockKey};
@@ -334,7 +334,7 @@ fn start(section: &mut Section<'_>) -> Start {
         // Without an offset it is no instant, and does not parse as one.
         DeValue::Datetime(time) => {
             let time = time.to_string();
-            (quoted(&time), time.parse::<Timestamp>().ok().map(Start::Time))
+            (quoted(&time), parse_time("start", &time).ok().map(Start::Time))
         }
         other => (kind(other).to_owned(), None),
     };

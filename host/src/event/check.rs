@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 
+use super::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES, json_bytes};
 use super::{DELIVER_AFTER, Event, ExtensionValue};
 use crate::failure::storable;
 
@@ -54,49 +55,73 @@ impl Event {
     /// # Errors
     /// At the first attribute that breaks a rule.
     pub fn check(&self) -> Result<(), InvalidEvent> {
-        text("id", &self.id)?;
-        text("source", &self.source)?;
+        text("id", &self.id, SHORT_BYTES)?;
+        text("source", &self.source, SHORT_BYTES)?;
         uri_reference(&self.source).map_err(|problem| {
             InvalidEvent::new(
                 "source",
                 format!("is {}, which is no URI-reference: {problem}", quoted(&self.source)),
             )
         })?;
-        text("type", &self.event_type)?;
+        text("type", &self.event_type, SHORT_BYTES)?;
         if let Some(subject) = &self.subject {
-            text("subject", subject)?;
+            text("subject", subject, LONG_BYTES)?;
         }
         time("time", self.time)?;
         if let Some(content_type) = &self.datacontenttype {
+            size("datacontenttype", content_type.len(), LONG_BYTES)?;
             media_type(content_type)?;
         }
         if let Some(schema) = &self.dataschema {
+            size("dataschema", schema.len(), LONG_BYTES)?;
             absolute_uri("dataschema", schema)?;
         }
         if let Some(key) = &self.partitionkey {
-            text("partitionkey", key)?;
+            text("partitionkey", key, SHORT_BYTES)?;
         }
         if let Some(deliver_after) = self.deliver_after {
             time(DELIVER_AFTER, deliver_after)?;
         }
+        self.check_extensions()
+    }
+
+    fn check_extensions(&self) -> Result<(), InvalidEvent> {
         for (name, value) in &self.extensions {
             extension_name(name)?;
             if let ExtensionValue::Text(value) = value {
                 characters(name, value)?;
             }
         }
+        let bytes = json_bytes(&self.extensions);
+        if bytes > EXTENSIONS_BYTES {
+            return Err(InvalidEvent(format!(
+                "the extension attributes are {bytes} bytes of JSON together; the most is {EXTENSIONS_BYTES}: what is large belongs in `data`"
+            )));
+        }
         Ok(())
     }
 }
 
-/// A string attribute that must not be empty.
-fn text(attribute: &str, value: &str) -> Result<(), InvalidEvent> {
+/// How large an attribute may be, in bytes.
+fn size(attribute: &str, bytes: usize, most: usize) -> Result<(), InvalidEvent> {
+    if bytes > most {
+        return Err(InvalidEvent::new(
+            attribute,
+            format!("has {bytes} bytes; the most is {most}: what is large belongs in `data`"),
+        ));
+    }
+    Ok(())
+}
+
+/// A string attribute that must not be empty, nor have more than so many bytes.
+fn text(attribute: &str, value: &str, most: usize) -> Result<(), InvalidEvent> {
     if value.is_empty() {
         return Err(InvalidEvent::new(
             attribute,
             "is empty: give it at least one character, or leave it out if it is optional",
         ));
     }
+    size(attribute, value.len(), most)?;
     characters(attribute, value)
 }
 

@@ -430,11 +430,20 @@ fn rfc3339_in_microseconds(text: &str) -> Option<String> {
     };
     let well_formed = shaped(date_time, SHAPE)
         && fraction.is_none_or(|digits| !digits.is_empty())
-        && (shaped(offset, b"Z") || shaped(offset, b"+00:00") || shaped(offset, b"-00:00"));
+        && (shaped(offset, b"Z")
+            || (shaped(offset, b"+00:00") || shaped(offset, b"-00:00")) && is_of_a_day(offset));
     well_formed.then(|| match fraction {
         Some(digits) => format!("{date_time}.{}{offset}", &digits[..digits.len().min(6)]),
         None => text.to_owned(),
     })
+}
+
+/// Whether an offset such as `+05:30` is less than a day, with minutes of an hour: the
+/// parser takes larger ones too.
+fn is_of_a_day(offset: &str) -> bool {
+    let number = |part: Option<&str>| part.and_then(|digits| digits.parse::<u8>().ok());
+    number(offset.get(1..3)).is_some_and(|hours| hours < 24)
+        && number(offset.get(4..6)).is_some_and(|minutes| minutes < 60)
 }
 
 /// Cuts a time to the microseconds that stores keep.

@@ -396,14 +396,12 @@ fn microseconds(time: Timestamp) -> Timestamp {
 
 /// What a database's constraints refuse.
 fn well_formed(events: &[Event]) -> Result<(), StoreError> {
-    for Event { id, source, event_type, .. } in events {
-        for (attribute, value) in [("id", id), ("source", source), ("type", event_type)] {
-            if value.is_empty() {
-                return Err(StoreError::Refused(format!("the attribute `{attribute}` is empty")));
-            }
-        }
-    }
-    Ok(())
+    let all = events.iter().try_for_each(Event::check);
+    all.map_err(|error| StoreError::Refused(error.to_string()))
+}
+
+fn unreadable(event: &LogEvent) -> StoreError {
+    StoreError::Unavailable(format!("the event at {} cannot be read", event.position))
 }
 
 fn whole_microseconds(mut event: Event) -> Event {

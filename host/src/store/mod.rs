@@ -45,6 +45,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::digest::Digest;
+use crate::event::json::parse_time;
 use crate::event::{
     Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
 };
@@ -212,7 +213,8 @@ impl FromStr for Start {
                 {
                     return Ok(Self::Position(Position(position)));
                 }
-                text.parse().map(Self::Time).map_err(|_| InvalidStart(text.to_owned()))
+                let time = parse_time("start", text);
+                time.map(Self::Time).map_err(|_| InvalidStart(text.to_owned()))
             }
         }
     }

@@ -57,6 +57,8 @@ macro_rules! store_suite {
         $crate::store_suite! { @tests $database =>
             log {
                 an_event_comes_back_as_it_was_published
+                an_attribute_may_have_its_bound_and_not_a_byte_more
+                what_is_no_event_is_refused_whoever_publishes_it
                 a_publish_is_all_or_none
                 positions_grow_in_the_order_of_publishing
                 batches_of_two_publishers_at_once_stand_whole

@@ -245,6 +245,22 @@ mod tests {
             ),
             (Message { type_: "a\u{ffff}".into(), ..message() }, "U+FFFF"),
             (
+                Message { partitionkey: Some("é".repeat(513)), ..message() },
+                "`partitionkey` has 1026 bytes; the most is 1024",
+            ),
+            (
+                Message { subject: Some("s".repeat(8_193)), ..message() },
+                "`subject` has 8193 bytes; the most is 8192",
+            ),
+            (
+                Message { extensions: ext("trace", text(&"x".repeat(65_536))), ..message() },
+                "the extension attributes are 65549 bytes of JSON together; the most is 65536",
+            ),
+            (
+                Message { time: Some("2026-01-01T00:00:00+24:00".into()), ..message() },
+                "no time of RFC 3339",
+            ),
+            (
                 Message { extensions: ext("Trace", text("a")), ..message() },
                 "`Trace` is not the name",
             ),

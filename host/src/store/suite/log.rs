@@ -4,7 +4,9 @@ use jiff::SignedDuration;
 
 use super::TestDatabase;
 use super::samples::{event, fetch_all, ids, publish, rich_event, until};
-use crate::event::{Event, Position, Tenant};
+use crate::event::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES};
+use crate::event::{Event, ExtensionValue, Position, Tenant};
+use crate::store::StoreError;
 
 pub async fn an_event_comes_back_as_it_was_published(database: &dyn TestDatabase) {
     let store = database.handle().await;
@@ -13,11 +15,10 @@ pub async fn an_event_comes_back_as_it_was_published(database: &dyn TestDatabase
         Event { data: None, ..least.clone() },
         Event { data: Some(Vec::new()), ..least.clone() },
         Event { data: Some(b"\0\xff\xfe".to_vec()), ..least.clone() },
-        Event { time: "-000044-03-15T12:00:00Z".parse().unwrap(), ..least.clone() },
+        Event { time: "0000-01-01T00:00:00Z".parse().unwrap(), ..least.clone() },
         Event { time: "9999-12-30T00:00:00Z".parse().unwrap(), ..least.clone() },
-        Event { subject: Some(String::new()), ..least.clone() },
         Event { data: Some(vec![7; 3 << 20]), ..least },
-        rich_event(database, "rich"),
+        rich_event("rich"),
     ];
     publish(&store, &events).await;
 
@@ -33,6 +34,114 @@ pub async fn an_event_comes_back_as_it_was_published(database: &dyn TestDatabase
     let position = publish(&store, &[fine]).await[0];
     let kept = fetch_all(&store, "any", position.0 - 1).await.remove(0);
     assert_eq!(kept.event.time, events[0].time, "stores keep microseconds");
+}
+
+/// Attributes at their bounds, each in an event of its own.
+fn at_their_bounds() -> Vec<Event> {
+    let least = event("least", "1");
+    let text = |bytes: usize| "é".repeat(bytes / 2);
+    // `{"a": "…"}`
+    let value = "x".repeat(EXTENSIONS_BYTES - 9);
+    let extensions = [("a".to_owned(), ExtensionValue::Text(value))].into();
+    vec![
+        Event { id: text(SHORT_BYTES), ..least.clone() },
+        Event { event_type: text(SHORT_BYTES), ..least.clone() },
+        Event { source: "s".repeat(SHORT_BYTES), ..least.clone() },
+        Event { partitionkey: Some(text(SHORT_BYTES)), ..least.clone() },
+        Event { subject: Some(text(LONG_BYTES)), ..least.clone() },
+        Event {
+            datacontenttype: Some(format!("a/{}", "b".repeat(LONG_BYTES - 2))),
+            ..least.clone()
+        },
+        Event { dataschema: Some(format!("a:{}", "b".repeat(LONG_BYTES - 2))), ..least.clone() },
+        Event { extensions, ..least },
+    ]
+}
+
+pub async fn an_attribute_may_have_its_bound_and_not_a_byte_more(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let events = at_their_bounds();
+    for event in &events {
+        event.check().unwrap();
+    }
+    publish(&store, &events).await;
+    let back = fetch_all(&store, "any", 0).await;
+    assert!(back.iter().map(|event| &event.event).eq(&events));
+
+    let longer = |text: &mut String| text.push('x');
+    for mut event in events {
+        // One of them is at its bound.
+        let of_short = [&mut event.id, &mut event.event_type, &mut event.source];
+        of_short.into_iter().chain(&mut event.partitionkey).for_each(|text| {
+            if text.len() == SHORT_BYTES {
+                longer(text);
+            }
+        });
+        let of_long = [&mut event.subject, &mut event.datacontenttype, &mut event.dataschema];
+        of_long.into_iter().flatten().for_each(longer);
+        event.extensions.values_mut().for_each(|value| {
+            if let ExtensionValue::Text(text) = value {
+                // A store may print it without the spaces that count here.
+                text.push_str("xxx");
+            }
+        });
+        event.check().unwrap_err();
+        let refused = store.publish(&Tenant::none(), std::slice::from_ref(&event)).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?} of {event:.99?}");
+    }
+    assert_eq!(store.status().await.unwrap().events, 8);
+}
+
+pub async fn what_is_no_event_is_refused_whoever_publishes_it(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let good = event("good", "1");
+    let text = |text: &str| Some(text.to_owned());
+    let with = |name: &str, value: &str| Event {
+        extensions: [(name.to_owned(), ExtensionValue::Text(value.to_owned()))].into(),
+        ..good.clone()
+    };
+    let mut bad = vec![
+        Event { subject: text(""), ..good.clone() },
+        Event { partitionkey: text(""), ..good.clone() },
+        Event { dataschema: text(""), ..good.clone() },
+        Event { dataschema: text("/relative"), ..good.clone() },
+        Event { dataschema: text("https://a b"), ..good.clone() },
+        Event { datacontenttype: text(""), ..good.clone() },
+        Event { datacontenttype: text("json"), ..good.clone() },
+        Event { datacontenttype: text("a/b/c"), ..good.clone() },
+        Event { time: "-000001-12-31T23:59:59Z".parse().unwrap(), ..good.clone() },
+        with("Upper", "x"),
+        with("", "x"),
+        with("id", "x"),
+        with("partitionkey", "x"),
+    ];
+    for source in
+        ["", "a b", "<a>", "a\\b", "%", "%4", "%zz", "a#b#c", "é", "1x:y", ":", "a|b", "/\n"]
+    {
+        bad.push(Event { source: source.to_owned(), ..good.clone() });
+    }
+    for odd in
+        ["a\n", "\u{1}", "\u{7f}", "a\u{85}b", "\u{fdd0}", "\u{ffff}", "\u{1fffe}", "\u{10ffff}"]
+    {
+        bad.push(Event { id: odd.to_owned(), ..good.clone() });
+        bad.push(Event { event_type: odd.to_owned(), ..good.clone() });
+        bad.push(Event { subject: text(odd), ..good.clone() });
+        bad.push(Event { partitionkey: text(odd), ..good.clone() });
+        bad.push(with("odd", odd));
+    }
+    for event in bad {
+        event.check().unwrap_err();
+        let refused = store.publish(&Tenant::none(), std::slice::from_ref(&event)).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?} of {event:?}");
+    }
+    assert_eq!(store.status().await.unwrap().events, 0);
+    for source in
+        ["https://[::1]/a?b=c#d", "urn:x:y", "a/b:c", "?q", "#f", "1-555", "%C3%A9", "//a"]
+    {
+        let event = Event { source: source.to_owned(), ..good.clone() };
+        event.check().unwrap();
+        publish(&store, &[event]).await;
+    }
 }
 
 pub async fn a_publish_is_all_or_none(database: &dyn TestDatabase) {

@@ -339,7 +339,7 @@ pub async fn status_counts_what_is_delivered_later_as_parked_and_not_as_a_retry(
 
 pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     let store = database.handle().await;
-    let original = rich_event(database, "1");
+    let original = rich_event("1");
     publish(&store, &[original.clone(), event("a", "2"), event("b", "3")]).await;
     store.publish(&tenant("acme"), &[event("a", "4")]).await.unwrap();
     // Whatever the group subscribes to now.

@@ -203,6 +203,28 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
         ("deliver_after", "'infinity'", deliver_after),
         ("deliver_after", "'-infinity'", deliver_after),
         ("deliver_after", "'9999-12-30 22:00:00.000001+00'", deliver_after),
+        ("time", "'0002-12-31 23:59:59+00 BC'", "time_is_not_before_the_year_0"),
+        ("id", "repeat('ü', 512) || 'x'", "id_has_1024_bytes_at_most"),
+        ("source", "repeat('x', 1025)", "source_has_1024_bytes_at_most"),
+        ("source", "'a b'", "source_is_a_uri_reference"),
+        ("source", "E'/a\\n'", "source_is_a_uri_reference"),
+        ("subject", "''", "subject_is_not_empty"),
+        ("subject", "repeat('x', 8193)", "subject_has_8192_bytes_at_most"),
+        ("subject", "E'a\\nb'", "attributes_hold_no_control_characters"),
+        ("partitionkey", "''", "partitionkey_is_not_empty"),
+        ("partitionkey", "repeat('x', 1025)", "partitionkey_has_1024_bytes_at_most"),
+        ("datacontenttype", "''", "datacontenttype_is_a_media_type"),
+        ("datacontenttype", "'text/plain; charset'", "datacontenttype_is_a_media_type"),
+        ("dataschema", "'/relative'", "dataschema_is_an_absolute_uri"),
+        (
+            "extensions",
+            "jsonb_build_object('a', repeat('x', 65528))",
+            "extensions_have_65536_bytes_of_json_at_most",
+        ),
+        // As text it would have a gigabyte.
+        ("extensions", "jsonb_build_object('a', repeat(chr(1), 200000000))", "54000"),
+        ("extensions", "jsonb_build_object('a', 1e130000)", values),
+        ("extensions", r#"'{"a": "b\nc"}'"#, "extensions_hold_no_control_characters"),
         ("extensions", "'[]'", "extensions_are_an_object"),
         ("extensions", "'null'", "extensions_are_an_object"),
         ("extensions", "'7'", "extensions_are_an_object"),
@@ -279,9 +301,10 @@ async fn whatever_the_log_lets_in_can_be_handled() {
              ('a', '{"a": null, "b": "2147483648", "c": false, "0": ""}');
            INSERT INTO event_host.events (type, time) VALUES
              ('a', '0001-01-01 00:00:00+00'), ('a', '9999-12-30 22:00:00+00'),
-             ('a', '4713-01-01 00:00:00+00 BC');
+             ('a', '0001-01-01 00:00:00+00 BC');
            INSERT INTO event_host.events (type, subject, partitionkey, dataschema, datacontenttype)
-           VALUES ('ü.🦀', '', '', '', ''), (repeat('long', 10000), 'x', 'x', 'x', 'x')"#,
+           VALUES ('ü.🦀', ' ', ' ', 'x:', 'text/plain;  charset="a\"b" ; x=y'),
+                  (repeat('long', 256), 'x', 'x', 'urn:x', 'x/x')"#,
     )
     .await;
     let events = seen(&database.store()).await;
@@ -294,7 +317,10 @@ async fn whatever_the_log_lets_in_can_be_handled() {
         [("0", text("")), ("b", text("2147483648")), ("c", ExtensionValue::Boolean(false))]
     );
     let years = [3, 4, 5].map(|n| events[n].event.time.to_string());
-    assert_eq!(years, ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "-004712-01-01T00:00:00Z"]);
+    assert_eq!(years, ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z", "0000-01-01T00:00:00Z"]);
+    for event in events {
+        event.event.check().unwrap();
+    }
 }
 
 #[tokio::test]
