@@ -645,7 +645,7 @@ impl Log {
         }
         if let Some(Overtaking { open, late }) = &settlement.overtaking {
             group.open.clone_from(open);
-            group.late_events += late;
+            group.late_events = group.late_events.saturating_add(*late);
         }
         group.settled_at = Some(Timestamp::now());
         let tenant = group.tenant.clone();

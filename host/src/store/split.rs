@@ -75,7 +75,7 @@ impl Parts {
             before,
             highest: Position::ZERO,
             epoch: Epoch(rows.iter().map(|part| part.epoch.0).max().unwrap_or(0) + 1),
-            late_events: rows.iter().map(|part| part.late_events).sum(),
+            late_events: rows.iter().fold(0, |sum, part| part.late_events.saturating_add(sum)),
             failures,
             rows,
         };
@@ -165,7 +165,7 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
     group.retries_pending += part.retries_pending;
     group.parked += part.parked;
     group.next_due_at = [group.next_due_at, part.next_due_at].into_iter().flatten().min();
-    group.late_events += part.late_events;
+    group.late_events = group.late_events.saturating_add(part.late_events);
     group.settled_at = group.settled_at.max(part.settled_at);
     add_failures(&mut group.failures, &part.failures);
     if group.state < part.state {

@@ -146,10 +146,22 @@ pub(super) fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValu
     object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
 }
 
-/// Counts of failures, as they are stored: a JSON object.
-pub(super) fn failures(json: &str) -> Result<FailureCounts, StoreError> {
-    serde_json::from_str(json)
-        .map_err(|error| StoreError::Unusable(format!("stored counts of failures: {error}")))
+/// Counts of failures, as they are stored: a JSON object. Somebody may have changed it
+/// by hand, and `status` reads it for all groups at once: what is no count is left out,
+/// and one that is too large is the largest.
+pub(super) fn failures(json: &str) -> FailureCounts {
+    let Ok(Value::Object(object)) = serde_json::from_str(json) else {
+        return FailureCounts::new();
+    };
+    let count = |value: &Value| {
+        value.as_u64().or_else(|| {
+            let number = value.as_f64().filter(|number| *number >= 1.0)?;
+            // Saturates, and cuts a fraction off.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            Some(number as u64)
+        })
+    };
+    object.iter().filter_map(|(kind, value)| Some((kind.clone(), count(value)?))).collect()
 }
 
 /// Counts of failures, to be stored.
@@ -191,6 +203,17 @@ mod tests {
         }
         Timestamp::from_microsecond(FIRST_TIME - 1).unwrap_err();
         Timestamp::from_microsecond(LAST_TIME + 1).unwrap_err();
+    }
+
+    #[test]
+    fn counts_that_somebody_changed_are_read_as_far_as_they_go() {
+        let json =
+            r#"{"trap": 3, "fuel": -1, "exit": 2.9, "retry": "7", "crash": 1e30, "reject": null}"#;
+        let read: Vec<(String, u64)> = failures(json).into_iter().collect();
+        let expected = [("crash", u64::MAX), ("exit", 2), ("trap", 3)];
+        assert_eq!(read, expected.map(|(kind, count)| (kind.to_owned(), count)));
+        assert!(failures("[1]").is_empty());
+        assert_eq!(failures(&failures_json(&failures(json))), failures(json));
     }
 
     #[test]

@@ -232,7 +232,7 @@ pub(super) async fn begin_leadership(
         fruitless: count(&row, 3)?,
         settled: row.try_get_unchecked(4)?,
         begun_by: row.try_get_unchecked(5)?,
-        failures: stored::failures(row.try_get_unchecked(6)?)?,
+        failures: stored::failures(row.try_get_unchecked(6)?),
         head: read_head(&row, 7)?,
         open: read_open(&row, 13)?,
     }))
@@ -279,7 +279,7 @@ pub(super) async fn begin_work(
     settled: i64,
 ) -> Result<Settled, Broken> {
     let done = sqlx::query(
-        "UPDATE event_host.consumer_groups SET fruitless = fruitless + 1
+        "UPDATE event_host.consumer_groups SET fruitless = least(fruitless, 2147483647) + 1
          WHERE name = $1 AND epoch = $2 AND settled = $3",
     )
     .bind(group.as_str())

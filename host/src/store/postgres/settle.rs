@@ -118,7 +118,8 @@ async fn write_open(
     let ranges = open.as_slice();
     sqlx::query(
         "UPDATE event_host.consumer_groups
-         SET late_events = late_events + $4,
+         SET late_events = CASE WHEN late_events > 9223372036854775807 - $4
+                                THEN 9223372036854775807 ELSE late_events + $4 END,
              open_ranges = (SELECT range_agg(int8range(r.first, r.last, '[]'))
                             FROM unnest($2::bigint[], $3::bigint[]) AS r (first, last))
          WHERE name = $1",

@@ -344,7 +344,7 @@ async fn locked_rows(
             position: Position(row.try_get_unchecked(1)?),
             epoch: Epoch(row.try_get_unchecked(2)?),
             late_events: row.try_get_unchecked(3)?,
-            failures: stored::failures(row.try_get_unchecked(4)?)?,
+            failures: stored::failures(row.try_get_unchecked(4)?),
             head: read_head(row, 6)?,
         });
     }

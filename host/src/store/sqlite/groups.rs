@@ -228,7 +228,7 @@ pub(super) async fn begin_leadership(
         fruitless: count(&row, 3)?,
         begun_by: None,
         settled: row.try_get_unchecked(4)?,
-        failures: stored::failures(&text(&row, 5)?)?,
+        failures: stored::failures(&text(&row, 5)?),
         head: read_head(&row, 6)?,
         open: OpenRanges::NONE,
     })
@@ -274,7 +274,7 @@ pub(super) async fn begin_work(
     settled: i64,
 ) -> Result<Settled, Broken> {
     let done = sqlx::query(
-        "UPDATE consumer_groups SET fruitless = fruitless + 1
+        "UPDATE consumer_groups SET fruitless = min(fruitless, 2147483647) + 1
          WHERE name = ? AND epoch = ? AND settled = ?",
     )
     .bind(group.as_str())

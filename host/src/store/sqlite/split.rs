@@ -200,7 +200,7 @@ async fn rows_of(
             epoch: Epoch(row.try_get_unchecked(2)?),
             // Nothing is late where one writes after the other.
             late_events: 0,
-            failures: stored::failures(&text(row, 3)?)?,
+            failures: stored::failures(&text(row, 3)?),
             head: read_head(row, 4)?,
         });
     }

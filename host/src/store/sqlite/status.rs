@@ -111,7 +111,7 @@ async fn read(
         state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
         remark: optional_text(row, 14)?,
-        failures: stored::failures(&text(row, 15)?)?,
+        failures: stored::failures(&text(row, 15)?),
         lock_held_by: None,
         row_held_by: None,
         leader: if_alive(database, &name, read_leader(row, 10)?)?,
