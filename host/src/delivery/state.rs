@@ -80,6 +80,8 @@ pub struct BatchState(Arc<Scope>);
 #[derive(Debug, Default)]
 struct Scope {
     name: String,
+    /// It is of one event alone, which nobody reads it after.
+    ends_with_its_attempt: bool,
     open: Mutex<Open>,
 }
 
@@ -110,7 +112,15 @@ impl BatchState {
     /// Nothing written yet.
     #[must_use]
     pub fn new(scope: impl Into<String>) -> Self {
-        Self(Arc::new(Scope { name: scope.into(), open: Mutex::default() }))
+        Self(Arc::new(Scope { name: scope.into(), ..Scope::default() }))
+    }
+
+    /// The state of an event that shares its own with none. What an attempt writes there
+    /// it can read itself; then it is nobody's: what an attempt that failed wrote is
+    /// dropped, and after one that succeeded there is no other. So it is never kept.
+    #[must_use]
+    pub fn of_one_event() -> Self {
+        Self(Arc::new(Scope { ends_with_its_attempt: true, ..Scope::default() }))
     }
 
     fn scope(&self) -> &str {
@@ -125,13 +135,14 @@ impl BatchState {
     /// The state as the next attempt sees it.
     #[must_use]
     pub fn attempt(&self, committed: Arc<dyn CommittedState>) -> Arc<AttemptState> {
+        let committed = if self.0.ends_with_its_attempt { Arc::new(EmptyState) } else { committed };
         Arc::new(AttemptState { committed, batch: self.clone(), writes: Mutex::default() })
     }
 
     /// Takes over what a successful attempt wrote, and gives it, one write a key.
     pub fn accept(&self, attempt: &AttemptState) -> Vec<Accepted> {
         let writes = std::mem::take(&mut *attempt.lock());
-        if writes.is_empty() {
+        if writes.is_empty() || self.0.ends_with_its_attempt {
             return Vec::new();
         }
         let mut open = self.lock();
@@ -209,10 +220,18 @@ impl AttemptState {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nothing of what the attempt writes outlives it.
+    fn is_not_kept(&self) -> bool {
+        self.batch.0.ends_with_its_attempt
+    }
+
     /// The bytes of all keys and values that the attempt set: at least what the
     /// state grows by.
     #[must_use]
     pub fn written(&self) -> usize {
+        if self.is_not_kept() {
+            return 0;
+        }
         let own = self.lock();
         own.iter().map(|(key, value)| bytes_of(key, value.as_deref())).sum()
     }
@@ -220,6 +239,9 @@ impl AttemptState {
     /// How many keys the attempt set, and how many it deleted.
     #[must_use]
     pub fn touched(&self) -> Touched {
+        if self.is_not_kept() {
+            return Touched { set: 0, deleted: 0 };
+        }
         let own = self.lock();
         let set = own.values().filter(|value| value.is_some()).count();
         Touched { set, deleted: own.len() - set }
@@ -232,6 +254,9 @@ impl AttemptState {
     /// # Errors
     /// When the store cannot be read.
     pub async fn new_keys(&self) -> Result<i64, StoreError> {
+        if self.is_not_kept() {
+            return Ok(0);
+        }
         let own = self.lock().clone();
         let mut new = 0;
         for (key, value) in &own {
@@ -275,6 +300,9 @@ impl AttemptState {
     /// # Errors
     /// When the store cannot be read.
     pub async fn growth(&self) -> Result<Growth, StoreError> {
+        if self.is_not_kept() {
+            return Ok(Growth::default());
+        }
         // What each key takes: written by those before, and by this attempt.
         let mut keys: BTreeMap<String, (Option<usize>, Option<usize>)> = BTreeMap::new();
         for (key, written) in &self.batch.lock().writes {
@@ -383,6 +411,23 @@ mod tests {
         assert_eq!(second.get("c").await.unwrap().as_deref(), Some(&b"c"[..]));
         second.set("a".into(), b"2".to_vec());
         assert_eq!(second.get("a").await.unwrap().as_deref(), Some(&b"2"[..]));
+    }
+
+    #[tokio::test]
+    async fn the_state_of_one_event_is_read_by_its_attempt_and_never_kept() {
+        let committed: Arc<dyn CommittedState> = Arc::new(Fixed(&["a"]));
+        let alone = BatchState::of_one_event();
+        let attempt = alone.attempt(Arc::clone(&committed));
+        assert_eq!(attempt.get("a").await.unwrap(), None, "nothing was there before");
+        attempt.set("a".into(), b"1".to_vec());
+        attempt.delete("b".into());
+        assert_eq!(attempt.get("a").await.unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(attempt.keys("", 10).await.unwrap(), ["a"]);
+        assert_eq!((attempt.written(), attempt.new_keys().await.unwrap()), (0, 0));
+        assert_eq!(attempt.touched(), Touched { set: 0, deleted: 0 });
+        assert_eq!(attempt.growth().await.unwrap(), Growth::default());
+        assert_eq!(alone.accept(&attempt), []);
+        assert!(alone.is_empty());
     }
 
     #[tokio::test]

@@ -143,11 +143,10 @@ impl Lanes {
     }
 
     /// The state of an event that has no lane to share.
-    pub(super) fn state_alone(&self, position: Position) -> BatchState {
+    pub(super) fn state_alone(&self) -> BatchState {
         match self.ordering {
             Ordering::Total | Ordering::None => BatchState::new(""),
-            // Its own key, and no text that could be another's.
-            Ordering::Key => BatchState::new(format!("event:{position}")),
+            Ordering::Key => BatchState::of_one_event(),
         }
     }
 

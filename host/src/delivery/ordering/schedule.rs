@@ -767,7 +767,7 @@ impl Schedule {
         };
         self.waiting -= 1;
         self.running_fresh += 1;
-        let state = self.enter(lane, event.position, Some(number));
+        let state = self.enter(lane, Some(number));
         let died = self.suspect == Some(event.position);
         let number = Some(number);
         Some(Job { event, attempt, state, failure, died, late: false, lane, number })
@@ -804,16 +804,16 @@ impl Schedule {
         let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
         let late = parked.late;
         self.running_parked += 1;
-        let state = self.enter(lane, position, None);
+        let state = self.enter(lane, None);
         let died = self.suspect == Some(position);
         Some(Job { event, attempt, state, failure, died, late, lane, number: None })
     }
 
     /// An event of a lane begins to run, which has this number in its queue. Gives
     /// the lane's state.
-    fn enter(&mut self, id: Option<LaneId>, position: Position, queued: Option<u64>) -> BatchState {
+    fn enter(&mut self, id: Option<LaneId>, queued: Option<u64>) -> BatchState {
         let Some(lane) = id.and_then(|id| self.lanes.get_mut(id)) else {
-            return self.lanes.state_alone(position);
+            return self.lanes.state_alone();
         };
         lane.busy = true;
         if let Some(number) = queued {

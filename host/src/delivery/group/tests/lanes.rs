@@ -36,7 +36,7 @@ async fn keys_run_beside_each_other_and_each_in_order() {
     assert_eq!(order(&rig)[4..], [2, 5]);
     assert!(rig.began.elapsed() < Duration::from_millis(2_200), "{:?}", rig.began.elapsed());
     assert_eq!((rig.count_in("key:a").await, rig.count_in("key:b").await), (2, 2));
-    assert_eq!((rig.count_in("event:4").await, rig.count_in("event:6").await), (1, 1));
+    assert_eq!(rig.store.state_key_count(&name()).await.unwrap(), 2, "none without a key");
 }
 
 #[tokio::test(start_paused = true)]
@@ -460,7 +460,7 @@ async fn the_parked_events_of_a_key_follow_each_other_without_a_wait_while_other
     let last = calls.wait_for(|calls| calls.contains(&(41, 1)));
     tokio::time::timeout(DAY, last).await.expect("never called").unwrap();
     // A second for the retry, and forty events of 10 ms.
-    assert!(rig.began.elapsed() < Duration::from_millis(1_600), "{:?}", rig.began.elapsed());
+    assert!(rig.began.elapsed() < Duration::from_millis(1_700), "{:?}", rig.began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
