@@ -73,13 +73,17 @@ kinds! {
     Crash = "crash",
     /// The component that a replay named cannot be run.
     NotLoaded = "not-loaded",
+    /// The database refuses what the attempt came to.
+    NotStored = "not-stored",
+    /// The event is too large to be read.
+    TooLarge = "too-large",
 }
 
 impl FailureKind {
     /// Whether no further attempt is made, whatever the settings.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, Self::Reject | Self::NotLoaded)
+        matches!(self, Self::Reject | Self::NotLoaded | Self::TooLarge)
     }
 }
 

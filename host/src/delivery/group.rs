@@ -9,17 +9,22 @@
 //! - nothing is committed after the leadership is lost, and an attempt that was
 //!   interrupted, or that could not be run, counts for nothing;
 //! - an unavailable database is waited for, with backoff, and said once;
+//! - what the database refuses to store costs the event an attempt of which it is, and no
+//!   other anything;
 //! - where the group goes on past open transactions, what they commit is found and
 //!   taken over in a settlement, once, whatever the settings say by then.
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
 //! `flow` is the loop itself, `late` finds what open transactions committed late, `slot`
-//! makes the attempts, `together` those of several events in one call, `settle` commits.
+//! makes the attempts, `together` those of several events in one call, `settle` commits,
+//! `refused` finds the event for which a settlement is refused, `large` reads what is too
+//! large to be read with others.
 
 mod ceilings;
 mod flow;
 mod late;
+mod refused;
 mod settle;
 mod signals;
 mod slot;
@@ -38,6 +43,7 @@ use tracing::warn;
 
 use ceilings::{KnownKeys, KnownState};
 use flow::Flow;
+use refused::Refused;
 use slot::Work;
 use trip::{TripChange, Tripped};
 use trouble::{Doing, Trouble};
@@ -205,6 +211,11 @@ pub struct Led {
     /// So many events are still handled one at a time, because the process may
     /// have died of one of them.
     cautious: usize,
+    /// So many events are still handled and settled one at a time, because the database
+    /// refused a settlement with several.
+    one_by_one: usize,
+    /// What is known of settlements that were refused.
+    refused: Refused,
     /// The leadership counts as fruitless until its first settlement.
     begun: bool,
     /// The head may be recorded as in flight.
@@ -278,6 +289,8 @@ impl GroupLoop {
             open: leadership.open,
             failures: leadership.failures,
             cautious: 0,
+            one_by_one: 0,
+            refused: Refused::default(),
             begun: false,
             marked: false,
             last_commit: Instant::now(),
@@ -330,7 +343,16 @@ impl GroupLoop {
 
     /// Leads the group until it is stopped, replaced, or no longer the leader.
     pub async fn lead(&self, led: &mut Led, mut signals: Signals) -> End {
-        let redeliveries = match self.redeliveries(led, &mut signals).await {
+        loop {
+            let end = self.lead_from_what_is_committed(led, &mut signals).await;
+            if !self.begins_again(led) {
+                return end;
+            }
+        }
+    }
+
+    async fn lead_from_what_is_committed(&self, led: &mut Led, signals: &mut Signals) -> End {
+        let redeliveries = match self.redeliveries(led, signals).await {
             Ok(redeliveries) => redeliveries,
             Err(end) => return end,
         };
@@ -345,7 +367,7 @@ impl GroupLoop {
         .with_open(led.open.clone())
         .with_calls(self.calls());
         let work = Arc::new(Work::new(self.clone(), schedule, led));
-        let end = Flow::new(Arc::clone(&work), led, &signals).run(&mut signals).await;
+        let end = Flow::new(Arc::clone(&work), led, signals).run(signals).await;
         // Whoever ends otherwise leaves nothing to go on with.
         if let Some(work) = Arc::into_inner(work) {
             work.hand_over(led);

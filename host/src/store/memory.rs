@@ -176,7 +176,14 @@ struct Log {
     severed: HashSet<u64>,
     /// Of whose partitions sessions take a share.
     shares: HashMap<u64, (String, Vec<GroupName>)>,
+    /// What it does not store.
+    refuses: Option<Box<Refuses>>,
+    /// Events that nobody can read.
+    unreadable: HashSet<i64>,
 }
+
+/// Why a settlement is refused for what it holds, if it is.
+type Refuses = dyn Fn(&Settlement) -> Option<String> + Send;
 
 struct Stored {
     tenant: Tenant,
@@ -245,6 +252,16 @@ impl MemoryStore {
     /// Forgets all scripted faults of this handle: its database is back.
     pub fn heal(&self) {
         locked(&self.handle.faults).clear();
+    }
+
+    /// Has nobody read an event any more, through any handle, as one that is too large.
+    pub fn cannot_read(&self, position: Position) {
+        locked(&self.shared.log).unreadable.insert(position.0);
+    }
+
+    /// Refuses settlements for what they hold, through every handle, as a constraint does.
+    pub fn refuse(&self, refuses: impl Fn(&Settlement) -> Option<String> + Send + 'static) {
+        locked(&self.shared.log).refuses = Some(Box::new(refuses));
     }
 
     /// Writes an event in a transaction that stays open, and gives its position.
@@ -624,6 +641,14 @@ impl Log {
     fn settle(&mut self, settlement: &Settlement) -> Result<Settled, StoreError> {
         let redeliveries = settlement.redelivery_changes()?;
         let Settlement { group, epoch, number, .. } = settlement;
+        if self.led_after(group, *epoch, number - 1).is_none() {
+            return Ok(Settled::NotLeader);
+        }
+        let unstorable = |error: StoreError| StoreError::Unstorable(error.to_string());
+        well_formed(&settlement.emits).map_err(unstorable)?;
+        if let Some(why) = self.refuses.as_ref().and_then(|refuses| refuses(settlement)) {
+            return Err(StoreError::Unstorable(why));
+        }
         let Some(group) = self.led_after(group, *epoch, number - 1) else {
             return Ok(Settled::NotLeader);
         };

@@ -69,6 +69,11 @@ pub enum StoreError {
     /// program. Trying again will not help.
     #[error("{0}")]
     Unusable(String),
+    /// The database refuses what a settlement holds of what its events came to: what
+    /// they emitted or wrote, or their dead letters. Nothing of the settlement is
+    /// recorded. Trying the same again will not help.
+    #[error("{0}")]
+    Unstorable(String),
     /// The thing that was named does not exist.
     #[error("{0} not found")]
     NotFound(Missing),
@@ -938,7 +943,7 @@ pub trait Store: Send + Sync + 'static {
     /// the number before it until then.
     ///
     /// # Errors
-    /// After [`StoreError::Unavailable`] the outcome may be unknown, and may even
+    /// [`StoreError::Unstorable`] for what its events came to, and for nothing else. After [`StoreError::Unavailable`] the outcome may be unknown, and may even
     /// be open: [`Store::cursor`] tells whether it is committed, and the number
     /// sees to it that, tried again, it is committed once.
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;

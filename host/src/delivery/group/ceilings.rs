@@ -329,16 +329,21 @@ impl Work {
 }
 
 impl Flow<'_> {
-    /// Pauses the group at an event that its tenant has no room for, and waits
-    /// until the leader sees that.
-    pub(super) async fn pause_because_full(&mut self, most: u64, signals: &mut Signals) {
-        let GroupLoop { settings, store, .. } = &self.work.group;
+    /// Why the group is paused at an event that its tenant has no room for.
+    pub(super) fn full(&self, most: u64) -> String {
+        let GroupLoop { settings, .. } = &self.work.group;
         let (group, tenant) = (&settings.group(), &settings.tenant);
         let letters = if most == 1 { "dead letter" } else { "dead letters" };
-        let reason = format!(
+        format!(
             "tenant `{tenant}` keeps {most} {letters}, as many as it may, and the next event would be one more: replay or discard some, then `host groups resume {group}`"
-        );
-        let Some(paused) = signals.answer(store.pause(group, &reason)).await else { return };
+        )
+    }
+
+    /// Pauses the group for a reason, and waits until the leader sees that.
+    pub(super) async fn pause(&mut self, reason: &str, signals: &mut Signals) {
+        let GroupLoop { settings, store, .. } = &self.work.group;
+        let group = &settings.group();
+        let Some(paused) = signals.answer(store.pause(group, reason)).await else { return };
         match paused {
             Ok(()) => {
                 self.led.trouble.over(group, Doing::Pause);

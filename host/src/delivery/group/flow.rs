@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::{Instrument as _, debug, error, info};
+use tracing::{Instrument as _, debug, error, info, warn};
 
 use super::late::{Looked, MOST_OPEN_RANGES};
+use super::settle::NotCommitted;
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
@@ -78,7 +79,9 @@ impl<T> Drop for UnderWay<T> {
 struct Committed {
     settlement: Settlement,
     written: Written,
-    outcome: Result<(), End>,
+    /// The one event of which it holds what it came to, if it is one.
+    only: Option<Position>,
+    outcome: Result<(), NotCommitted>,
 }
 
 /// Parked events that are read from the log.
@@ -260,6 +263,7 @@ impl<'a> Flow<'a> {
     /// Whether events are handled and settled one by one.
     fn is_one_at_a_time(&self) -> bool {
         self.led.cautious > 0
+            || self.led.one_by_one > 0
             || self.led.tripped.is_some()
             || self.led.head.as_ref().is_some_and(|head| head.in_flight)
     }
@@ -575,7 +579,7 @@ impl<'a> Flow<'a> {
         let mut attempting = {
             let (work, job) = (Arc::clone(&self.work), Arc::clone(&job));
             self.group().share.spawn(async move {
-                let attempted = work.attempt(&job, &mut worker, &mut permit).await;
+                let attempted = work.attempt_alone(&job, &mut worker, &mut permit).await;
                 (attempted, worker, permit)
             })
         };
@@ -641,6 +645,7 @@ impl<'a> Flow<'a> {
         self.committed(committed)?;
         // One that waits for its next attempt may still kill the process.
         self.led.cautious = self.led.cautious.saturating_sub(done);
+        self.led.one_by_one = self.led.one_by_one.saturating_sub(done);
         Ok(())
     }
 
@@ -782,19 +787,40 @@ impl<'a> Flow<'a> {
             overtaking: None,
         };
         let gone = std::mem::take(&mut cut.gone);
+        let only = cut.only();
         let written = cut.fill(&mut settlement);
         let (work, signals) = (Arc::clone(&self.work), signals.clone());
         UnderWay::begin(async move {
             let commit = work.group.commit(&settlement, &work.trouble, &signals);
             // While the database commits.
             let (outcome, ()) = tokio::join!(commit, async { work.group.store.put_back(gone) });
-            Committed { settlement, written, outcome }
+            Committed { settlement, written, only, outcome }
         })
     }
 
     fn committed(&mut self, committed: Committed) -> Result<(), End> {
-        let Committed { settlement, written, outcome } = committed;
-        outcome?;
+        let Committed { settlement, written, only, outcome } = committed;
+        match outcome {
+            Ok(()) => {}
+            Err(NotCommitted::Ended(end)) => return Err(end),
+            Err(NotCommitted::Refused(why)) => {
+                let group = &self.group().settings.name;
+                match only {
+                    Some(position) => warn!(
+                        %group,
+                        position = position.0,
+                        "the database refuses what the event came to: {why}"
+                    ),
+                    None => warn!(
+                        %group,
+                        "the database refuses what several events came to: they are handled and committed one at a time, to find the one that is the cause: {why}"
+                    ),
+                }
+                self.work.book().refused.settlement(only, why);
+                // What was done so far is worth nothing.
+                return Err(End::Superseded);
+            }
+        }
         self.led.marked = false;
         self.led.settled = settlement.number;
         self.led.committed = settlement.position;
@@ -807,6 +833,10 @@ impl<'a> Flow<'a> {
         }
         self.led.last_commit = Instant::now();
         let mut book = self.work.book();
+        if book.refused.committed() {
+            // The one that was looked for.
+            self.led.one_by_one = 0;
+        }
         book.schedule.committed(written);
         book.on_their_way = OnTheirWay::default();
         book.is_settling = false;
@@ -828,7 +858,12 @@ impl<'a> Flow<'a> {
             }
             Some(Halt::Tripped(why)) => self.trip(why),
             Some(Halt::Full(most)) => {
-                self.pause_because_full(most, signals).await;
+                let reason = self.full(most);
+                self.pause(&reason, signals).await;
+                Ok(())
+            }
+            Some(Halt::Unstorable(reason)) => {
+                self.pause(&reason, signals).await;
                 Ok(())
             }
             None => Ok(()),

@@ -13,20 +13,36 @@ use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};
 /// watcher has found out, it would only read the same again.
 const CHANGED: Duration = Duration::from_secs(1);
 
+/// Why a settlement is not committed.
+#[derive(Debug)]
+pub(super) enum NotCommitted {
+    /// The leadership is over.
+    Ended(End),
+    /// The database refuses what it holds, for this reason.
+    Refused(String),
+}
+
+impl From<End> for NotCommitted {
+    fn from(end: End) -> Self {
+        Self::Ended(end)
+    }
+}
+
 impl GroupLoop {
     /// Commits a settlement: again and again while the database is away, until
-    /// it is known to be committed or the leadership is over.
+    /// it is known to be committed, or to be refused for what it holds, or the
+    /// leadership is over.
     pub(super) async fn commit(
         &self,
         settlement: &Settlement,
         trouble: &Trouble,
         signals: &Signals,
-    ) -> Result<(), End> {
+    ) -> Result<(), NotCommitted> {
         let mut interrupts = Interrupts::new(signals);
         let mut unknown = false;
         loop {
             if signals.lost.is_cancelled() {
-                return Err(End::Lost);
+                return Err(End::Lost.into());
             }
             let settling = async {
                 let _turn = self.share.write_turn(self.store.at_once().writes).await;
@@ -46,7 +62,15 @@ impl GroupLoop {
                         () = tokio::time::sleep(delay.max(CHANGED)) => {}
                         _ = interrupts.next() => {}
                     }
-                    return Err(End::Superseded);
+                    return Err(End::Superseded.into());
+                }
+                // An earlier try of it may still be on its way, with the number that the
+                // next settlement would have: another epoch decides.
+                Ok(Err(StoreError::Unstorable(_))) if unknown => {
+                    return Err(End::Superseded.into());
+                }
+                Ok(Err(StoreError::Unstorable(why))) => {
+                    return Err(NotCommitted::Refused(why));
                 }
                 Ok(Err(error)) => {
                     unknown = true;
@@ -59,14 +83,14 @@ impl GroupLoop {
                 Err(interrupt) => interrupt,
             };
             if interrupt == Interrupt::Lost {
-                return Err(End::Lost);
+                return Err(End::Lost.into());
             }
             error!(
                 group = %self.settings.name,
                 position = settlement.position.0,
                 "stopping without the last settlement: its events come again"
             );
-            return Err(End::Stopped);
+            return Err(End::Stopped.into());
         }
         trouble.over(&self.settings.name, Doing::Settle);
         if !settlement.emits.is_empty() {

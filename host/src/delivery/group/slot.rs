@@ -65,6 +65,8 @@ pub(super) struct Book {
     pub(super) open: Uncommitted,
     /// How many keys the group's state has.
     pub(super) known_keys: Option<KnownKeys>,
+    /// What is known of settlements that were refused.
+    pub(super) refused: Refused,
     /// Somebody waits for the next settlement.
     pub(super) is_waited_for: bool,
     /// The leader handles an event itself, and settles nothing meanwhile.
@@ -149,6 +151,8 @@ pub(super) enum Halt {
     /// An event would become a dead letter, and its tenant has no room for one more
     /// than so many.
     Full(u64),
+    /// The database stores neither what an event came to nor its failure.
+    Unstorable(String),
 }
 
 impl Work {
@@ -163,7 +167,7 @@ impl Work {
             book: Mutex::new(Book {
                 schedule,
                 breaker: std::mem::take(&mut led.breaker),
-                halt: None,
+                halt: led.refused.pause().map(Halt::Unstorable),
                 done_since: None,
                 appetite: led.appetite,
                 verdict: None,
@@ -171,6 +175,7 @@ impl Work {
                 on_their_way: OnTheirWay::default(),
                 open: Uncommitted::default(),
                 known_keys: led.known_keys,
+                refused: std::mem::take(&mut led.refused),
                 is_waited_for: false,
                 is_alone: false,
                 is_settling: false,
@@ -191,6 +196,7 @@ impl Work {
         led.breaker = book.breaker;
         led.appetite = book.appetite;
         led.known_keys = book.known_keys;
+        led.refused = book.refused;
         led.known_state = self.known_state.into_inner();
         led.redeliveries = Some(book.schedule.into_redeliveries());
     }
@@ -370,6 +376,20 @@ impl Work {
             state: Arc::clone(&state),
         };
         (permit.run(worker.attempt(call).instrument(span)).await, state)
+    }
+
+    /// Makes one attempt, unless the database refused what the event came to before.
+    pub(super) async fn attempt_alone(
+        &self,
+        job: &Job,
+        worker: &mut Box<dyn Worker>,
+        permit: &mut Permit,
+    ) -> (Report, Arc<AttemptState>) {
+        let refused = self.book().refused.failure(job.event.position);
+        match refused {
+            Some(report) => (report, job.state.attempt(Arc::clone(&self.committed))),
+            None => self.attempt(job, worker, permit).await,
+        }
     }
 
     /// Takes the end of an attempt.

@@ -6,6 +6,7 @@ mod calls;
 mod keys;
 mod lanes;
 mod overtaking;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -1361,6 +1362,8 @@ struct Fate {
     delay: Option<u64>,
     /// Its transaction ends after so many milliseconds, and whether it is committed.
     held: Option<(u64, bool)>,
+    /// The database does not store what its success comes to.
+    refused: bool,
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -1374,14 +1377,16 @@ fn fate() -> impl Strategy<Value = Fate> {
     let delay = proptest::option::weighted(0.2, 0..6_000_u64);
     let held = proptest::option::weighted(0.3, (0..6_000_u64, proptest::bool::weighted(0.8)));
     let key = proptest::option::weighted(0.8, 0..3_usize);
-    (key, failures, kinds, 0..300_u64, delay, held).prop_map(
-        |(key, failures, kind, takes, delay, held)| Fate {
+    let refused = proptest::bool::weighted(0.1);
+    (key, failures, kinds, 0..300_u64, delay, held, refused).prop_map(
+        |(key, failures, kind, takes, delay, held, refused)| Fate {
             key,
             failures,
             kind,
             takes,
             delay,
             held,
+            refused,
         },
     )
 }
@@ -1473,6 +1478,15 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
             store.let_go(position, commits);
         });
     }
+    let refused: Vec<String> = (1..)
+        .zip(&fates)
+        .filter(|(_, fate)| fate.refused)
+        .map(|(position, _)| format!("seen-{position}"))
+        .collect();
+    rig.store.refuse(move |settlement| {
+        let is_refused = settlement.emits.iter().any(|event| refused.contains(&event.id));
+        is_refused.then(|| "as the test says".to_owned())
+    });
     let mut running = rig.start().await;
     for incident in incidents {
         match incident {
@@ -1507,7 +1521,20 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     if running.task.is_finished() {
         running = rig.start().await;
     }
-    rig.all_over(last).await;
+    {
+        let over = rig.all_over(last);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => break,
+                // Whoever runs the group leads it anew.
+                end = &mut running.task => {
+                    assert_eq!(end.unwrap(), End::Superseded);
+                    running = rig.start().await;
+                }
+            }
+        }
+    }
     rig.store.let_arrive();
     drop(running);
 
@@ -1544,6 +1571,8 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
         if kind == "crash" {
             // Leaders that crash again and again count, by promise 8.
             assert_eq!(attempts, 5);
+        } else if kind == "not-stored" {
+            assert!(fate.refused && attempts == 5, "{position} after {attempts}");
         } else {
             assert_eq!(kind, fate.kind.label());
             let given_up = fate.kind == FailureKind::Reject || attempts == 5;

@@ -167,6 +167,8 @@ pub struct Cut {
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
     finished: Vec<Finished>,
+    /// Where what is finished stands, if it is one event.
+    only: Option<Position>,
     failed: Vec<FailureKind>,
     overtaking: Option<Overtaking>,
 }
@@ -1005,8 +1007,9 @@ impl Schedule {
         done += self.over.len();
         self.done -= done;
         let kept = self.finished.split_off(&Position(position.0.saturating_add(1)));
-        let finished = std::mem::replace(&mut self.finished, kept).into_values();
-        let finished: Vec<Finished> = finished.collect();
+        let finished = std::mem::replace(&mut self.finished, kept);
+        let only = finished.first_key_value().filter(|_| finished.len() == 1).map(|(at, _)| *at);
+        let finished: Vec<Finished> = finished.into_values().collect();
         self.done_bytes -= finished.iter().map(|f| f.effects.bytes()).sum::<usize>();
         let changed = std::mem::take(&mut self.changed);
         let redelivery = |position| Some(self.parked.get(&position)?.redelivery(position));
@@ -1022,6 +1025,7 @@ impl Schedule {
             redeliveries: changed.into_iter().filter_map(redelivery).collect(),
             redelivered: std::mem::take(&mut self.over),
             finished,
+            only,
             failed: std::mem::take(&mut self.failed),
             overtaking,
             head,
@@ -1278,6 +1282,12 @@ impl Cut {
     #[must_use]
     pub fn dead_letters(&self) -> usize {
         self.finished.iter().filter(|f| f.effects.dead_letter.is_some()).count()
+    }
+
+    /// The event of which it has what it came to, if it is one.
+    #[must_use]
+    pub fn only(&self) -> Option<Position> {
+        self.only
     }
 
     /// What was written, an event at a time.

@@ -35,6 +35,22 @@ impl Broken {
             if answer.code().as_deref() == Some("55P03"))
     }
 
+    /// Of a statement that stores what events came to: an error for what it holds is
+    /// told as that.
+    pub(super) fn of_what_is_stored(self) -> Self {
+        match self {
+            Self::Sql(sqlx::Error::Database(answer))
+                if answer
+                    .code()
+                    .is_some_and(|code| matches!(code.get(..2), Some("22" | "23" | "54"))) =>
+            {
+                StoreError::Unstorable(answer.message().to_owned()).into()
+            }
+            Self::Sql(sqlx::Error::Encode(why)) => StoreError::Unstorable(why.to_string()).into(),
+            other => other,
+        }
+    }
+
     /// Whether there is no session any more: the network broke, or the server
     /// stopped, or somebody ended it.
     pub(super) fn ended_the_session(&self) -> bool {

@@ -61,9 +61,12 @@ pub(super) async fn settle(
         write_open(&mut transaction, group, overtaking).await?;
     }
     redeliveries::write(&mut transaction, group, &changes).await?;
-    bury(&mut transaction, group, &tenant, dead_letters).await?;
-    log::append(&mut transaction, &tenant, emits).await?;
-    write_state(&mut transaction, group, state).await?;
+    let stored = async {
+        bury(&mut transaction, group, &tenant, dead_letters).await?;
+        log::append(&mut transaction, &tenant, emits).await?;
+        write_state(&mut transaction, group, state).await
+    };
+    stored.await.map_err(Broken::of_what_is_stored)?;
     transaction.commit().await?;
     Ok(Settled::Committed)
 }

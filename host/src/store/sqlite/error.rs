@@ -39,6 +39,7 @@ const FULL: i64 = 13;
 const CANTOPEN: i64 = 14;
 const TOOBIG: i64 = 18;
 const CONSTRAINT: i64 = 19;
+const MISMATCH: i64 = 20;
 const NOTADB: i64 = 26;
 // An extended one.
 const READONLY_DBMOVED: i64 = READONLY | (4 << 8);
@@ -62,6 +63,19 @@ impl Broken {
     /// transaction rolls back when it is dropped.
     pub(super) fn spoils_connection(&self) -> bool {
         matches!(self, Self::Sql(error) if primary_code(error) != Some(CONSTRAINT))
+    }
+
+    /// Of a statement that stores what events came to: an error for what it holds is
+    /// told as that.
+    pub(super) fn of_what_is_stored(self) -> Self {
+        match self {
+            Self::Sql(error)
+                if matches!(primary_code(&error), Some(TOOBIG | CONSTRAINT | MISMATCH)) =>
+            {
+                StoreError::Unstorable(message(&error).into_owned()).into()
+            }
+            other => other,
+        }
     }
 
     /// The answer for the caller: `what` was to be done with the database at

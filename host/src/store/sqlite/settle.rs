@@ -46,11 +46,14 @@ pub(super) async fn settle(
     }
     let tenant = tenant_of(&mut transaction, &settlement.group).await?;
     redeliveries::write(&mut transaction, &settlement.group, &changes).await?;
-    for dead_letter in dead_letters {
-        bury(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
-    }
-    log::append(&mut transaction, &tenant, emits).await?;
-    write_state(&mut transaction, &settlement.group, state).await?;
+    let stored = async {
+        for dead_letter in dead_letters {
+            bury(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
+        }
+        log::append(&mut transaction, &tenant, emits).await?;
+        write_state(&mut transaction, &settlement.group, state).await
+    };
+    stored.await.map_err(Broken::of_what_is_stored)?;
     transaction.commit().await?;
     Ok(Settled::Committed)
 }

@@ -22,8 +22,9 @@ fn told(error: sqlx::Error) -> (Answer, String) {
         StoreError::Unavailable(text) => (Unavailable, text),
         StoreError::Unusable(text) => (Unusable, text),
         StoreError::Refused(text) => (Refused, text),
-        StoreError::NotFound(missing) => panic!("{missing}"),
-        StoreError::Changed(text) => panic!("{text}"),
+        StoreError::NotFound(_) | StoreError::Unstorable(_) | StoreError::Changed(_) => {
+            panic!("told of no settlement")
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::event::{Epoch, Event, Position, Tenant};
 use crate::store::{
-    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, Store, StoreError,
+    DeadLetterFilter, OpenRanges, Overtaking, Redelivery, Settled, Settlement, StateWrite, Store,
+    StoreError,
 };
 
 /// Up to where positions were drawn before.
@@ -298,4 +299,73 @@ async fn a_settlement_whose_session_is_ended_in_the_middle_leaves_nothing() {
     assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap().len(), 2);
     publish(&store, "after").await;
     assert_eq!(seen(&store).await.len(), 5);
+}
+
+#[tokio::test]
+async fn what_the_database_refuses_of_a_settlement_is_told_from_what_it_cannot_do_now() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    // No entry of an index has room for it, nor can it be made smaller.
+    let scope: String =
+        value(&mut other, "SELECT string_agg(md5(n::text), '') FROM generate_series(1, 90) n")
+            .await;
+    let state = vec![StateWrite { scope, key: "k".to_owned(), value: Some(vec![1]) }];
+    let too_large = Settlement { state, ..numbered(1) };
+    let emits = vec![Event { source: "a b".to_owned(), ..event("some") }];
+    let no_event = Settlement { emits, ..numbered(1) };
+    for (refused, word) in [(too_large, "index row size"), (no_event, "source_is_a_uri_reference")]
+    {
+        let error = store.settle(&refused).await.unwrap_err();
+        let told = matches!(&error, StoreError::Unstorable(text) if text.contains(word));
+        assert!(told, "{error:?}");
+    }
+    run(
+        &mut other,
+        "ALTER TABLE event_host.dead_letters ADD CONSTRAINT small CHECK (octet_length(data) < 3)",
+    )
+    .await;
+    publish(&store, "some").await;
+    let large = with_everything(&store, 1, 1).await;
+    let mut large = Settlement { emits: vec![], state: vec![], ..large };
+    large.dead_letters[0].event.event.data = Some(b"four".to_vec());
+    let error = store.settle(&large).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Unstorable(text) if text.contains("small")), "{error:?}");
+    // What the group's own row refuses is no event's doing.
+    run(
+        &mut other,
+        "ALTER TABLE event_host.consumer_groups ADD CONSTRAINT low CHECK (position < 5)",
+    )
+    .await;
+    let error = store.settle(&numbered(1)).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Refused(text) if text.contains("low")), "{error:?}");
+    assert_eq!(store.cursor(&group("g")).await.unwrap().settled, 0, "nothing was recorded");
+}
+
+#[tokio::test]
+async fn what_somebody_wrote_into_a_groups_row_stops_neither_it_nor_others() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    led(&store, "h").await;
+    let mut other = database.raw().await;
+    run(
+        &mut other,
+        r#"UPDATE event_host.consumer_groups
+           SET late_events = 9223372036854775806, fruitless = 9223372036854775807,
+               failures = '{"trap": -1, "fuel": 1.5, "exit": "x", "crash": 1e30, "retry": 2}'
+           WHERE name = 'g'"#,
+    )
+    .await;
+    assert_eq!(store.status().await.unwrap().groups.len(), 2);
+    let status = store.group(&group("g")).await.unwrap();
+    let failures: Vec<_> = status.failures.into_iter().collect();
+    let expected = [("crash", u64::MAX), ("fuel", 1), ("retry", 2)];
+    assert_eq!(failures, expected.map(|(kind, count)| (kind.to_owned(), count)));
+    store.begin_work(&group("g"), Epoch(1), 0).await.unwrap();
+    let overtaking = Some(Overtaking { open: OpenRanges::NONE, late: 5 });
+    let settlement = Settlement { overtaking, ..numbered(1) };
+    assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
+    assert_eq!(store.group(&group("g")).await.unwrap().late_events, i64::MAX);
 }
