@@ -23,6 +23,7 @@
 
 mod ceilings;
 mod flow;
+mod large;
 mod late;
 mod refused;
 mod settle;
@@ -66,8 +67,8 @@ pub use signals::{Awaited, Control, LAST_ANSWER, Lost, Signals};
 /// at a time, and a crash counts as an attempt.
 pub const FRUITLESS_LEADERSHIPS: u32 = 2;
 
-/// The data of a batch, in bytes, after which no further event is fetched; and
-/// the data that was emitted, after which it is settled.
+/// What the events of a batch take, in bytes, after which no further one is fetched; and
+/// what they came to, after which it is settled.
 const BATCH_BYTES: usize = 16 << 20;
 
 /// How often a cursor that only passed events of others is committed, usually.

@@ -21,14 +21,15 @@ use tokio::sync::watch;
 
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    FailureCounts, Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession, LogPin, LogStatus,
-    Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking, Redelivery, Removed,
-    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Subscription, Version,
-    VersionNumber, VersionState, refusals,
+    FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus,
+    Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession, LogPin,
+    LogStatus, Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking, Redelivery,
+    Removed, Replayed, Retention, Settled, Settlement, Sketch, Start, Store, StoreError,
+    Subscription, Version, VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant};
+use crate::failure::FailureKind;
 use crate::store::split::whole;
 
 /// An operation of [`Store`] or [`LockSession`] that can be made to fail.
@@ -498,22 +499,27 @@ impl Log {
         self.events.keys().copied().map(Position).collect()
     }
 
-    fn fetch(&self, fetch: &Fetch<'_>) -> Fetched {
+    fn fetch(&self, fetch: &Fetch<'_>) -> Result<Fetched, StoreError> {
         let Fetch { group, tenant, subscription, partition, after, up_to, .. } = *fetch;
         let Fetch { max_events, max_bytes, .. } = *fetch;
-        let (mut events, mut bytes) = (Vec::new(), 0_usize);
+        let (mut events, mut bytes) = (Vec::<Arc<LogEvent>>::new(), 0_usize);
         if max_events == 0 {
-            return Fetched { events, scanned_to: after };
+            return Ok(Fetched { events, scanned_to: after });
         }
         let theirs = self.for_group(group, tenant, subscription, after, up_to);
         for stored in theirs.filter(|stored| stored.is_in(partition)) {
-            bytes += stored.event.event.data.as_ref().map_or(0, Vec::len);
+            if self.unreadable.contains(&stored.event.position.0) {
+                let last = events.last().ok_or_else(|| unreadable(&stored.event))?;
+                let scanned_to = last.position;
+                return Ok(Fetched { events, scanned_to });
+            }
+            bytes += stored.event.bytes();
             events.push(Arc::new(stored.event.clone()));
             if events.len() >= max_events || bytes >= max_bytes {
-                return Fetched { events, scanned_to: stored.event.position };
+                return Ok(Fetched { events, scanned_to: stored.event.position });
             }
         }
-        Fetched { events, scanned_to: up_to.max(after) }
+        Ok(Fetched { events, scanned_to: up_to.max(after) })
     }
 
     /// What a group receives of a part of the log.
@@ -652,7 +658,6 @@ impl Log {
         let Some(group) = self.led_after(group, *epoch, number - 1) else {
             return Ok(Settled::NotLeader);
         };
-        well_formed(&settlement.emits)?;
         group.settled = *number;
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
@@ -726,6 +731,9 @@ impl Log {
     /// Whether the dead letter is there, and this component its tenant's.
     fn may_run(&self, id: DeadLetterId, digest: Option<&Digest>) -> Result<(), StoreError> {
         let letter = self.dead_letters.get(&id.0).ok_or_else(|| refusals::no_dead_letter(id))?;
+        if letter.failure.kind == FailureKind::TooLarge.label() {
+            return Err(refusals::not_whole(id));
+        }
         match digest {
             Some(digest) if self.digests_of(&letter.tenant).all(|theirs| theirs != digest) => {
                 Err(refusals::no_component(digest))
@@ -840,7 +848,7 @@ impl Store for MemoryStore {
         max_ranges: usize,
     ) -> Result<Overtaken, StoreError> {
         self.call(Operation::Fetch, |log| {
-            let mut fetched = log.fetch(&fetch);
+            let mut fetched = log.fetch(&fetch)?;
             let from = fetch.after.max(safe);
             let read = OpenRange { first: Position(from.0 + 1), last: fetched.scanned_to };
             let mut open = OpenRanges::of([read]).without(&log.positions());
@@ -892,7 +900,21 @@ impl Store for MemoryStore {
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
-        self.call(Operation::Fetch, |log| Ok(log.fetch(&fetch))).await
+        self.call(Operation::Fetch, |log| log.fetch(&fetch)).await
+    }
+
+    async fn sketch(&self, fetch: Fetch<'_>) -> Result<Option<Sketch>, StoreError> {
+        self.call(Operation::Fetch, |log| {
+            let Fetch { group, tenant, subscription, partition, after, up_to, .. } = fetch;
+            let mut theirs = log.for_group(group, tenant, subscription, after, up_to);
+            let Some(next) = theirs.find(|stored| stored.is_in(partition)) else { return Ok(None) };
+            let is_large = log.unreadable.contains(&next.event.position.0);
+            let bytes = if is_large { 8 << 20 } else { next.event.bytes() as u64 };
+            let mut event = next.event.clone();
+            event.event.data = None;
+            Ok(Some(Sketch { event, bytes }))
+        })
+        .await
     }
 
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
@@ -1042,9 +1064,12 @@ impl Store for MemoryStore {
         &self,
         group: &GroupName,
         positions: &[Position],
-    ) -> Result<Vec<LogEvent>, StoreError> {
+        max_bytes: usize,
+    ) -> Result<Found, StoreError> {
         self.call(Operation::EventsAt, |log| {
-            let Some(Group { tenant, .. }) = log.groups.get(group) else { return Ok(Vec::new()) };
+            let looked_to = positions.iter().max().copied().unwrap_or_default();
+            let mut found = Found { events: Vec::new(), looked_to };
+            let Some(Group { tenant, .. }) = log.groups.get(group) else { return Ok(found) };
             let positions: BTreeSet<Position> = positions.iter().copied().collect();
             let stored = positions.iter().filter_map(|position| log.events.get(&position.0));
             let theirs = stored.filter(|stored| {
@@ -1055,7 +1080,21 @@ impl Store for MemoryStore {
                         .as_ref()
                         .is_none_or(|only| only.as_str() == group.whole())
             });
-            Ok(theirs.map(|stored| stored.event.clone()).collect())
+            let mut bytes = 0;
+            for Stored { event, .. } in theirs {
+                if log.unreadable.contains(&event.position.0) {
+                    let Some(last) = found.events.last() else { return Err(unreadable(event)) };
+                    found.looked_to = last.position;
+                    break;
+                }
+                bytes += event.bytes();
+                found.events.push(event.clone());
+                if bytes >= max_bytes {
+                    found.looked_to = event.position;
+                    break;
+                }
+            }
+            Ok(found)
         })
         .await
     }
@@ -1308,6 +1347,7 @@ impl Store for MemoryStore {
                 .dead_letters
                 .values()
                 .filter(|letter| letter.group == *group && letter.id > after && letter.id <= up_to)
+                .filter(|letter| letter.failure.kind != FailureKind::TooLarge.label())
                 .map(|letter| letter.id)
                 .take(limit)
                 .collect();

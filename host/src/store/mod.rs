@@ -357,7 +357,8 @@ pub struct Fetch<'a> {
     pub up_to: Position,
     /// At most so many events.
     pub max_events: usize,
-    /// Stop after the event that brings their data to so many bytes.
+    /// Stop after the event that brings all of them, with their attributes, to so many
+    /// bytes.
     pub max_bytes: usize,
 }
 
@@ -370,6 +371,25 @@ pub struct Fetched {
     /// Everything for this group at or below this position, and above the
     /// cursor, is in `events`.
     pub scanned_to: Position,
+}
+
+/// Events of the log at positions that were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The events, in position order.
+    pub events: Vec<LogEvent>,
+    /// Those of the positions at or below this one were looked at: what is not among the
+    /// events is not there.
+    pub looked_to: Position,
+}
+
+/// What can be said of an event without reading what may be large of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sketch {
+    /// The event without its data, with texts that are cut or left out.
+    pub event: LogEvent,
+    /// How large all of it is, in bytes, as far as the store knows without reading it.
+    pub bytes: u64,
 }
 
 /// A value that a handler set, or `None` where it deleted the key.
@@ -806,8 +826,23 @@ pub trait Store: Send + Sync + 'static {
     /// order in which it came.
     fn at_once(&self) -> AtOnce;
 
-    /// Reads a part of the log.
+    /// Reads a part of the log: as much of it as comes in time, and at least one event
+    /// if there is one.
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError>;
+
+    /// Reads the next event alone, and takes its time, where others failed to read
+    /// several.
+    async fn fetch_one(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
+        self.fetch(Fetch { max_events: 1, ..fetch }).await
+    }
+
+    /// What can be said of the next event that [`Store::fetch`] would read, without
+    /// reading what may be large of it; none where there is no event, or where the store
+    /// reads every event in no time.
+    async fn sketch(&self, fetch: Fetch<'_>) -> Result<Option<Sketch>, StoreError> {
+        let _ = fetch;
+        Ok(None)
+    }
 
     /// Takes back events that were read and that nobody needs any more: their memory may
     /// be used for those that are read next.
@@ -958,12 +993,14 @@ pub trait Store: Send + Sync + 'static {
     /// group received them.
     ///
     /// They come with their data, so nobody should ask for more than is to be
-    /// handled next.
+    /// handled next. The first of them, as many as come in time, up to the one that
+    /// brings all of them to so many bytes; at least one if there is one.
     async fn events_at(
         &self,
         group: &GroupName,
         positions: &[Position],
-    ) -> Result<Vec<LogEvent>, StoreError>;
+        max_bytes: usize,
+    ) -> Result<Found, StoreError>;
 
     /// How far a group is, as it is committed.
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;

@@ -110,6 +110,13 @@ pub(super) fn no_dead_letter(id: DeadLetterId) -> StoreError {
     StoreError::NotFound(Missing::DeadLetter(id))
 }
 
+/// A dead letter that has not all of its event.
+pub(super) fn not_whole(id: DeadLetterId) -> StoreError {
+    StoreError::Refused(format!(
+        "dead letter {id} has not the whole event, which was too large to be read, so it cannot be replayed: publish what is of use of it anew, then discard it"
+    ))
+}
+
 /// No such component, or none of this tenant's.
 pub(super) fn no_component(digest: &Digest) -> StoreError {
     StoreError::NotFound(Missing::Component(digest.clone()))

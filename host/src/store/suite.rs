@@ -179,6 +179,7 @@ macro_rules! store_suite {
                 dead_letters_are_listed_page_by_page
                 a_dead_letter_is_discarded_once
                 the_number_of_a_dead_letter_is_never_used_again
+                a_dead_letter_that_is_not_whole_is_never_replayed
             }
             deployments {
                 a_component_comes_back_as_it_was_deployed

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument as _, debug, error, info, warn};
 
+use super::large::{OneByOne, Unread, read_alone};
 use super::late::{Looked, MOST_OPEN_RANGES};
 use super::settle::NotCommitted;
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
@@ -23,13 +24,18 @@ use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
 use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
-use crate::event::{LogEvent, Position};
+use crate::event::Position;
 use crate::store::{
-    Fetch, Fetched, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement, StoreError,
+    Fetch, Fetched, Found, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement,
+    Subscription,
 };
 
 /// How long is waited at most without a look at the time of day, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(60);
+
+/// When parked events are asked for that were due with others, for which there was no
+/// room.
+const NEXT_PART: Duration = Duration::from_millis(100);
 
 /// How many events of those that were read come into the book at once.
 const ADMITTED_AT_ONCE: usize = 32;
@@ -87,7 +93,7 @@ struct Committed {
 /// Parked events that are read from the log.
 struct Loaded {
     asked: Vec<Position>,
-    answer: Result<Vec<LogEvent>, StoreError>,
+    answer: Result<Found, Unread>,
 }
 
 /// A part of the log that was read.
@@ -102,10 +108,17 @@ pub(super) struct Flow<'a> {
     pub(super) work: Arc<Work>,
     pub(super) led: &'a mut Led,
     slots: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
-    fetching: Option<UnderWay<Result<Read, StoreError>>>,
+    fetching: Option<UnderWay<Result<Read, Unread>>>,
     loading: Option<UnderWay<Loaded>>,
     pub(super) looking: Option<UnderWay<Looked>>,
     settling: Option<UnderWay<Committed>>,
+    /// Whether events are read one by one, and parked ones are.
+    one_by_one: OneByOne,
+    load_one_by_one: OneByOne,
+    /// At most so many events are read past open transactions.
+    overtake_most: usize,
+    /// More parked events are due than are held at once for their size.
+    loads_in_parts: bool,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
@@ -122,7 +135,7 @@ pub(super) struct Flow<'a> {
 enum Happened {
     Something,
     SlotEnded(Option<Box<dyn Worker>>),
-    Fetched(Result<Read, StoreError>),
+    Fetched(Result<Read, Unread>),
     Loaded(Loaded),
     Looked(Looked),
     Committed(Box<Committed>),
@@ -154,6 +167,10 @@ impl<'a> Flow<'a> {
             loading: None,
             looking: None,
             settling: None,
+            one_by_one: OneByOne::default(),
+            load_one_by_one: OneByOne::default(),
+            overtake_most: usize::MAX,
+            loads_in_parts: false,
             fetch_after: None,
             load_after: None,
             look_after: None,
@@ -364,6 +381,12 @@ impl<'a> Flow<'a> {
         // A call takes what is there: one that is slow is to have as many all the same.
         let max_events = book.appetite.max(self.group().calls().size);
         drop(book);
+        if overtakes {
+            // Halved when that fails: it comes whole, or not at all.
+            self.overtake_most = self.overtake_most.min(max_events);
+        }
+        let max_events = if overtakes { self.overtake_most } else { max_events };
+        let is_alone = self.one_by_one.is_on();
         let work = Arc::clone(&self.work);
         self.fetching = Some(UnderWay::begin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
@@ -381,13 +404,18 @@ impl<'a> Flow<'a> {
             let overtaken = if overtakes {
                 store.overtake(fetch, safe, max_ranges).await?
             } else {
-                Overtaken { fetched: store.fetch(fetch).await?, open: OpenRanges::NONE }
+                let fetched = if is_alone {
+                    read_alone(&**store, fetch).await?
+                } else {
+                    store.fetch(fetch).await?
+                };
+                Overtaken { fetched, open: OpenRanges::NONE }
             };
             Ok(Read { overtaken, overtakes })
         }));
     }
 
-    fn fetched(&mut self, read: Result<Read, StoreError>) {
+    fn fetched(&mut self, read: Result<Read, Unread>) {
         match read {
             Ok(Read { overtaken, overtakes }) => {
                 self.led.trouble.over(&self.group().settings.name, Doing::Read);
@@ -396,8 +424,10 @@ impl<'a> Flow<'a> {
                 }
                 let now = self.group().clock.now();
                 if !overtakes {
+                    self.one_by_one.read();
                     return self.admit(overtaken.fetched, now);
                 }
+                self.overtake_most = self.overtake_most.saturating_mul(2);
                 let schedule = &mut self.work.book().schedule;
                 if schedule.open_ranges() == 0 && !overtaken.open.is_empty() {
                     info!(
@@ -407,8 +437,15 @@ impl<'a> Flow<'a> {
                 }
                 schedule.overtake(overtaken, now);
             }
-            Err(error) => {
-                let delay = self.led.trouble.met(&self.group().settings.name, Doing::Read, &error);
+            Err(unread) => {
+                self.overtake_most = (self.overtake_most / 2).max(1);
+                if let Some(event) = self.one_by_one.failed(&unread) {
+                    let (scanned_to, now) = (event.position, self.group().clock.now());
+                    let events = vec![self.work.give_up_reading(event, &unread.why)];
+                    return self.admit(Fetched { events, scanned_to }, now);
+                }
+                let name = &self.group().settings.name;
+                let delay = self.led.trouble.met(name, Doing::Read, &unread.why);
                 self.fetch_after = Some(Instant::now() + delay);
             }
         }
@@ -443,24 +480,78 @@ impl<'a> Flow<'a> {
             }
             book.schedule.wake(now)
         };
-        if asked.is_empty() {
-            return;
-        }
+        let Some(asked) = self.to_load(asked, now) else { return };
+        let is_alone = self.load_one_by_one.is_on();
         let work = Arc::clone(&self.work);
         self.loading = Some(UnderWay::begin(async move {
             let GroupLoop { settings, store, share, .. } = &work.group;
             let _turn = share.read_turn(store.at_once().reads).await;
-            let answer = store.events_at(&settings.name, &asked).await;
+            let answer = match asked.as_slice() {
+                [position] if is_alone => {
+                    let all = Subscription::all();
+                    let fetch = Fetch {
+                        group: &settings.name,
+                        tenant: &settings.tenant,
+                        subscription: &all,
+                        partition: None,
+                        after: Position(position.0 - 1),
+                        up_to: *position,
+                        max_events: 1,
+                        max_bytes: BATCH_BYTES,
+                    };
+                    read_alone(&**store, fetch).await.map(|fetched| Found {
+                        events: fetched.events.into_iter().map(Arc::unwrap_or_clone).collect(),
+                        looked_to: *position,
+                    })
+                }
+                _ => {
+                    let found = store.events_at(&settings.name, &asked, BATCH_BYTES).await;
+                    found.map_err(Unread::from)
+                }
+            };
             Loaded { asked, answer }
         }));
     }
 
-    fn loaded(&mut self, Loaded { asked, answer }: Loaded) {
-        let (name, now) = (&self.group().settings.name, self.group().clock.now());
+    /// Which of the parked events that are due are read now. Of those that are too large
+    /// to be read, what is known is taken.
+    fn to_load(&mut self, mut asked: Vec<Position>, now: Timestamp) -> Option<Vec<Position>> {
+        let work = Arc::clone(&self.work);
+        asked.retain(|position| match work.too_large.known(*position) {
+            Some(event) => {
+                work.book().schedule.loaded(&[*position], vec![event], now);
+                false
+            }
+            None => true,
+        });
+        asked.sort_unstable();
+        let schedule = &mut work.book().schedule;
+        let is_full = self.loads_in_parts && schedule.loaded_and_waiting() > asked.len();
+        let at_most = match () {
+            () if is_full => 0,
+            () if self.load_one_by_one.is_on() => 1,
+            () => usize::MAX,
+        };
+        let later = asked.split_off(at_most.min(asked.len()));
+        if !later.is_empty() {
+            schedule.not_loaded(&later, after(now, NEXT_PART));
+        }
+        (!asked.is_empty()).then_some(asked)
+    }
+
+    fn loaded(&mut self, Loaded { mut asked, answer }: Loaded) {
+        let work = Arc::clone(&self.work);
+        let (name, now) = (&work.group.settings.name, work.group.clock.now());
         match answer {
-            Ok(events) => {
+            Ok(Found { events, looked_to }) => {
                 self.led.trouble.over(name, Doing::Read);
-                let missing = self.work.book().schedule.loaded(&asked, events, now);
+                self.load_one_by_one.read();
+                let is_looked_at = |position: &Position| *position <= looked_to;
+                let later = asked.split_off(asked.partition_point(is_looked_at));
+                self.loads_in_parts = !later.is_empty();
+                let schedule = &mut work.book().schedule;
+                schedule.not_loaded(&later, after(now, NEXT_PART));
+                let missing = schedule.loaded(&asked, events, now);
                 for position in missing {
                     error!(
                         group = %name,
@@ -469,9 +560,15 @@ impl<'a> Flow<'a> {
                     );
                 }
             }
-            Err(error) => {
-                let delay = self.led.trouble.met(name, Doing::Read, &error);
-                self.work.book().schedule.not_loaded(&asked, after(now, delay));
+            Err(unread) => {
+                if let Some(event) = self.load_one_by_one.failed(&unread) {
+                    let event = work.give_up_reading(event, &unread.why);
+                    let events = vec![Arc::unwrap_or_clone(event)];
+                    work.book().schedule.loaded(&asked, events, now);
+                    return;
+                }
+                let delay = self.led.trouble.met(name, Doing::Read, &unread.why);
+                work.book().schedule.not_loaded(&asked, after(now, delay));
                 self.load_after = Some(Instant::now() + delay);
             }
         }

@@ -54,7 +54,7 @@ impl GroupLoop {
             };
             let interrupt = match interrupts.answer(settling).await {
                 Ok(Ok(Settled::Committed)) => break,
-                Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded),
+                Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded.into()),
                 // It would be refused again: what was read is not in the log any more.
                 Ok(Err(StoreError::Changed(why))) => {
                     let delay = trouble.met(&self.settings.name, Doing::Settle, &why);

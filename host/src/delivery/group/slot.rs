@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug};
 
 use super::ceilings::{Checked, KnownKeys, KnownState};
+use super::large::TooLarge;
+use super::refused::Refused;
 use super::trouble::{Doing, Trouble};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Led};
 use crate::delivery::breaker::{Breaker, Verdict};
@@ -36,6 +38,8 @@ pub(super) struct Work {
     /// against it.
     pub(super) known_state: AsyncMutex<Option<KnownState>>,
     pub(super) trouble: Arc<Trouble>,
+    /// Events that no handler gets.
+    pub(super) too_large: TooLarge,
     /// No further attempt is begun.
     halted: watch::Sender<bool>,
     /// Told of each settlement that is committed: true; and when one that is waited
@@ -184,6 +188,7 @@ impl Work {
             commits: watch::Sender::new(true),
             known_state: AsyncMutex::new(led.known_state),
             trouble: Arc::clone(&led.trouble),
+            too_large: TooLarge::default(),
             halted: watch::Sender::new(false),
             progress: Notify::new(),
         }
@@ -360,6 +365,9 @@ impl Work {
         if job.died {
             return (crash_report(), state);
         }
+        if let Some(report) = self.too_large(job.event.position) {
+            return (report, state);
+        }
         let span = tracing::error_span!(
             "attempt",
             group = %settings.name,
@@ -429,7 +437,8 @@ impl Work {
         };
         let resolution = resolve(&job.event, job.attempt, report, circumstances);
         let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
-        let is_own = job.event.digest.is_none();
+        // Nor does it say anything of the handler that an event cannot be read.
+        let is_own = job.event.digest.is_none() && !self.is_too_large(job.event.position);
         let mut book = self.book();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {

@@ -5,6 +5,7 @@ mod batches;
 mod calls;
 mod keys;
 mod lanes;
+mod large;
 mod overtaking;
 mod refused;
 

@@ -27,6 +27,9 @@ impl Work {
     ) {
         let Some((first, others)) = jobs.split_first() else { return };
         let settings = &self.group.settings;
+        if jobs.iter().any(|job| self.is_too_large(job.event.position)) {
+            return self.take_apart(jobs, "one of its events is too large to be read");
+        }
         permit.take_along(others.len());
         let state = first.state.attempt(Arc::clone(&self.committed));
         let span = tracing::error_span!(

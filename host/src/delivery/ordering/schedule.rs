@@ -82,10 +82,12 @@ impl Effects {
     }
 
     fn bytes(&self) -> usize {
-        let emitted = self.emits.iter().filter_map(|event| event.data.as_ref()).map(Vec::len);
-        let dead = self.dead_letter.as_ref().and_then(|dead| dead.event.event.data.as_ref());
-        let writes = self.writes.iter().filter_map(|accepted| accepted.write.value.as_ref());
-        emitted.sum::<usize>() + writes.map(Vec::len).sum::<usize>() + dead.map_or(0, Vec::len)
+        let emitted = self.emits.iter().map(Event::bytes);
+        let dead = self.dead_letter.as_ref().map_or(0, |dead| dead.event.bytes());
+        let writes = self.writes.iter().map(|Accepted { write, .. }| {
+            write.scope.len() + write.key.len() + write.value.as_ref().map_or(0, Vec::len)
+        });
+        emitted.sum::<usize>() + writes.sum::<usize>() + dead
     }
 }
 
@@ -252,9 +254,9 @@ pub struct Schedule {
     running_fresh: usize,
     running_parked: usize,
     last_was_parked: bool,
-    /// The data of the window's events, in bytes.
+    /// What the window's events take, in bytes.
     window_bytes: usize,
-    /// The data of what is done and not taken, in bytes.
+    /// What that takes which is done and not taken, in bytes.
     done_bytes: usize,
 }
 
@@ -484,7 +486,7 @@ impl Schedule {
             state = SlotState::Failed;
             self.due.insert((again.due_at, position));
         }
-        let bytes = event.event.data.as_ref().map_or(0, Vec::len);
+        let bytes = event.bytes();
         self.window_bytes += bytes;
         let company = self.company(now);
         // One that was attempted was due then, whatever this host's clock says.
@@ -673,6 +675,12 @@ impl Schedule {
         let missing = self.not_loaded(asked, after(now, MISSING));
         self.suspect.take_if(|suspect| missing.contains(suspect));
         missing
+    }
+
+    /// Parked events that are loaded, or are to be, and do not run.
+    #[must_use]
+    pub fn loaded_and_waiting(&self) -> usize {
+        self.loaded.saturating_sub(self.running_parked)
     }
 
     /// Parked events that could not be read from the log wait until then. Gives
@@ -1203,7 +1211,7 @@ impl Schedule {
         std::mem::take(&mut self.woken)
     }
 
-    /// The data of what is done and not taken, in bytes.
+    /// What that takes which is done and not taken, in bytes.
     #[must_use]
     pub fn done_bytes(&self) -> usize {
         self.done_bytes

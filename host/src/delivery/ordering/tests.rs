@@ -850,7 +850,8 @@ fn a_call_holds_so_much_data_and_a_larger_event_goes_alone() {
     let mut schedule = in_calls(Ordering::Total, 10, &[None]);
     let sized = |(position, mebibytes): (i64, usize)| {
         let mut event = event(position, None);
-        event.event.data = Some(vec![0; mebibytes << 20]);
+        // With room for its attributes, which count too.
+        event.event.data = Some(vec![0; (mebibytes << 20) - 100]);
         event
     };
     let events = (2..).zip([1, 2, 1, 9, 1]).map(sized);

@@ -505,4 +505,33 @@ macro_rules! on_shared_in_its_own {
     }};
 }
 
-pub(super) use {on_shared, on_shared_in_its_own, on_shared_patiently};
+/// Reads something on a shared connection that may come in part. What did not come is
+/// left on the connection, which is closed then.
+macro_rules! on_shared_in_parts {
+    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
+        use $crate::store::postgres::session::Patience;
+        let connections: &$crate::store::postgres::connection::Connections = &$connections;
+        let reading = async {
+            // Whoever waited long for a connection has all the time to read on it.
+            let mut shared = connections.within($what, $deadline, connections.shared()).await?;
+            let work = async {
+                let begun = connections.begin_on(shared.connection(), Patience::Short).await;
+                let (result, fit) = match begun {
+                    Err(broken) => (Err(broken), true),
+                    Ok(mut piece) => {
+                        let $connection = piece.connection();
+                        match $work.await {
+                            Ok(part) if !part.is_whole => (Ok(part.read), false),
+                            result => piece.end(result.map(|part| part.read)).await,
+                        }
+                    }
+                };
+                if fit { shared.give_back(result).await } else { result }
+            };
+            connections.within($what, $deadline, work).await
+        };
+        reading.await
+    }};
+}
+
+pub(super) use {on_shared, on_shared_in_its_own, on_shared_in_parts, on_shared_patiently};

@@ -118,7 +118,7 @@ macro_rules! give_back {
         concat!(
             "WITH dead AS (
                  DELETE FROM event_host.dead_letters l
-                 WHERE id = ANY ($1) AND ($2::text IS NULL OR EXISTS (
+                 WHERE id = ANY ($1) AND failure_kind <> 'too-large' AND ($2::text IS NULL OR EXISTS (
                      SELECT FROM event_host.deployments d
                      WHERE d.tenant = l.tenant AND d.digest = $2))
                  RETURNING *)
@@ -148,9 +148,10 @@ pub(super) async fn replay(
         .fetch_optional(&mut *connection)
         .await?;
     let Some(row) = row else {
-        // It was gone, or its tenant has no such component.
-        return Err(match digest {
-            Some(digest) if is_there(connection, id).await? => refusals::no_component(digest),
+        // It was gone, or is not whole, or its tenant has no such component.
+        return Err(match (kind(connection, id).await?.as_deref(), digest) {
+            (Some("too-large"), _) => refusals::not_whole(id),
+            (Some(_), Some(digest)) => refusals::no_component(digest),
             _ => refusals::no_dead_letter(id),
         }
         .into());
@@ -163,10 +164,11 @@ pub(super) async fn replay(
     })
 }
 
-async fn is_there(connection: &mut PgConnection, id: DeadLetterId) -> Result<bool, Broken> {
-    Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM event_host.dead_letters WHERE id = $1)")
+/// The kind of a dead letter's failure, if it is there.
+async fn kind(connection: &mut PgConnection, id: DeadLetterId) -> Result<Option<String>, Broken> {
+    Ok(sqlx::query_scalar("SELECT failure_kind FROM event_host.dead_letters WHERE id = $1")
         .bind(id.0)
-        .fetch_one(connection)
+        .fetch_optional(connection)
         .await?)
 }
 
@@ -182,7 +184,7 @@ pub(super) async fn replay_some(
     let mut transaction = connection.begin().await?;
     let mut ids: Vec<i64> = sqlx::query_scalar(
         "SELECT id FROM event_host.dead_letters
-         WHERE group_name = $1 AND id > $2 AND id <= $3
+         WHERE group_name = $1 AND id > $2 AND id <= $3 AND failure_kind <> 'too-large'
          ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED",
     )
     .bind(group.as_str())

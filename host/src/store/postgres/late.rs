@@ -12,9 +12,12 @@ use sqlx::{PgConnection, Row};
 use super::columns::optional_time;
 use super::error::Broken;
 use super::log::{self, Types, in_partition, receives};
+use super::reading::{Part, Reading};
 use super::spares::Spares;
 use crate::event::Position;
-use crate::store::{Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken};
+use crate::store::{
+    Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken, StoreError,
+};
 
 /// How many events one look for late ones reads, whoever receives them.
 const EVENTS_A_LOOK: usize = 10_000;
@@ -35,9 +38,18 @@ pub(super) async fn overtake(
     safe: Position,
     max_ranges: usize,
     spares: &Spares,
+    reading: Reading,
 ) -> Result<Overtaken, Broken> {
     let mut snapshot = super::connection::snapshot(connection).await?;
-    let mut fetched = log::fetch(&mut snapshot, fetch, spares).await?;
+    let Part { read: mut fetched, is_whole } =
+        log::fetch(&mut snapshot, fetch, spares, reading).await?;
+    if !is_whole {
+        // The gaps would come behind all that is left of it.
+        return Err(StoreError::Unavailable(
+            "the events past open transactions are too large to be read at once".to_owned(),
+        )
+        .into());
+    }
     let from = fetch.after.max(safe);
     // One more than there is room for: what was read ends before it.
     let most = max_ranges.saturating_add(1);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
@@ -11,17 +10,18 @@ use super::columns::{
 };
 use super::connection::LONG_STATEMENT;
 use super::error::Broken;
+use super::reading::{Next, Part, Reading};
 use super::spares::Spares;
 use crate::event::{Event, LogEvent, Partition, Position, Tenant};
-use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
+use crate::store::{Fetch, Fetched, Sketch, Start, StoreError, Subscription, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
 /// again at the same place.
 const HORIZON: i64 = 50_000;
 
-/// What one statement appends at most, in events and in bytes of data: a
-/// message to the server ends at 1 GB.
+/// What one statement appends at most, in events and in their bytes: a message to the
+/// server ends at 1 GB.
 const EVENTS_A_STATEMENT: usize = 1_000;
 const BYTES_A_STATEMENT: usize = 64 << 20;
 
@@ -77,7 +77,7 @@ fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
             .take(EVENTS_A_STATEMENT)
             .take_while(|event| {
                 let first = bytes == 0;
-                bytes = bytes.saturating_add(event.data.as_ref().map_or(1, |data| data.len() + 1));
+                bytes = bytes.saturating_add(event.bytes());
                 first || bytes <= BYTES_A_STATEMENT
             })
             .count();
@@ -192,7 +192,8 @@ fn like(pattern: &str) -> String {
 /// the length comes, so that no statement brings more than `$8` times that
 /// much; a running sum in the server would do it with one statement less, and
 /// takes longer than to read the row. The length of a stored value is known
-/// without reading it.
+/// without reading it. Attributes come whole: how large they may be, the log's
+/// constraints say, and where they are larger all the same, the reading ends early.
 macro_rules! fetch {
     ($and:expr) => {
         concat!(
@@ -217,6 +218,9 @@ pub(super) const FETCH_OF_PARTITION: &str = fetch!(concat!(" AND ", in_partition
 /// How many spare events a fetch takes when it has none: few, because it may need one.
 const SPARES_AT_ONCE: usize = 32;
 
+/// So much is read in vain, in bytes, to keep a connection, however small the budget is.
+const LEAST_IN_VAIN: usize = 1 << 20;
+
 /// Where [`fetch!`] has the length of the data, whether it sends them or not.
 const LENGTH: usize = 14;
 
@@ -224,11 +228,12 @@ pub(super) async fn fetch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
     spares: &Spares,
-) -> Result<Fetched, Broken> {
+    reading: Reading,
+) -> Result<Part<Fetched>, Broken> {
     let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
         fetch;
     if after >= up_to || max_events == 0 {
-        return Ok(Fetched { events: Vec::new(), scanned_to: after });
+        return Ok(Part::whole(Fetched { events: Vec::new(), scanned_to: after }));
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let at_once = max_bytes / max_events;
@@ -243,78 +248,146 @@ pub(super) async fn fetch(
     if partition.is_some() {
         statement = bind_partition(statement, partition);
     }
-    let mut rows = statement.fetch(&mut *connection);
+    let mut rows = reading.rows(statement.fetch(&mut *connection));
     let mut spare = Vec::new();
     let mut events = Vec::with_capacity(max_events.min(1_000));
     let mut withheld = Vec::new();
-    let mut bytes = 0_usize;
-    // Read to the end, whatever is of use: the connection is for others then.
-    while let Some(row) = rows.try_next().await? {
-        if !events.is_empty() && bytes >= max_bytes {
-            continue;
-        }
+    let (mut bytes, mut in_vain) = (0_usize, 0_usize);
+    let mut is_whole = true;
+    loop {
+        let row = match rows.next(events.is_empty()).await {
+            Next::Row(row) => row,
+            Next::End => break,
+            Next::Late => {
+                is_whole = false;
+                break;
+            }
+            Next::Broken(why) => return Err(why.into()),
+        };
         if spare.is_empty() {
             spare = spares.take(SPARES_AT_ONCE);
         }
         let mut event = spare.pop().unwrap_or_else(|| Arc::new(nothing_read()));
         read_log_event_over(&row, 0, 1, Some(2), 3, Arc::make_mut(&mut event))?;
-        let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
-        if length > 0 && event.event.data.is_none() {
-            withheld.push(events.len());
+        if !events.is_empty() && bytes >= max_bytes {
+            // Read to the end, whatever is of use: the connection is for others then.
+            // But not at any price.
+            in_vain = in_vain.saturating_add(event.bytes());
+            if in_vain > max_bytes.max(LEAST_IN_VAIN) {
+                is_whole = false;
+                break;
+            }
+            continue;
         }
-        bytes = bytes.saturating_add(usize::try_from(length).unwrap_or(0));
+        let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
+        let length = usize::try_from(length).unwrap_or(0);
+        bytes = bytes.saturating_add(event.bytes());
+        if length > 0 && event.event.data.is_none() {
+            withheld.push((events.len(), event.position));
+            bytes = bytes.saturating_add(length);
+        }
         events.push(event);
     }
     drop(rows);
     spares.put(spare);
-    read_withheld(connection, &mut events, &withheld).await?;
-    if (bytes >= max_bytes || events.len() >= max_events)
+    if is_whole {
+        is_whole = read_withheld(connection, &mut events, &withheld, reading).await?;
+    } else if let Some((first, _)) = withheld.first() {
+        events.truncate(*first);
+    }
+    if (bytes >= max_bytes || events.len() >= max_events || !is_whole)
         && let Some(last) = events.last()
     {
         let scanned_to = last.position;
-        return Ok(Fetched { events, scanned_to });
+        return Ok(Part { read: Fetched { events, scanned_to }, is_whole });
+    }
+    if !is_whole {
+        return Err(too_slow().into());
     }
     let scanned_to =
         if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
-    Ok(Fetched { events, scanned_to })
+    Ok(Part::whole(Fetched { events, scanned_to }))
 }
 
-/// Reads the data that did not come with the events at these indices.
+fn too_slow() -> StoreError {
+    StoreError::Unavailable("the next event takes too long to be read".to_owned())
+}
+
+/// Reads the data that did not come with the events at these indices, in order. Where
+/// it takes too long, the events end before the first whose data is missing. Whether
+/// all came.
 async fn read_withheld(
     connection: &mut PgConnection,
-    events: &mut [Arc<LogEvent>],
-    withheld: &[usize],
-) -> Result<(), Broken> {
+    events: &mut Vec<Arc<LogEvent>>,
+    withheld: &[(usize, Position)],
+    reading: Reading,
+) -> Result<bool, Broken> {
     if withheld.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
-    let at = |&index: &usize| events.get(index).map(|event| event.position.0);
-    let positions: Vec<i64> = withheld.iter().filter_map(at).collect();
-    let rows = sqlx::query(
+    let positions: Vec<i64> = withheld.iter().map(|(_, position)| position.0).collect();
+    let statement = sqlx::query(
         "SELECT position, data FROM event_host.events
          WHERE position = ANY ($1) ORDER BY position",
-    )
-    .bind(positions)
-    .fetch_all(connection)
-    .await?;
-    let mut rows = rows.iter();
-    for &index in withheld {
-        // Nobody else has it yet.
-        let event = events.get_mut(index).and_then(Arc::get_mut);
-        let (Some(event), Some(row)) = (event, rows.next()) else {
-            return Err(gone().into());
-        };
-        if row.try_get_unchecked::<i64, _>(0)? != event.position.0 {
-            return Err(gone().into());
+    );
+    let mut rows = reading.rows(statement.bind(positions).fetch(connection));
+    for (index, position) in withheld {
+        match rows.next(*index == 0).await {
+            Next::Row(row) if row.try_get_unchecked::<i64, _>(0)? == position.0 => {
+                // Nobody else has it yet.
+                let event = events.get_mut(*index).and_then(Arc::get_mut).ok_or_else(gone)?;
+                event.event.data = row.try_get_unchecked(1)?;
+            }
+            Next::Row(_) | Next::End => return Err(gone().into()),
+            Next::Late => {
+                events.truncate(*index);
+                return Ok(false);
+            }
+            Next::Broken(why) => return Err(why.into()),
         }
-        event.event.data = row.try_get_unchecked(1)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn gone() -> StoreError {
     StoreError::Unusable("an event was deleted from the log while it was read".to_owned())
 }
+
+/// What can be said of the next event that a group receives without what may be large:
+/// it comes without data, and texts are cut. And how large it is.
+pub(super) async fn sketch(
+    connection: &mut PgConnection,
+    fetch: &Fetch<'_>,
+) -> Result<Option<Sketch>, Broken> {
+    let &Fetch { group, tenant, subscription, partition, after, up_to, .. } = fetch;
+    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let statement = sqlx::query(SKETCH).bind(group.whole()).bind(tenant.as_str());
+    let statement = Types::of(subscription).bind(statement).bind(after.0).bind(horizon.0);
+    let statement = bind_partition(statement, partition);
+    let Some(row) = statement.fetch_optional(connection).await? else { return Ok(None) };
+    let mut event = nothing_read();
+    read_log_event_over(&row, 0, 1, Some(2), 3, &mut event)?;
+    let bytes: i64 = row.try_get_unchecked(LENGTH)?;
+    Ok(Some(Sketch { event, bytes: bytes.unsigned_abs() }))
+}
+
+/// Texts are cut to what the log's constraints let in. The columns are those of
+/// [`fetch!`].
+const SKETCH: &str = concat!(
+    "SELECT position, deliver_to, digest, left(type, 1024), time, left(id, 1024),
+            left(source, 1024), NULL::text, NULL::text, NULL::text, left(partitionkey, 1024),
+            deliver_after, NULL::text, NULL::bytea,
+            octet_length(type)::bigint + octet_length(id) + octet_length(source)
+                + coalesce(octet_length(subject), 0) + coalesce(octet_length(datacontenttype), 0)
+                + coalesce(octet_length(dataschema), 0) + coalesce(octet_length(partitionkey), 0)
+                + coalesce(pg_column_size(extensions), 0) + coalesce(octet_length(data), 0)
+     FROM event_host.events
+     WHERE position > $6 AND position <= $7 AND ",
+    receives!(),
+    " AND ",
+    in_partition!("$8", "$9"),
+    " ORDER BY position LIMIT 1"
+);
 
 /// The last position before the next event above `horizon`. Positions may jump
 /// by any number, and no fetch should have to walk there.

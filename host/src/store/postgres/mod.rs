@@ -32,6 +32,7 @@ mod locks;
 mod log;
 mod partitions;
 mod pooler;
+mod reading;
 mod redeliveries;
 mod retention;
 mod safe;
@@ -57,22 +58,23 @@ use tracing::debug;
 
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity, Late,
-    LateFetch, Leadership, LockSession, LogHolder, LogStatus, Maintained, NewVersion, Overtaken,
-    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Start, Store, StoreError,
-    Version, VersionNumber, deployment,
+    Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
+    HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus, Maintained,
+    NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch,
+    Start, Store, StoreError, Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
 use connection::{
-    Address, Connections, DEADLINE, LONG_DEADLINE, on_shared, on_shared_in_its_own,
-    on_shared_patiently,
+    Address, Connections, DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_in_its_own,
+    on_shared_in_parts, on_shared_patiently,
 };
 use error::Broken;
 use horizon::{Horizon, WentBack};
 use incarnation::{Incarnation, Known};
 use keys::HeldKeys;
 use listen::Listener;
+use reading::Reading;
 use session::Patience;
 use spares::Spares;
 
@@ -387,7 +389,23 @@ impl Store for PostgresStore {
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
-        on_shared!(self.connections, "fetch events", |c| log::fetch(c, &fetch, &self.spares))
+        on_shared_in_parts!(self.connections, "fetch events", DEADLINE, |c| {
+            log::fetch(c, &fetch, &self.spares, Reading::begin())
+        })
+    }
+
+    async fn fetch_one(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
+        let fetch = Fetch { max_events: 1, ..fetch };
+        on_shared!(self.connections, "fetch one event", LONG_DEADLINE, |c| async {
+            let mut alone = begin_long(c).await?;
+            let part = log::fetch(&mut alone, &fetch, &self.spares, Reading::begin()).await?;
+            alone.commit().await?;
+            Ok(part.read)
+        })
+    }
+
+    async fn sketch(&self, fetch: Fetch<'_>) -> Result<Option<Sketch>, StoreError> {
+        on_shared!(self.connections, "look at an event", |c| log::sketch(c, &fetch))
     }
 
     fn put_back(&self, events: Vec<Arc<LogEvent>>) {
@@ -411,7 +429,7 @@ impl Store for PostgresStore {
             self.connections,
             "fetch events past open transactions",
             DEADLINE,
-            |c| { late::overtake(c, &fetch, safe, max_ranges, &self.spares) }
+            |c| { late::overtake(c, &fetch, safe, max_ranges, &self.spares, Reading::begin()) }
         )
     }
 
@@ -516,9 +534,10 @@ impl Store for PostgresStore {
         &self,
         group: &GroupName,
         positions: &[Position],
-    ) -> Result<Vec<LogEvent>, StoreError> {
-        on_shared!(self.connections, "fetch events again", |c| {
-            redeliveries::events(c, group, positions)
+        max_bytes: usize,
+    ) -> Result<Found, StoreError> {
+        on_shared_in_parts!(self.connections, "fetch events again", DEADLINE, |c| {
+            redeliveries::events(c, group, positions, max_bytes, Reading::begin())
         })
     }
 

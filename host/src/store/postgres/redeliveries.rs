@@ -6,9 +6,10 @@ use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, count, kept, read_log_event, time};
 use super::error::Broken;
-use crate::event::{Attempt, GroupName, LogEvent, Position};
+use super::reading::{Next, Part, Reading};
+use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
-use crate::store::{FailureRecord, Redelivery};
+use crate::store::{FailureRecord, Found, Redelivery};
 
 /// Within a transaction that has the row of the group's cursor. One statement,
 /// however many they are: what is over and what is set are never the same rows.
@@ -91,19 +92,36 @@ pub(super) const EVENTS: &str =
        AND (deliver_to IS NULL OR deliver_to = $3)
      ORDER BY position";
 
+/// The first of them, as many as come in time and make up so many bytes.
 pub(super) async fn events(
     connection: &mut PgConnection,
     group: &GroupName,
     positions: &[Position],
-) -> Result<Vec<LogEvent>, Broken> {
-    if positions.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows = sqlx::query(EVENTS)
+    max_bytes: usize,
+    reading: Reading,
+) -> Result<Part<Found>, Broken> {
+    let Some(last) = positions.iter().max() else { return Ok(Part::whole(Found::default())) };
+    let statement = sqlx::query(EVENTS)
         .bind(group.as_str())
         .bind(positions.iter().map(|position| position.0).collect::<Vec<_>>())
-        .bind(group.whole())
-        .fetch_all(connection)
-        .await?;
-    rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()
+        .bind(group.whole());
+    let mut rows = reading.rows(statement.fetch(connection));
+    let (mut events, mut bytes) = (Vec::with_capacity(positions.len()), 0_usize);
+    loop {
+        match rows.next(events.is_empty()).await {
+            Next::Row(row) => {
+                let event = read_log_event(&row, 0, 1, Some(2), 3)?;
+                bytes = bytes.saturating_add(event.bytes());
+                events.push(event);
+                if bytes < max_bytes {
+                    continue;
+                }
+            }
+            Next::End => return Ok(Part::whole(Found { events, looked_to: *last })),
+            Next::Late => {}
+            Next::Broken(why) => return Err(why.into()),
+        }
+        let looked_to = events.last().map_or(*last, |event| event.position);
+        return Ok(Part { read: Found { events, looked_to }, is_whole: false });
+    }
 }

@@ -6,6 +6,7 @@ mod deployments;
 mod errors;
 mod guards;
 mod incarnations;
+mod large;
 mod limits;
 mod locks;
 mod migrations;

@@ -127,7 +127,8 @@ pub(super) async fn replay_some(
     must_exist(&mut transaction, group).await?;
     let ids: Vec<i64> = sqlx::query_scalar(
         "SELECT id FROM dead_letters
-         WHERE group_name = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?",
+         WHERE group_name = ? AND id > ? AND id <= ? AND failure_kind <> 'too-large'
+         ORDER BY id LIMIT ?",
     )
     .bind(group.as_str())
     .bind(after.0)
@@ -157,7 +158,7 @@ async fn give_back(
                   datacontenttype, dataschema, partitionkey, NULL, extensions,
                   CASE WHEN ?3 THEN ?4 ELSE data END
            FROM dead_letters l
-           WHERE id = ?5 AND (?1 IS NULL OR EXISTS (
+           WHERE id = ?5 AND failure_kind <> 'too-large' AND (?1 IS NULL OR EXISTS (
                SELECT 1 FROM deployments d WHERE d.tenant = l.tenant AND d.digest = ?1))"
     ))
     .bind(digest.map(Digest::as_str))
@@ -168,8 +169,9 @@ async fn give_back(
     .execute(&mut *connection)
     .await?;
     if appended.rows_affected() == 0 {
-        return Err(match digest {
-            Some(digest) if is_there(connection, id).await? => refusals::no_component(digest),
+        return Err(match (kind(connection, id).await?.as_deref(), digest) {
+            (Some("too-large"), _) => refusals::not_whole(id),
+            (Some(_), Some(digest)) => refusals::no_component(digest),
             _ => refusals::no_dead_letter(id),
         }
         .into());
@@ -187,10 +189,14 @@ async fn give_back(
     })
 }
 
-async fn is_there(connection: &mut SqliteConnection, id: DeadLetterId) -> Result<bool, Broken> {
-    Ok(sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM dead_letters WHERE id = ?)")
+/// The kind of a dead letter's failure, if it is there.
+async fn kind(
+    connection: &mut SqliteConnection,
+    id: DeadLetterId,
+) -> Result<Option<String>, Broken> {
+    Ok(sqlx::query_scalar("SELECT failure_kind FROM dead_letters WHERE id = ?")
         .bind(id.0)
-        .fetch_one(connection)
+        .fetch_optional(connection)
         .await?)
 }
 

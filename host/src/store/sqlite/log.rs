@@ -16,7 +16,7 @@ use super::error::Broken;
 use super::redeliveries::as_json;
 use crate::event::{Event, GroupName, Partition, Position, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{Fetch, Fetched, Start, Subscription, refusals};
+use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
@@ -158,6 +158,9 @@ pub(super) async fn fetch(
     }
     let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
     let receives = Receives::new(group, tenant, subscription);
+    // Data that are larger are read one by one: the connection's thread reads ahead, and
+    // would hold as many of them. Their length is known without reading them.
+    let at_once = i64::try_from(max_bytes / max_events).unwrap_or(i64::MAX);
     let span = (after, horizon);
     let theirs = match partition {
         Some(partition) => {
@@ -166,26 +169,44 @@ pub(super) async fn fetch(
         None => None,
     };
     let statement = match &theirs {
-        Some(positions) => sqlx::query(AT).bind(as_json(positions.iter().copied())),
+        Some(positions) => sqlx::query(AT).bind(at_once).bind(as_json(positions.iter().copied())),
         None => {
             let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
             let sql = AssertSqlSafe(within(&receives));
-            receives.bind(sqlx::query(sql).bind(after.0).bind(horizon.0)).bind(limit)
+            let statement = sqlx::query(sql).bind(at_once).bind(after.0).bind(horizon.0);
+            receives.bind(statement).bind(limit)
         }
     };
     let mut events = Vec::with_capacity(max_events.min(1_024));
     let mut bytes = 0_usize;
+    let mut withheld = Vec::new();
+    let mut is_full = false;
     {
         let mut rows = statement.fetch(&mut *connection);
         while let Some(row) = rows.try_next().await? {
             let event = read_log_event(&row, 0, 1, Some(2), 3)?;
-            let position = event.position;
-            bytes = bytes.saturating_add(event.event.data.as_ref().map_or(0, Vec::len));
-            events.push(Arc::new(event));
-            if bytes >= max_bytes || events.len() >= max_events {
-                return Ok(Fetched { events, scanned_to: position });
+            bytes = bytes.saturating_add(event.bytes());
+            let length: Option<i64> = row.try_get_unchecked(LENGTH)?;
+            if let Some(length) = length.filter(|length| *length > at_once) {
+                bytes = bytes.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+                withheld.push(events.len());
+            }
+            events.push(event);
+            is_full = bytes >= max_bytes || events.len() >= max_events;
+            if is_full {
+                break;
             }
         }
+    }
+    for index in withheld {
+        if let Some(event) = events.get_mut(index) {
+            event.event.data = data_at(connection, event.position).await?;
+        }
+    }
+    let events: Vec<_> = events.into_iter().map(Arc::new).collect();
+    if let Some(last) = events.last().filter(|_| is_full) {
+        let scanned_to = last.position;
+        return Ok(Fetched { events, scanned_to });
     }
     if let Some(positions) = theirs
         && positions.len() >= max_events
@@ -200,11 +221,18 @@ pub(super) async fn fetch(
 
 macro_rules! select {
     ($rest:literal) => {
-        concat!("SELECT position, deliver_to, digest, ", event_columns!(), " FROM events ", $rest)
+        concat!(
+            "SELECT position, deliver_to, digest, type, time, id, source, subject,
+                    datacontenttype, dataschema, partitionkey, deliver_after, extensions,
+                    CASE WHEN octet_length(data) <= ? THEN data END, octet_length(data)
+             FROM events ",
+            $rest
+        )
     };
 }
 
-/// The events at positions that a JSON array has.
+/// The events at positions that a JSON array has, each with its data where those are no
+/// larger than the first parameter.
 const AT: &str = select!("WHERE position IN (SELECT value FROM json_each(?)) ORDER BY position");
 
 /// What a group receives between two positions.
@@ -244,6 +272,27 @@ async fn positions_of(
         }
     }
     Ok(positions)
+}
+
+/// Where [`fetch`] has the length of the data.
+const LENGTH: usize = 14;
+
+/// The data of one event.
+async fn data_at(
+    connection: &mut SqliteConnection,
+    position: Position,
+) -> Result<Option<Vec<u8>>, Broken> {
+    let row = sqlx::query("SELECT data FROM events WHERE position = ?")
+        .bind(position.0)
+        .fetch_optional(connection)
+        .await?;
+    match row {
+        Some(row) => Ok(row.try_get_unchecked(0)?),
+        None => Err(StoreError::Unusable(
+            "an event was deleted from the log while it was read".to_owned(),
+        )
+        .into()),
+    }
 }
 
 /// The last position before the next event above `horizon`. Positions may jump

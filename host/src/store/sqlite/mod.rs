@@ -38,13 +38,13 @@ use async_trait::async_trait;
 use super::split::parts as split_into;
 use super::{
     Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, GroupControl, GroupSettings, GroupState, GroupStatus, Head, HostIdentity,
-    Leadership, LockSession, LogStatus, Maintained, NewVersion, Redelivery, Removed, Replayed,
-    Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber, deployment,
-    refusals,
+    Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
+    HostIdentity, Leadership, LockSession, LogStatus, Maintained, NewVersion, Redelivery, Removed,
+    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber,
+    deployment, refusals,
 };
 use crate::digest::Digest;
-use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
+use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
 use connection::{Connections, LONG_DEADLINE, READERS, on_reader, on_writer};
 
 pub use open::{OpenOptions, database_path};
@@ -236,9 +236,10 @@ impl Store for SqliteStore {
         &self,
         group: &GroupName,
         positions: &[Position],
-    ) -> Result<Vec<LogEvent>, StoreError> {
+        max_bytes: usize,
+    ) -> Result<Found, StoreError> {
         on_reader!(self.connections, "fetch events again", |c| {
-            redeliveries::events(c, group, positions)
+            redeliveries::events(c, group, positions, max_bytes)
         })
     }
 

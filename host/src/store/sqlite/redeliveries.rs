@@ -1,12 +1,13 @@
 //! Redeliveries, and the events that they are of.
 
+use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{Statement, count, event_columns, optional_text, read_log_event, time};
 use super::error::Broken;
-use crate::event::{Attempt, GroupName, LogEvent, Position};
+use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
-use crate::store::{FailureRecord, Redelivery};
+use crate::store::{FailureRecord, Found, Redelivery};
 
 /// How many redeliveries one statement sets.
 const SET_BY_A_STATEMENT: usize = 64;
@@ -93,15 +94,15 @@ pub(super) async fn list(
         .collect()
 }
 
+/// The first of them, as many as make up so many bytes.
 pub(super) async fn events(
     connection: &mut SqliteConnection,
     group: &GroupName,
     positions: &[Position],
-) -> Result<Vec<LogEvent>, Broken> {
-    if positions.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows = sqlx::query(concat!(
+    max_bytes: usize,
+) -> Result<Found, Broken> {
+    let Some(last) = positions.iter().max() else { return Ok(Found::default()) };
+    let mut rows = sqlx::query(concat!(
         "SELECT position, deliver_to, digest, ",
         event_columns!(),
         " FROM events
@@ -113,7 +114,16 @@ pub(super) async fn events(
     .bind(group.as_str())
     .bind(as_json(positions.iter().map(|position| position.0)))
     .bind(group.whole())
-    .fetch_all(connection)
-    .await?;
-    rows.iter().map(|row| read_log_event(row, 0, 1, Some(2), 3)).collect()
+    .fetch(connection);
+    let (mut events, mut bytes) = (Vec::with_capacity(positions.len()), 0_usize);
+    while let Some(row) = rows.try_next().await? {
+        let event = read_log_event(&row, 0, 1, Some(2), 3)?;
+        let looked_to = event.position;
+        bytes = bytes.saturating_add(event.bytes());
+        events.push(event);
+        if bytes >= max_bytes {
+            return Ok(Found { events, looked_to });
+        }
+    }
+    Ok(Found { events, looked_to: *last })
 }

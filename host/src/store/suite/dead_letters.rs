@@ -13,9 +13,10 @@ use super::samples::{
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, LogEvent, Position, Tenant};
+use crate::failure::FailureKind;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, GroupSettings, Missing, Replayed, Settled,
-    Settlement, Store, StoreError,
+    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, GroupSettings, Missing, Replayed,
+    Settled, Settlement, Store, StoreError,
 };
 
 fn is_missing(error: &StoreError, id: DeadLetterId) -> bool {
@@ -135,7 +136,8 @@ pub async fn a_replay_can_name_the_component_that_handles_the_event(database: &d
         assert_eq!((copy.digest.clone(), copy.event.clone()), expected);
     }
     let positions: Vec<Position> = copies.iter().map(|copy| copy.position).collect();
-    assert_eq!(store.events_at(&group("g"), &positions).await.unwrap(), copies);
+    let found = store.events_at(&group("g"), &positions, usize::MAX).await.unwrap();
+    assert_eq!(found.events, copies);
 
     // Once more a dead letter, it says itself what failed, and the next replay
     // goes to the group's own component.
@@ -383,4 +385,29 @@ pub async fn the_number_of_a_dead_letter_is_never_used_again(database: &dyn Test
         highest = letter.id;
         store.discard(letter.id).await.unwrap();
     }
+}
+
+pub async fn a_dead_letter_that_is_not_whole_is_never_replayed(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let positions = publish(&store, &[event("a", "1"), event("a", "2"), event("a", "3")]).await;
+    let epoch = led(&store, "g").await;
+    let mut dead: Vec<_> = fetch_all(&store, "g", 0).await.into_iter().map(dead).collect();
+    dead[1].failure = FailureRecord::new(FailureKind::TooLarge, "a gigabyte");
+    dead[1].event.event.data = None;
+    let settlement =
+        Settlement { dead_letters: dead, ..settlement(&store, "g", epoch, positions[2].0).await };
+    store.settle(&settlement).await.unwrap();
+    let letters = letters(&store, "g").await;
+    let (id, all) = (letters[1].id, (DeadLetterId(0), DeadLetterId(i64::MAX)));
+    for data in [None, Some(&b"made up"[..])] {
+        let refused = store.replay(id, data, None).await;
+        let told =
+            matches!(&refused, Err(StoreError::Refused(why)) if why.contains("not the whole"));
+        assert!(told, "{refused:?}");
+    }
+    let replayed = store.replay_some(&group("g"), all.0, all.1, 10, None).await.unwrap();
+    assert_eq!(replayed.len(), 2, "the others are");
+    let left = store.dead_letter_ids(&group("g")).await.unwrap();
+    assert_eq!(left, [id]);
+    store.discard(id).await.unwrap();
 }

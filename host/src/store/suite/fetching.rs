@@ -79,18 +79,25 @@ pub async fn a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event(
     let store = database.handle().await;
     let sized = |bytes: usize| Event { data: Some(vec![1; bytes]), ..event("a", "1") };
     let no_data = Event { data: None, ..event("a", "1") };
-    let events = [sized(1_000), no_data, sized(10), sized(0), sized(90), sized(1)];
+    // As many bytes of attributes as of data: it makes no difference to a budget.
+    let subject = Event { subject: Some("s".repeat(5_000)), ..no_data.clone() };
+    let events =
+        [sized(1_000), no_data, sized(10), sized(0), sized(90), sized(1), subject, sized(1)];
+    assert_eq!(events[1].bytes(), 8, "id, source and type");
     let positions = publish(&store, &events).await;
 
     for (after, budget, count) in [
         (0, 0, 1),
         (0, 1, 1),
-        (0, 1_000, 1),
-        (0, 1_001, 3),
-        (1, 10, 2),
-        (1, 100, 4),
-        (1, 101, 5),
-        (0, usize::MAX, 6),
+        (0, 1_008, 1),
+        (0, 1_009, 2),
+        (0, 1_017, 3),
+        (1, 26, 2),
+        (1, 132, 4),
+        (1, 133, 5),
+        (6, 5_008, 1),
+        (6, 5_009, 2),
+        (0, usize::MAX, 8),
     ] {
         let fetch = Fetch {
             partition: None,
@@ -205,9 +212,8 @@ pub async fn events_that_were_put_back_leave_nothing_in_those_that_are_read_next
 ) {
     let store = database.handle().await;
     let least = Event { data: None, ..event("t", "1") };
-    let events: Vec<Event> = (0..6)
-        .map(|n| if n < 3 { rich_event(database, &n.to_string()) } else { least.clone() })
-        .collect();
+    let events: Vec<Event> =
+        (0..6).map(|n| if n < 3 { rich_event(&n.to_string()) } else { least.clone() }).collect();
     let positions = publish(&store, &events).await;
     // Each in the place of another that was richer, or had less.
     for from in [0, 3, 0, 3] {

@@ -354,7 +354,7 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
 
     let at = async |name: &str, positions: &[i64]| {
         let positions: Vec<Position> = positions.iter().copied().map(Position).collect();
-        store.events_at(&group(name), &positions).await.unwrap()
+        store.events_at(&group(name), &positions, usize::MAX).await.unwrap().events
     };
     let found = at("g", &[3, 1]).await;
     assert_eq!(found[0].event, original);
@@ -372,6 +372,10 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     let more: Vec<Event> = (0..3_000).map(|n| event("a", &n.to_string())).collect();
     let positions = publish(&store, &more).await;
     let g: GroupName = group("g");
-    let found = store.events_at(&g, &positions).await.unwrap();
-    assert!(found.iter().map(|event| event.position).eq(positions));
+    // In parts, each of which is at least an event.
+    let first = store.events_at(&g, &positions[..2], 1).await.unwrap();
+    assert_eq!((first.events.len(), first.looked_to), (1, positions[0]));
+    let found = store.events_at(&g, &positions, usize::MAX).await.unwrap();
+    assert_eq!(found.looked_to, *positions.last().unwrap());
+    assert!(found.events.iter().map(|event| event.position).eq(positions));
 }

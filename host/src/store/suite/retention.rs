@@ -204,7 +204,7 @@ pub async fn an_event_that_comes_again_stays_with_all_that_follow(database: &dyn
     assert_eq!(maintained.pinned_by, Some(group("g")));
     let pin = store.status().await.unwrap().pinned_by.unwrap();
     assert_eq!(pin.position, Position(positions[1].0 - 1));
-    let left = store.events_at(&group("g"), &[positions[1]]).await.unwrap();
+    let left = store.events_at(&group("g"), &[positions[1]], 1).await.unwrap().events;
     assert_eq!(ids(&left), ["2"]);
 
     let over = Settlement {

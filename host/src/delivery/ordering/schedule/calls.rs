@@ -14,7 +14,7 @@ use crate::delivery::ordering::{Calls, Ordering};
 use crate::delivery::settlement::after;
 use crate::event::Position;
 
-/// The data of the events of one call, in bytes: it stands in the guest's memory at
+/// What the events of one call take, in bytes: it stands in the guest's memory at
 /// once. A larger event goes alone.
 const CALL_BYTES: usize = 4 << 20;
 

@@ -221,8 +221,7 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
             "jsonb_build_object('a', repeat('x', 65528))",
             "extensions_have_65536_bytes_of_json_at_most",
         ),
-        // As text it would have a gigabyte.
-        ("extensions", "jsonb_build_object('a', repeat(chr(1), 200000000))", "54000"),
+        // As text it is thousands of times as long.
         ("extensions", "jsonb_build_object('a', 1e130000)", values),
         ("extensions", r#"'{"a": "b\nc"}'"#, "extensions_hold_no_control_characters"),
         ("extensions", "'[]'", "extensions_are_an_object"),

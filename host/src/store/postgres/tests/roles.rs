@@ -395,7 +395,7 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
             assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
             store.state_get(&name, "", "k").await.unwrap();
             store.redeliveries(&name).await.unwrap();
-            store.events_at(&name, &[Position(1)]).await.unwrap();
+            store.events_at(&name, &[Position(1)], 1).await.unwrap();
         }
         store.state_keys(&name, "", "", 10).await.unwrap();
         store.state_key_count(&name).await.unwrap();
