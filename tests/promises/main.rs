@@ -25,6 +25,7 @@ mod ordering;
 mod partitions;
 mod pooler;
 mod postgres;
+mod refused;
 mod replay;
 mod replay_digest;
 mod reproduce;
