@@ -19,6 +19,12 @@ use wit_component::ComponentEncoder;
 use super::load_error::{LoadError, LoadReason};
 use crate::digest::Digest;
 
+/// How the names of the custom sections begin that hold component metadata.
+const METADATA: &str = "component-type";
+
+/// The custom section with the names of functions.
+const NAMES: &str = "name";
+
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -207,7 +213,7 @@ fn outline(wasm: &[u8]) -> Result<Outline, LoadReason> {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::CustomSection(section) if depth == 0 => {
-                outline.has_metadata |= section.name().starts_with("component-type");
+                outline.has_metadata |= section.name().starts_with(METADATA);
             }
             Payload::ImportSection(imports) if depth == 0 => {
                 for import in imports.into_imports() {
@@ -231,7 +237,24 @@ pub(super) fn malformed(error: &wasmparser::BinaryReaderError, wasm: &[u8]) -> L
     }
 }
 
+/// Makes a component of a core module.
+///
+/// The specification has a custom section ignored whose contents are malformed, and
+/// the encoder refuses a module for some of them. So what it refuses is tried again
+/// without: at first the names of functions stay, which a trap is told with. The
+/// component metadata is a custom section too, and the one that must be well-formed.
 fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
+    let mut result = encode_as_it_is(module, preview1);
+    for keeps in [&[NAMES][..], &[]] {
+        if result.is_ok() {
+            break;
+        }
+        result = encode_as_it_is(&without_custom_sections(module, keeps)?, preview1);
+    }
+    result
+}
+
+fn encode_as_it_is(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
     let mut encoder = ComponentEncoder::default();
     encoder.module(module)?;
     if preview1 {
@@ -239,4 +262,32 @@ fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
             .adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
     }
     encoder.encode()
+}
+
+/// A core module without its custom sections, but for the component metadata and those
+/// with one of these names.
+fn without_custom_sections(module: &[u8], keeps: &[&str]) -> anyhow::Result<Vec<u8>> {
+    let mut kept = Vec::with_capacity(module.len());
+    let mut at = 0;
+    for payload in Parser::new(0).parse_all(module) {
+        let payload = payload?;
+        let (end, keep) = match &payload {
+            Payload::Version { range, .. } => (range.end, true),
+            Payload::CustomSection(section) => {
+                let name = section.name();
+                (section.range().end, name.starts_with(METADATA) || keeps.contains(&name))
+            }
+            other => match other.as_section() {
+                Some((_, range)) => (range.end, true),
+                None => continue,
+            },
+        };
+        let end = usize::try_from(end)?;
+        if keep {
+            // From the end of the section before, so with its own number and length.
+            kept.extend_from_slice(module.get(at..end).unwrap_or_default());
+        }
+        at = end;
+    }
+    Ok(kept)
 }

@@ -124,6 +124,49 @@ async fn a_component_and_the_module_inside_of_it_both_load() {
     }
 }
 
+/// A section that means nothing to the module.
+fn custom(name: &str, contents: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(1 + name.len() + contents.len()).ok().filter(|length| *length < 128);
+    let mut section = vec![0, length.unwrap(), u8::try_from(name.len()).unwrap()];
+    section.extend_from_slice(name.as_bytes());
+    section.extend_from_slice(contents);
+    section
+}
+
+// A malformed custom section has no say in whether a module is valid: it is ignored
+// (WebAssembly core specification, "Custom Section").
+#[tokio::test]
+async fn a_custom_section_that_is_malformed_is_ignored() {
+    // Names of functions of which the map ends in the middle, a subsection that is
+    // longer than the section, and a map whose one name is no UTF-8.
+    let names: [&[u8]; 3] = [&[1, 2, 9, 0], &[1, 99, 0], &[1, 4, 1, 0, 1, 0xff]];
+    // A field that no producer has, one that ends in the middle, and not even a count.
+    let producers: [&[u8]; 3] = [&[1, 3, b'a', b'b', b'c', 0], &[2, 3, b's', b'd', b'k', 7], &[]];
+    let names = names.map(|contents| custom("name", contents));
+    let producers = producers.map(|contents| custom("producers", contents));
+    let others = ["metadata.code.branch_hint", "dylink.0", ".debug_info", "linking", "reloc.CODE"]
+        .map(|name| custom(name, &[0xff, 0xff]));
+    let component_names = custom("component-name", &[0, 99, 1]);
+    for section in names.iter().chain(&producers).chain(&others).chain([&component_names]) {
+        let module = [guests::noop(), section.clone()].concat();
+        let preview1 = Guest { imports: endings::FD_WRITE, ..Guest::default() }.build();
+        // A component with another module inside of it, and the section in both.
+        let mut component = component_of(guests::noop());
+        component.extend([1, u8::try_from(8 + section.len()).unwrap()]);
+        component.extend_from_slice(b"\0asm\x01\0\0\0");
+        component.extend_from_slice(section);
+        component.extend_from_slice(section);
+        for wasm in [module, [preview1, section.clone()].concat(), component] {
+            let handler = load(wasm).await;
+            assert_eq!(attempt(&handler).await.outcome, Outcome::Success, "{section:?}");
+        }
+    }
+    // Ours must be as it should.
+    let ours = [guests::noop(), custom("component-type:more", &[0xff, 0xff])].concat();
+    let reason = reason(ours).await;
+    assert!(matches!(reason, LoadReason::NotEncodable(_)), "{reason}");
+}
+
 #[tokio::test]
 async fn the_digest_is_that_of_the_file() {
     let dir = tempfile::tempdir().unwrap();
