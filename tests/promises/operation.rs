@@ -1,14 +1,18 @@
 //! Operation: bad input, stop and start, status, commands beside a running host
 //! (promises 16, 17 and 19).
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::{Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
+use tests::{Client, Handler, PATIENCE, Rig, Settings, Store, event, wait_until};
 
 tests::on_both_stores! {
     what_does_not_exist_is_said_by_name,
     a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there,
+    a_publish_that_is_interrupted_says_how_far_it_got,
+    a_publish_that_fails_in_the_middle_says_how_far_it_got,
     what_is_published_comes_out_as_it_went_in,
     a_stop_lets_the_event_under_way_finish_and_settles_it,
     the_grace_period_ends_what_still_runs_and_counts_no_attempt,
@@ -310,6 +314,71 @@ fn a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there(store:
     assert_eq!(answer, json!({ "events": 300, "first_position": 2_201, "last_position": 2_500 }));
     let distinct = "SELECT count(*), count(DISTINCT id) FROM events";
     assert_eq!(rig.numbers(distinct), [2_500, 2_500]);
+}
+
+fn a_publish_that_is_interrupted_says_how_far_it_got(store: Store) {
+    let rig = Rig::on(store, &tally());
+    let lines: Vec<String> = (0..1_500).map(|n| event("a", n, json!(null)).to_string()).collect();
+    for (signal, begins_with) in [("-INT", 0), ("-TERM", 1_500)] {
+        let mut publish = rig
+            .command(["publish", "--file", "-", "--json"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        // Stays open, so that it waits for more.
+        let mut stdin = publish.stdin.take().expect("stdin is piped");
+        stdin.write_all((lines.join("\n") + "\n").as_bytes()).expect("it reads");
+        let events = || match rig.host(["status"]).code {
+            Some(0) => rig.number("SELECT count(*) FROM events"),
+            _ => 0,
+        };
+        wait_until("they are published", PATIENCE, || events() == begins_with + 1_500);
+        let sent = Command::new("kill").args([signal, &publish.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+        let output = publish.wait_with_output().expect("it ends");
+        drop(stdin);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&answer["events"], &answer["next_line"]), (&json!(1_500), &json!(1_501)));
+        let complaint = String::from_utf8(output.stderr).expect("text");
+        complains(&complaint, &["interrupted", "after 1500 events", "--from-line 1501"]);
+    }
+}
+
+fn a_publish_that_fails_in_the_middle_says_how_far_it_got(store: Store) {
+    let rig = Rig::on(store, &tally());
+    let _ = rig.host(["migrate"]).ok();
+    refuse_event(&rig, "1200");
+    let lines: Vec<String> = (0..1_500).map(|n| event("a", n, json!(null)).to_string()).collect();
+    rig.write("long.jsonl", lines.join("\n"));
+    let finished = rig.host(["publish", "--file", "long.jsonl", "--json"]);
+    let answer: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let published = answer["events"].as_i64().expect("a number");
+    assert!(published <= 1_200, "{answer}");
+    assert_eq!(rig.number("SELECT count(*) FROM events"), published);
+    assert_eq!(answer["next_line"], published + 1);
+    let complaint = finished.failed(1);
+    complains(&complaint, &["no room", &format!("--from-line {}", published + 1)]);
+}
+
+/// Has the database refuse an event with this id.
+fn refuse_event(rig: &Rig, id: &str) {
+    let mut client = Client::new(rig);
+    if rig.database_is_a_file() {
+        client.execute(&format!(
+            "CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.id = '{id}'
+             BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        ));
+    } else {
+        client.execute(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'no room'; END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON event_host.events
+             FOR EACH ROW WHEN (NEW.id = '{id}') EXECUTE FUNCTION refuse()"
+        ));
+    }
 }
 
 fn what_is_published_comes_out_as_it_went_in(store: Store) {

@@ -1,11 +1,12 @@
 //! Replay: promise 9.
 
 use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Finished, Handler, Rig, Settings, Store, event, wait_until, with};
+use tests::{Client, Finished, Handler, PATIENCE, Rig, Settings, Store, event, wait_until, with};
 
 tests::on_both_stores! {
     of_two_who_replay_one_dead_letter_at_once_one_is_told_that_it_is_not_found,
@@ -13,6 +14,9 @@ tests::on_both_stores! {
     with_json_a_replay_of_nothing_is_an_empty_list,
     with_json_a_dry_run_lists_what_it_would_replay,
     a_replay_that_is_killed_leaves_each_letter_dead_or_queued,
+    a_replay_that_is_interrupted_says_what_it_did,
+    a_replay_that_fails_in_the_middle_says_what_it_did,
+    of_several_that_are_discarded_the_others_go_on_and_the_count_is_said,
     a_rate_spreads_a_replay_over_time,
     a_replay_reaches_only_the_group_that_failed_with_the_event_as_it_was,
     what_fails_again_after_a_replay_is_a_new_dead_letter,
@@ -129,6 +133,91 @@ fn a_replay_that_is_killed_leaves_each_letter_dead_or_queued(store: Store) {
     assert_eq!(rig.numbers(copies), [LETTERS, LETTERS]);
 }
 
+fn a_replay_that_is_interrupted_says_what_it_did(store: Store) {
+    const LETTERS: i64 = 200;
+    let rig = with_dead_letters(store, LETTERS as usize);
+    let all = ["dlq", "replay", "--group", "chaos", "--all", "--rate", "20"];
+    let mut dead = LETTERS;
+    for signal in ["-INT", "-TERM"] {
+        let replay = rig
+            .command(all.iter().chain(&["--json"]))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let left = || rig.number("SELECT count(*) FROM dead_letters");
+        wait_until("some are replayed", PATIENCE, || left() < dead);
+        let sent = Command::new("kill").args([signal, &replay.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+        let output = replay.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let replayed: Vec<Value> = serde_json::from_slice(&output.stdout).expect("a list");
+        let done = dead - left();
+        assert_eq!(replayed.len() as i64, done);
+        let last = &replayed.last().expect("some")["id"];
+        let complaint = String::from_utf8(output.stderr).expect("text");
+        let said = format!(
+            "error: interrupted: {done} of {dead} dead letters of group chaos are replayed, the last one with id {last}"
+        );
+        assert!(complaint.contains(&said), "{complaint}");
+        assert!(complaint.contains("goes on with them"), "{complaint}");
+        dead -= done;
+    }
+    let _ = rig.host(["dlq", "replay", "--group", "chaos", "--all"]).ok();
+    assert_eq!(rig.number("SELECT count(*) FROM events WHERE deliver_to = 'chaos'"), LETTERS);
+}
+
+fn a_replay_that_fails_in_the_middle_says_what_it_did(store: Store) {
+    let rig = with_dead_letters(store, 150);
+    // The copy of this one cannot be written: its batch of 100 is undone.
+    refuse_copies(&rig, "120");
+    let all = ["dlq", "replay", "--group", "chaos", "--all"];
+    let complaint = rig.host(all).failed(1);
+    let said = "100 of 150 dead letters of group chaos are replayed, the last one with id 100; the others are as they were";
+    assert!(complaint.contains(said) && complaint.contains("no room"), "{complaint}");
+    assert_eq!(rig.dead_letters().len(), 50);
+    let finished = rig.host(all.iter().chain(&["--json"]));
+    assert_eq!(serde_json::from_str::<Value>(&finished.stdout).expect("JSON"), json!([]));
+    let complaint = finished.failed(1);
+    assert!(complaint.contains("none of 50 dead letters"), "{complaint}");
+    // By numbers, each by itself.
+    let complaint = rig.host(["dlq", "replay", "119", "121", "122", "999"]).failed(1);
+    assert!(complaint.contains("dead letter 999 not found"), "{complaint}");
+    assert!(complaint.contains("no room"), "{complaint}");
+    assert!(complaint.contains("error: 2 of 4 dead letters were replayed\n"), "{complaint}");
+    assert_eq!(rig.dead_letters().len(), 48);
+}
+
+/// Has the database refuse a copy of the event with this id.
+fn refuse_copies(rig: &Rig, id: &str) {
+    let mut client = Client::new(rig);
+    if rig.database_is_a_file() {
+        client.execute(&format!(
+            "CREATE TRIGGER refuse BEFORE INSERT ON events
+             WHEN NEW.id = '{id}' AND NEW.deliver_to IS NOT NULL
+             BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        ));
+    } else {
+        client.execute(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'no room'; END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON event_host.events
+             FOR EACH ROW WHEN (NEW.id = '{id}' AND NEW.deliver_to IS NOT NULL)
+             EXECUTE FUNCTION refuse()"
+        ));
+    }
+}
+
+fn of_several_that_are_discarded_the_others_go_on_and_the_count_is_said(store: Store) {
+    let rig = with_dead_letters(store, 3);
+    let finished = rig.host(["dlq", "discard", "1", "9", "3"]);
+    assert!(finished.stdout.contains("dead letter 3 is discarded"), "{finished:?}");
+    let complaint = finished.failed(1);
+    assert!(complaint.contains("dead letter 9 not found"), "{complaint}");
+    assert!(complaint.contains("error: 2 of 3 dead letters were discarded\n"), "{complaint}");
+    assert_eq!(rig.dead_letters().len(), 1);
+}
+
 fn a_rate_spreads_a_replay_over_time(store: Store) {
     let rig = with_dead_letters(store, 6);
     let begun = Instant::now();
@@ -223,6 +312,12 @@ fn a_dry_run_says_what_it_would_do_and_changes_nothing(store: Store) {
     let published = rig.number(events);
     let said = rig.host(["dlq", "replay", "--group", "chaos", "--all", "--dry-run"]).ok();
     assert_eq!(said.matches("would replay dead letter").count(), 3, "{said}");
+    let end = "3 of 3 dead letters would be replayed; this is a dry run, and nothing was replayed";
+    assert!(said.ends_with(&format!("{end}\n")), "{said}");
+    // As the replay would, it goes on after one that is not there.
+    let finished = rig.host(["dlq", "replay", "9", "3", "--dry-run"]);
+    assert!(finished.stdout.contains("1 of 2 dead letters would be replayed"), "{finished:?}");
+    assert!(finished.failed(1).contains("dead letter 9 not found"));
     let said = rig.host(["dlq", "replay", "2", "--dry-run"]).ok();
     assert!(said.contains("would replay dead letter 2"), "{said}");
     assert!(

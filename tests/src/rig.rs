@@ -216,6 +216,12 @@ impl Rig {
         wait_until("the server has let go of the dead", PATIENCE, || self.number(sessions) == 0);
     }
 
+    /// Whether the database is a file, and not on a server.
+    #[must_use]
+    pub fn database_is_a_file(&self) -> bool {
+        self.place().url().is_none()
+    }
+
     /// The database file of a rig with an embedded store.
     ///
     /// # Panics

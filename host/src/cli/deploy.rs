@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::database::Expected;
 use super::loading::Loader;
-use super::{Global, UsageError, database, output, versions};
+use super::{Global, UsageError, database, outcome_known, output, versions};
 use crate::config::{Component, Config, HandlerSettings};
 use crate::event::{HandlerName, Tenant};
 use crate::sandbox::Source;
@@ -51,7 +51,8 @@ impl Deploy {
             component: &bytes,
             deployed_by: &deployed_by,
         };
-        let deployment = store.deploy(new).await?;
+        let deployed = store.deploy(new).await;
+        let deployment = outcome_known(deployed, "host versions", self.handler.as_str())?;
         let (version, is_new) = match &deployment {
             Deployment::Activated(version) => (version, true),
             Deployment::WasActive(version) => (version, false),

@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::chosen::{Chosen, DigestStart};
+use super::interrupt::Interrupt;
 use super::output::{self, short};
 use super::{AlreadySaid, Global, UsageError, database, reproduce};
 use crate::digest::Digest;
@@ -16,6 +17,9 @@ use crate::event::GroupName;
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, Missing, Replayed, Store, StoreError,
 };
+
+/// What a dry run did, however it ended.
+const NOTHING_REPLAYED: &str = "this is a dry run, and nothing was replayed";
 
 /// How many dead letters one transaction replays.
 const REPLAY_BATCH: usize = 100;
@@ -45,6 +49,10 @@ pub(super) enum Dlq {
     /// `--digest` names, which must have been deployed for the tenant. The group's
     /// other events stay with the active one. If the event fails again it is a
     /// dead letter again.
+    ///
+    /// Ctrl-C and SIGTERM stop it between two dead letters. It then exits with 1
+    /// and says how many are replayed, as it does after an error; with --json it
+    /// lists them.
     Replay(Replay),
     /// Remove dead letters for good
     Discard(Discard),
@@ -215,22 +223,29 @@ impl Replay {
             };
             replays.push((id, digest));
         }
-        let mut failed = false;
+        let mut tally = Tally::of("replayed", replays.len())?;
         let mut done = Vec::new();
         for (id, digest) in replays {
+            if !tally.goes_on() {
+                tally.not_tried(id);
+                continue;
+            }
             match store.replay(id, data.as_deref(), digest.as_ref()).await {
-                Ok(replayed) if self.json => done.push(replayed),
-                Ok(replayed) => output::line(said(&replayed))?,
-                Err(error) => {
-                    eprintln!("error: {error}");
-                    failed = true;
+                Ok(replayed) => {
+                    tally.done += 1;
+                    if self.json {
+                        done.push(replayed);
+                    } else {
+                        output::line(said(&replayed))?;
+                    }
                 }
+                Err(error) => tally.failed(id, &error),
             }
         }
         if self.json {
             output::json(&done)?;
         }
-        if failed { Err(AlreadySaid.into()) } else { Ok(()) }
+        tally.end()
     }
 
     fn data(&self) -> anyhow::Result<Option<Vec<u8>>> {
@@ -269,38 +284,139 @@ impl Replay {
         let bar = ProgressBar::new(ids.len() as u64);
         let batch = if rate.is_some() { 1 } else { REPLAY_BATCH };
         let mut pace = rate.map(|rate| tokio::time::interval(Duration::from_secs_f64(1.0 / rate)));
+        let interrupt = Interrupt::listen()?;
         let mut after = DeadLetterId(0);
         let mut done = Vec::new();
-        loop {
+        let ended = loop {
             if let Some(pace) = &mut pace {
-                pace.tick().await;
-            }
-            let some = store.replay_some(group, after, last, batch, digest.as_ref());
-            let replayed = match some.await {
-                Ok(replayed) => replayed,
-                Err(error) => {
-                    bar.finish_and_clear();
-                    return Err(error).with_context(|| {
-                        format!("{} are replayed, the others still dead", done.len())
-                    });
+                tokio::select! {
+                    _ = pace.tick() => {}
+                    () = interrupt.comes() => {}
                 }
-            };
-            let Some(newest) = replayed.last() else { break };
-            after = newest.id;
-            bar.inc(replayed.len() as u64);
-            done.extend(replayed);
-        }
+            }
+            if interrupt.came() {
+                break Err(None);
+            }
+            match store.replay_some(group, after, last, batch, digest.as_ref()).await {
+                Ok(replayed) => {
+                    let Some(newest) = replayed.last() else { break Ok(()) };
+                    after = newest.id;
+                    bar.inc(replayed.len() as u64);
+                    done.extend(replayed);
+                }
+                Err(error) => break Err(Some(error)),
+            }
+        };
         bar.finish_and_clear();
         if self.json {
             output::json(&done)?;
-        } else {
-            output::line(format!(
+        }
+        match ended {
+            Ok(()) if self.json => Ok(()),
+            Ok(()) => Ok(output::line(format!(
                 "{} dead letters of group {group} replayed{}",
                 done.len(),
                 with(digest.as_ref())
-            ))?;
+            ))?),
+            Err(why) => {
+                let so_far = replayed_so_far(group, ids.len(), &done, why.as_ref());
+                Err(match why {
+                    Some(error) => anyhow::Error::new(error).context(so_far),
+                    None => anyhow::anyhow!("interrupted: {so_far}"),
+                })
+            }
         }
-        Ok(())
+    }
+}
+
+/// What a replay of all of a group's dead letters did before it broke off.
+fn replayed_so_far(
+    group: &GroupName,
+    of: usize,
+    done: &[Replayed],
+    why: Option<&StoreError>,
+) -> String {
+    let up_to = match done.last() {
+        Some(last) => format!(
+            "{} of {of} dead letters of group {group} are replayed, the last one with id {}",
+            done.len(),
+            last.id
+        ),
+        None => format!("none of {of} dead letters of group {group} is replayed"),
+    };
+    let next = match why {
+        Some(StoreError::Unavailable(_)) => {
+            "what became of the next few is not known; the same command goes on with what is left"
+        }
+        _ => "the others are as they were, and the same command goes on with them",
+    };
+    format!("{up_to}; {next}")
+}
+
+/// What became of several dead letters that are dealt with one after the other.
+struct Tally {
+    /// What is done to them, as in "3 of 5 were …".
+    what: &'static str,
+    of: usize,
+    done: usize,
+    failures: usize,
+    /// Why the others are not tried.
+    stopped: Option<&'static str>,
+    not_tried: Vec<DeadLetterId>,
+    interrupt: Interrupt,
+}
+
+impl Tally {
+    fn of(what: &'static str, of: usize) -> anyhow::Result<Self> {
+        let (done, failures, stopped, not_tried) = (0, 0, None, Vec::new());
+        Ok(Self { what, of, done, failures, stopped, not_tried, interrupt: Interrupt::listen()? })
+    }
+
+    /// Whether the next one is to be tried.
+    fn goes_on(&mut self) -> bool {
+        if self.stopped.is_none() && self.interrupt.came() {
+            self.stopped = Some("interrupted");
+        }
+        self.stopped.is_none()
+    }
+
+    fn not_tried(&mut self, id: DeadLetterId) {
+        self.not_tried.push(id);
+    }
+
+    fn failed(&mut self, id: DeadLetterId, error: &StoreError) {
+        self.failures += 1;
+        if let StoreError::Unavailable(_) = error {
+            // What comes next would fail alike, each after its deadline.
+            self.stopped = Some("stopped");
+            eprintln!("error: whether dead letter {id} was {} is not known: {error}", self.what);
+        } else {
+            eprintln!("error: {error}");
+        }
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        /// More are only counted.
+        const NAMED: usize = 10;
+        let Self { what, of, done, failures, stopped, not_tried, .. } = self;
+        if failures == 0 && stopped.is_none() {
+            return Ok(());
+        }
+        if of > 1 {
+            let named: Vec<String> =
+                not_tried.iter().take(NAMED).map(ToString::to_string).collect();
+            let more = match not_tried.len() - named.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let left = match named.is_empty() {
+                true => String::new(),
+                false => format!("; not tried: {}{more}", named.join(", ")),
+            };
+            let why = stopped.map(|why| format!("{why}: ")).unwrap_or_default();
+            eprintln!("error: {why}{done} of {of} dead letters were {what}{left}");
+        }
+        Err(AlreadySaid.into())
     }
 }
 
@@ -310,17 +426,21 @@ impl Discard {
             Some(group) => store.dead_letter_ids(group).await?,
             None => self.which.ids.into_iter().map(DeadLetterId).collect(),
         };
-        let mut failed = false;
+        let mut tally = Tally::of("discarded", ids.len())?;
         for id in ids {
+            if !tally.goes_on() {
+                tally.not_tried(id);
+                continue;
+            }
             match store.discard(id).await {
-                Ok(()) => output::line(format!("dead letter {id} is discarded"))?,
-                Err(error) => {
-                    eprintln!("error: {error}");
-                    failed = true;
+                Ok(()) => {
+                    tally.done += 1;
+                    output::line(format!("dead letter {id} is discarded"))?;
                 }
+                Err(error) => tally.failed(id, &error),
             }
         }
-        if failed { Err(AlreadySaid.into()) } else { Ok(()) }
+        tally.end()
     }
 }
 
@@ -368,12 +488,22 @@ async fn dry_run(
     mut chosen: Option<&mut Chosen<'_>>,
 ) -> anyhow::Result<()> {
     let mut letters = Vec::new();
+    let mut found = 0;
     for id in ids {
-        let letter = store.dead_letter(*id).await?;
+        let letter = match store.dead_letter(*id).await {
+            Ok(letter) => letter,
+            // As the replay would: the others go on.
+            Err(error @ StoreError::NotFound(_)) => {
+                eprintln!("error: {error}");
+                continue;
+            }
+            Err(other) => return Err(anyhow::Error::new(other).context(NOTHING_REPLAYED)),
+        };
         let digest = match &mut chosen {
-            Some(chosen) => Some(chosen.of(&letter).await?),
+            Some(chosen) => Some(chosen.of(&letter).await.context(NOTHING_REPLAYED)?),
             None => None,
         };
+        found += 1;
         if json {
             let mut letter = to_json(&letter);
             if let Some(digest) = digest {
@@ -386,8 +516,13 @@ async fn dry_run(
     }
     if json {
         output::json(&letters)?;
+    } else {
+        let of = ids.len();
+        output::line(format!(
+            "{found} of {of} dead letters would be replayed; {NOTHING_REPLAYED}"
+        ))?;
     }
-    Ok(())
+    if found == ids.len() { Ok(()) } else { Err(AlreadySaid.into()) }
 }
 
 fn said(replayed: &Replayed) -> String {

@@ -13,6 +13,7 @@ mod deploy;
 mod dlq;
 mod grants;
 mod groups;
+mod interrupt;
 mod invoke;
 mod loading;
 mod migrate;
@@ -34,6 +35,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::GivenUrl;
+use crate::store::StoreError;
 use crate::telemetry::{self, LogFormat};
 
 /// Calls WebAssembly handlers with the events of an append-only log.
@@ -116,6 +118,16 @@ struct UsageError(String);
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
 struct AlreadySaid;
+
+/// Says, after the database broke off, that nobody knows what became of it, and what
+/// shows it.
+fn outcome_known<T>(result: Result<T, StoreError>, look: &str, at: &str) -> anyhow::Result<T> {
+    result.map_err(|error| match error {
+        StoreError::Unavailable(_) => anyhow::Error::new(error)
+            .context(format!("whether it was done is not known; `{look} {at}` shows it")),
+        error => error.into(),
+    })
+}
 
 /// Parses the arguments, runs the command, and says how it went.
 #[must_use]

@@ -13,15 +13,16 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::interrupt::Interrupt;
 use super::{Global, UsageError, database, output};
 use crate::config::duration;
 use crate::event::json::{InvalidEvent, parse_time};
 use crate::event::jsonl::{EventLines, Line, LineError};
 use crate::event::{Event, ExtensionValue, Position, Tenant};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// How many lines one transaction publishes.
 const CHUNK: usize = 1_000;
@@ -93,7 +94,12 @@ impl Publish {
         let store = database::open_or_create(global).await?;
         store.migrate().await?;
         if let Some(event) = one {
-            let positions = store.publish(&self.tenant, &[event]).await?;
+            let published = store.publish(&self.tenant, &[event]).await;
+            let positions = published.map_err(|error| match error {
+                StoreError::Unavailable(_) => anyhow::Error::new(error)
+                    .context("whether the event was published is not known"),
+                error => error.into(),
+            })?;
             return self.report(Published::of(&positions));
         }
         let lines = match file {
@@ -149,10 +155,14 @@ impl Publish {
         store: &dyn Store,
         mut lines: mpsc::Receiver<Result<Line, LineError>>,
     ) -> anyhow::Result<()> {
+        let interrupt = Interrupt::listen()?;
         let mut done = Published::default();
         let mut next_line = self.from_line;
         let mut open = true;
         while open {
+            if interrupt.came() {
+                return self.broke_off(&done, next_line, anyhow::anyhow!("interrupted"));
+            }
             let mut chunk = Vec::new();
             let mut bytes = 0;
             let mut broken = None;
@@ -163,7 +173,10 @@ impl Publish {
                 let line = match lines.try_recv() {
                     Ok(line) => Some(line),
                     Err(_) if !chunk.is_empty() => break,
-                    Err(_) => lines.recv().await,
+                    Err(_) => tokio::select! {
+                        line = lines.recv() => line,
+                        () = interrupt.comes() => break,
+                    },
                 };
                 match line {
                     None => {
@@ -188,25 +201,44 @@ impl Publish {
                         next_line = last_line + 1;
                     }
                     Err(error) => {
-                        return Err(anyhow::Error::new(error).context(done.so_far(next_line)));
+                        let is_open = matches!(error, StoreError::Unavailable(_));
+                        let error = anyhow::Error::new(error);
+                        let error = match is_open {
+                            true => error.context(format!(
+                                "whether lines {next_line} to {last_line} were published is not known"
+                            )),
+                            false => error,
+                        };
+                        return self.broke_off(&done, next_line, error);
                     }
                 }
             }
             if let Some(error) = broken {
-                let context = done.so_far(error.number);
-                return Err(anyhow::Error::new(error).context(context));
+                let line = error.number;
+                return self.broke_off(&done, line, error.into());
             }
         }
         self.report(done)
     }
 
+    /// Says how far it got before it ended for this reason.
+    fn broke_off(
+        &self,
+        done: &Published,
+        next_line: u64,
+        why: anyhow::Error,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            let mut answer = done.to_json();
+            answer["next_line"] = json!(next_line);
+            output::json(&answer)?;
+        }
+        Err(why.context(done.so_far(next_line)))
+    }
+
     fn report(&self, done: Published) -> anyhow::Result<()> {
         if self.json {
-            output::json(&json!({
-                "events": done.events,
-                "first_position": done.first,
-                "last_position": done.last,
-            }))?;
+            output::json(&done.to_json())?;
             return Ok(());
         }
         output::line(match (done.events, done.first, done.last) {
@@ -241,9 +273,19 @@ impl Published {
         self.last = positions.last().copied().or(self.last);
     }
 
+    fn to_json(&self) -> Value {
+        json!({
+            "events": self.events,
+            "first_position": self.first,
+            "last_position": self.last,
+        })
+    }
+
     fn so_far(&self, next_line: u64) -> String {
         match self.last {
-            None => format!("nothing was published; go on with `--from-line {next_line}`"),
+            None => {
+                format!("nothing was published up to here; go on with `--from-line {next_line}`")
+            }
             Some(last) => format!(
                 "stopped after {} events, the last at position {last}; go on with `--from-line {next_line}`",
                 self.events

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Global, database, output, versions};
+use super::{Global, database, outcome_known, output, versions};
 use crate::event::{HandlerName, Tenant};
 use crate::store::VersionNumber;
 
@@ -26,7 +26,8 @@ impl Rollback {
         let store = database::open(global).await?;
         let tenant = versions::owner(&*store, &self.handler, self.tenant).await?;
         let from = self.from.map(VersionNumber);
-        let version = store.rollback(&tenant, &self.handler, from).await?;
+        let version = store.rollback(&tenant, &self.handler, from).await;
+        let version = outcome_known(version, "host versions", self.handler.as_str())?;
         if self.json {
             return Ok(output::json(&versions::to_json(&self.handler, &tenant, &version))?);
         }
