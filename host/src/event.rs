@@ -145,6 +145,12 @@ impl GroupName {
         name.parse()
     }
 
+    /// A name to show, for what stores keep as one: `?` where it is none.
+    #[must_use]
+    pub fn shown(name: &str) -> Self {
+        Self::stored(name).unwrap_or_else(|_| Self("?".into()))
+    }
+
     /// The name under which a partition of the group has its cursor and its leader.
     #[must_use]
     pub fn partition(&self, number: u32) -> Self {
@@ -192,13 +198,17 @@ impl Partition {
     /// The number of the partition that an event is in, of so many.
     #[must_use]
     pub fn number_of(key: Option<&str>, position: Position, of: u32) -> u32 {
-        let of = of.max(1);
+        // Below `of`, and so in range.
+        u32::try_from(Self::hash(key, position) % u64::from(of.max(1))).unwrap_or(0)
+    }
+
+    /// The number by which an event's partition is found, whatever their number: its
+    /// remainder is that of the partition.
+    #[must_use]
+    pub fn hash(key: Option<&str>, position: Position) -> u64 {
         match key {
-            Some(key) => key_hash::of(key.as_bytes()) % of,
-            None => {
-                // Below `of`, and so in range.
-                u32::try_from(position.0.unsigned_abs() % u64::from(of)).unwrap_or(0)
-            }
+            Some(key) => u64::from(key_hash::of(key.as_bytes())),
+            None => position.0.unsigned_abs(),
         }
     }
 }

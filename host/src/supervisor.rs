@@ -485,10 +485,17 @@ async fn is_drained(
     clock: &dyn Clock,
 ) -> Result<Option<usize>, StoreError> {
     let (mut lowest, mut lowest_open, mut delayed) = (None, None, 0);
-    for control in store.controls().await? {
-        if control.state != GroupState::Running || !groups.contains(&control.name) {
-            continue;
-        }
+    let mut controls = store.controls().await?;
+    controls
+        .retain(|control| control.state == GroupState::Running && groups.contains(&control.name));
+    // While something is before one of them, which is nearly always, that is all that is
+    // asked: to read a cursor for certain locks its row, and there may be thousands.
+    if let Some(lowest) = controls.iter().map(|control| control.position).min()
+        && lowest < store.safe_position().await?
+    {
+        return Ok(None);
+    }
+    for control in controls {
         let cursor = store.cursor(&control.name).await?;
         let redeliveries = store.redeliveries(&control.name).await?;
         let now = clock.now();

@@ -849,7 +849,10 @@ UNION ALL
 SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
 WHERE g.open_ranges IS NOT NULL
 UNION ALL
-SELECT r.group_name, min(r.position) - 1 FROM event_host.redeliveries r GROUP BY r.group_name;
+SELECT g.name, r.position - 1 FROM event_host.consumer_groups g
+CROSS JOIN LATERAL (
+    SELECT f.position FROM event_host.redeliveries f
+    WHERE f.group_name = g.name ORDER BY f.position LIMIT 1) r;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row
 -- where they are kept for ever.
@@ -866,6 +869,15 @@ CREATE TABLE event_host.log_keeper (
     only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one)
 );
 INSERT INTO event_host.log_keeper DEFAULT VALUES;
+
+-- What has gone from the beginning of the log: every event at or below this position,
+-- and how many, of which those of large partitions are estimated. No row while nothing
+-- has.
+CREATE TABLE event_host.gone (
+    only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one),
+    position bigint NOT NULL,
+    events   bigint NOT NULL
+);
 
 -- Whether the caller is the one who keeps the log, until its transaction ends.
 CREATE FUNCTION event_host.keeps_the_log() RETURNS boolean
@@ -957,6 +969,7 @@ DECLARE
     partition regclass;
     coming    bigint;
     last      bigint;
+    events    bigint;
 BEGIN
     IF NOT event_host.keeps_the_log() THEN
         RETURN false;
@@ -974,6 +987,18 @@ BEGIN
     EXECUTE format('SELECT max(position) FROM ONLY %s', partition) INTO last;
     IF EXISTS (SELECT FROM event_host.log_pins p WHERE p.position < last) THEN
         RETURN false;
+    END IF;
+    IF last IS NOT NULL THEN
+        -- No longer than a moment, whatever it holds.
+        EXECUTE format('SELECT count(*) FROM (SELECT FROM ONLY %s LIMIT 10000) few', partition)
+        INTO events;
+        IF events = 10000 THEN
+            SELECT greatest(events, c.reltuples::bigint) INTO events
+            FROM pg_class c WHERE c.oid = partition;
+        END IF;
+        INSERT INTO event_host.gone AS g (position, events) VALUES (last, events)
+        ON CONFLICT (only_one) DO UPDATE
+        SET position = greatest(g.position, excluded.position), events = g.events + excluded.events;
     END IF;
     PERFORM set_config('event_host.emptying',
         (SELECT c.relname FROM pg_class c WHERE c.oid = partition), true);

@@ -346,7 +346,10 @@ SELECT name AS group_name, position FROM consumer_groups
 WHERE CASE WHEN part_of IS NULL THEN partitions = 1
            ELSE partitions > 1 AND partition < partitions END
 UNION ALL
-SELECT group_name, min(position) - 1 FROM redeliveries GROUP BY group_name;
+SELECT name, first - 1 FROM (
+    SELECT g.name, (SELECT min(r.position) FROM redeliveries r WHERE r.group_name = g.name) AS first
+    FROM consumer_groups g)
+WHERE first IS NOT NULL;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row
 -- where they are kept for ever.
@@ -354,4 +357,12 @@ CREATE TABLE retention (
     only_one                INTEGER PRIMARY KEY DEFAULT 1 CONSTRAINT there_is_only_one CHECK (only_one = 1),
     max_age_in_microseconds INTEGER,
     max_bytes               INTEGER
+);
+
+-- What has gone from the beginning of the log: every event at or below this position,
+-- and how many. No row while nothing has.
+CREATE TABLE gone (
+    only_one INTEGER PRIMARY KEY DEFAULT 1 CONSTRAINT there_is_only_one CHECK (only_one = 1),
+    position INTEGER NOT NULL,
+    events   INTEGER NOT NULL
 );

@@ -17,6 +17,7 @@ tests::on_both_stores! {
     one_tenants_components_are_not_anothers,
     kills_in_the_middle_of_a_deployment_leave_all_of_it_or_nothing,
     a_deployment_that_is_killed_before_its_end_leaves_not_even_the_component,
+    one_row_that_cannot_be_read_stops_the_deployments_of_no_other,
 }
 
 /// A handler of this name whose component comes from the database.
@@ -374,4 +375,27 @@ fn a_deployment_that_is_killed_before_its_end_leaves_not_even_the_component(stor
     assert_eq!(rig.number("SELECT count(*) FROM components"), 0);
     assert_eq!(rig.number("SELECT count(*) FROM deployments"), 0);
     assert_eq!(deploy(&rig, "h", &guest("tally"))["version"], 1);
+}
+
+fn one_row_that_cannot_be_read_stops_the_deployments_of_no_other(store: Store) {
+    let rig = Rig::on(store, &Settings::of([deployed("tally")]));
+    let tally = guest("tally");
+    deploy(&rig, "tally", &tally);
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    Client::new(&rig).execute(
+        "INSERT INTO deployments (tenant, handler, version, digest, deployed_at, deployed_by, state)
+         SELECT '', 'no handler!', 1, digest, deployed_at, deployed_by, state FROM deployments",
+    );
+    let is_about_it = |line: &Value| {
+        line["message"].as_str().is_some_and(|message| message.contains("\"no handler!\""))
+    };
+    host.wait_for_log("the row is named", is_about_it);
+    deploy(&rig, "tally", &variant(&tally, "another", 10));
+    host.wait_for_message("reloaded");
+    rig.publish(&[event("a", 1, json!(null))]);
+    rig.wait_until_handled("tally", 1);
+    assert_eq!(host.log().iter().filter(|line| is_about_it(line)).count(), 1, "once");
+    assert_eq!(rig.json(&["versions", "tally"]).as_array().map(Vec::len), Some(2));
+    host.stop();
 }

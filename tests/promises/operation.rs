@@ -560,6 +560,54 @@ fn status_says_who_leads_how_far_it_is_and_what_holds_it_up(store: Store) {
     host.stop();
 }
 
+// Promise 19.
+#[test]
+fn what_status_reads_does_not_grow_with_the_backlog() {
+    const EVENTS: i64 = 250_000;
+    let tally = Handler::new("tally", "tally", &["a"]).set("ordering = \"key\"");
+    let rig = Rig::on(Store::Postgres, &Settings::of([tally.set("partitions = 64")]));
+    rig.drain();
+    Client::new(&rig).execute(&format!(
+        "INSERT INTO events (type, partitionkey)
+         SELECT 'a', 'key ' || n % 1000 FROM generate_series(1, {EVENTS}) n"
+    ));
+    // Of all sessions, once they have ended.
+    let read = || {
+        rig.number(
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+             FROM pg_stat_user_tables WHERE schemaname = 'event_host'",
+        )
+    };
+    for arguments in [&["status"][..], &["groups", "list"], &["groups", "show", "tally"]] {
+        let before = read();
+        let mut answer = rig.json(arguments);
+        let group = match arguments {
+            ["status"] => &mut answer["groups"][0],
+            ["groups", "list"] => &mut answer[0],
+            _ => &mut answer,
+        };
+        let lag = (&group["lag_events"], &group["lag_events_is_at_least"]);
+        assert_eq!(lag, (&json!(100_000), &json!(true)), "{arguments:?}");
+        let partitions = group["partitions"].as_array().expect("it has partitions");
+        assert_eq!(partitions.len(), 64);
+        for partition in partitions {
+            assert!(partition["lag_seconds"].as_f64().is_some_and(|age| age > 0.0), "{partition}");
+        }
+        wait_until("the server has counted", PATIENCE, || read() >= before + 100_000);
+        let rows = read() - before;
+        assert!(rows < 400_000, "{arguments:?} read {rows} rows");
+    }
+    let text = rig.host(["status"]).ok();
+    assert!(text.contains("≥ 100000") && text.contains("log: about "), "{text}");
+    let exact = rig.json(&["status", "--exact"]);
+    assert_eq!((&exact["events"], &exact["events_is_estimate"]), (&json!(EVENTS), &Value::Null));
+    let group = &exact["groups"][0];
+    assert_eq!(group["lag_events"], EVENTS);
+    assert_eq!(group["lag_events_is_at_least"], Value::Null);
+    let text = rig.host(["groups", "show", "tally", "--exact"]).ok();
+    assert!(text.contains(&format!("{EVENTS} events, ")), "{text}");
+}
+
 fn a_pause_a_resume_and_a_seek_reach_the_running_host_within_a_second(store: Store) {
     const SOON: Duration = Duration::from_millis(1_500);
     let rig = Rig::on(store, &tally());

@@ -11,6 +11,7 @@ tests::on_both_stores! {
     a_paused_group_pins_the_log_and_status_names_it,
     hosts_that_are_killed_while_they_keep_the_log_lose_nothing,
     a_retention_that_is_set_while_the_host_runs_counts_from_then_on,
+    a_place_of_which_events_are_gone_is_told_with_what_is_missing,
 }
 
 fn settings() -> Settings {
@@ -107,4 +108,44 @@ fn a_retention_that_is_set_while_the_host_runs_counts_from_then_on(store: Store)
     host.hangup();
     wait_until_the_log_is_empty(&rig);
     host.stop();
+}
+
+fn a_place_of_which_events_are_gone_is_told_with_what_is_missing(store: Store) {
+    let settings = settings().top("retention = \"1s\"");
+    let rig = Rig::on(store, &settings);
+    rig.publish(&events(0..10));
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    wait_until_the_log_is_empty(&rig);
+    host.stop();
+    let seek = |to: &str, more: &[&str]| {
+        rig.host(["groups", "seek", "tally", "--to", to].iter().chain(more))
+    };
+    let cursor = rig.group("tally")["position"].clone();
+    let refused = seek("3", &["--exact"]).failed(1);
+    for part in ["up to position 10,", "at most 7 were after this place", "nothing was moved"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(rig.group("tally")["position"], cursor);
+    let said = seek("3", &[]).ok();
+    let begins =
+        "group tally goes on after position 3; retention let go of every event up to position 10";
+    assert!(said.starts_with(begins) && said.contains("none is there now"), "{said}");
+    let said = seek("earliest", &["--exact"]).ok();
+    assert!(said.contains("of which at most 10 were after this place"), "{said}");
+    let said = seek("latest", &["--exact"]).ok();
+    assert!(!said.contains("retention"), "{said}");
+    let said = seek("2020-01-01T00:00:00Z", &[]).ok();
+    assert!(said.contains("of which some may belong there"), "{said}");
+
+    // So is where a new group begins.
+    let late = Handler::new("late", "tally", &["a"]).set("start = 4");
+    rig.configure(&Settings::of([Handler::new("tally", "tally", &["a"]), late]));
+    let mut host = rig.spawn(&["run", "--drain"]);
+    assert!(host.wait().success());
+    let line = host.wait_for_log("where it cannot begin", |line| {
+        line["level"] == "WARN"
+            && line["message"].as_str().is_some_and(|said| said.contains("cannot begin where"))
+    });
+    assert_eq!(line["group"], "late");
 }

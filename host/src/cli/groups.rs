@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 
 use super::output::{self, seconds, short};
-use super::{Global, database, status};
+use super::status::at_least;
+use super::{Global, database, outcome_known, status};
 use crate::event::GroupName;
-use crate::store::{GroupStatus, Removed, Start};
+use crate::store::{GroupStatus, Removed, Sought, Start};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Groups {
@@ -25,6 +26,10 @@ pub(super) enum Groups {
 
 #[derive(Debug, Args)]
 pub(super) struct List {
+    /// Count everything, however long that takes; without it counting stops at
+    /// 100,000 events, dead letters or retries
+    #[arg(long)]
+    exact: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,6 +39,10 @@ pub(super) struct List {
 pub(super) struct Show {
     /// The group
     name: GroupName,
+    /// Count everything, however long that takes; without it counting stops at
+    /// 100,000 events, dead letters or retries
+    #[arg(long)]
+    exact: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +71,9 @@ pub(super) struct Seek {
     /// or a time such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "PLACE")]
     to: Start,
+    /// Move nothing if retention has let go of events that would come next there
+    #[arg(long)]
+    exact: bool,
 }
 
 #[derive(Debug, Args)]
@@ -78,7 +90,7 @@ impl Groups {
         let store = database::open(global).await?;
         match self {
             Self::List(list) => {
-                let groups = store.status().await?.groups;
+                let groups = store.status_counted(status::counting(list.exact)).await?.groups;
                 if list.json {
                     output::json(&groups)?;
                 } else if groups.is_empty() {
@@ -88,7 +100,7 @@ impl Groups {
                 }
             }
             Self::Show(show) => {
-                let group = store.group(&show.name).await?;
+                let group = store.group_counted(&show.name, status::counting(show.exact)).await?;
                 if show.json {
                     output::json(&group)?;
                 } else {
@@ -96,19 +108,26 @@ impl Groups {
                 }
             }
             Self::Pause(pause) => {
-                store.pause(&pause.name, &pause.reason).await?;
+                let paused = store.pause(&pause.name, &pause.reason).await;
+                outcome_known(paused, "host groups show", pause.name.as_str())?;
                 output::line(format!("group {} is paused", pause.name))?;
             }
             Self::Resume(named) => {
-                store.resume(&named.name).await?;
+                let resumed = store.resume(&named.name).await;
+                outcome_known(resumed, "host groups show", named.name.as_str())?;
                 output::line(format!("group {} is running", named.name))?;
             }
             Self::Seek(seek) => {
-                let position = store.seek(&seek.name, seek.to).await?;
-                output::line(format!("group {} goes on after position {position}", seek.name))?;
+                let name = &seek.name;
+                let sought = store.seek_to(name, seek.to, seek.exact).await;
+                let Sought { position, gone } =
+                    outcome_known(sought, "host groups show", name.as_str())?;
+                let gone = gone.map(|gone| format!("; {gone}")).unwrap_or_default();
+                output::line(format!("group {name} goes on after position {position}{gone}"))?;
             }
             Self::Remove(remove) => {
-                let removed = store.remove_group(&remove.name, remove.with_dead_letters).await?;
+                let removed = store.remove_group(&remove.name, remove.with_dead_letters).await;
+                let removed = outcome_known(removed, "host groups show", remove.name.as_str())?;
                 output::line(removal(&remove.name, removed))?;
             }
         }
@@ -140,10 +159,13 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     field("leader", status::leader(group) + &since.unwrap_or_default())?;
     field("epoch", group.epoch.to_string())?;
     field("position", group.position.to_string())?;
-    field("lag", format!("{} events, {}", group.lag_events, seconds(group.lag_seconds)))?;
-    field("retries", group.retries_pending.to_string())?;
+    let lag = at_least(group.lag_events, group.lag_events_is_at_least);
+    let age = at_least(seconds(group.lag_seconds), group.lag_seconds_is_at_least);
+    field("lag", format!("{lag} events, {age}"))?;
+    field("retries", at_least(group.retries_pending, group.parked_is_at_least))?;
     if group.parked > 0 {
-        field("parked", format!("{} events that the cursor has passed", group.parked))?;
+        let parked = at_least(group.parked, group.parked_is_at_least);
+        field("parked", format!("{parked} events that the cursor has passed"))?;
     }
     if group.late_events > 0 {
         field("late", format!("{} events so far", group.late_events))?;
@@ -151,7 +173,7 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     if let Some(at) = group.next_due_at {
         field("next due", at.to_string())?;
     }
-    field("dead letters", group.dead_letters.to_string())?;
+    field("dead letters", at_least(group.dead_letters, group.dead_letters_is_at_least))?;
     let failures: Vec<String> =
         group.failures.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     if !failures.is_empty() {
@@ -178,10 +200,10 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
                 status::named(part.leader.as_ref()),
                 part.epoch.to_string(),
                 part.position.to_string(),
-                part.lag_events.to_string(),
-                seconds(part.lag_seconds),
-                part.retries_pending.to_string(),
-                part.parked.to_string(),
+                at_least(part.lag_events, part.lag_events_is_at_least),
+                at_least(seconds(part.lag_seconds), part.lag_seconds_is_at_least),
+                at_least(part.retries_pending, part.parked_is_at_least),
+                at_least(part.parked, part.parked_is_at_least),
             ]);
         }
         output::print_table(&table)?;

@@ -1,5 +1,7 @@
 //! `host status`: what is stuck, and why.
 
+use std::fmt::Display;
+
 use bytesize::ByteSize;
 use clap::Args;
 use jiff::Timestamp;
@@ -7,11 +9,16 @@ use jiff::Timestamp;
 use super::output::{self, seconds, short};
 use super::{Global, database};
 use crate::store::{
-    GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogHolder, LogPin, LogStatus,
+    Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogHolder, LogPin,
+    LogStatus,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
+    /// Count everything, however long that takes; without it counting stops at
+    /// 100,000 events, dead letters or retries
+    #[arg(long)]
+    exact: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -20,7 +27,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let store = database::open(global).await?;
-        let status = store.status().await?;
+        let status = store.status_counted(counting(self.exact)).await?;
         if self.json {
             output::json(&status)?;
         } else {
@@ -30,16 +37,31 @@ impl Status {
     }
 }
 
+/// How exact numbers are to be.
+pub(super) fn counting(is_exact: bool) -> Counting {
+    if is_exact { Counting::EXACT } else { Counting::BOUNDED }
+}
+
+/// A number, of which there may be more.
+pub(super) fn at_least(number: impl Display, is_at_least: bool) -> String {
+    if is_at_least { format!("≥ {number}") } else { number.to_string() }
+}
+
 fn print(status: &LogStatus) -> std::io::Result<()> {
-    output::line(format!("log: {} events, last position {}", status.events, status.last_position))?;
+    let about = if status.events_is_estimate { "about " } else { "" };
+    let (events, last) = (status.events, status.last_position);
+    output::line(format!("log: {about}{events} events, last position {last}"))?;
     for holder in &status.held_up_by {
         output::line(format!("the log is held up by {holder}"))?;
     }
-    if let Some(LogPin { group, position, bytes }) = &status.pinned_by {
+    if let Some(LogPin { group, position, bytes, bytes_is_at_least }) = &status.pinned_by {
         output::line(format!(
             "the log is pinned by group {group}, which stands at {position}: without it {} of old events would go",
-            ByteSize::b(*bytes).display().iec()
+            at_least(ByteSize::b(*bytes).display().iec(), *bytes_is_at_least)
         ))?;
+    }
+    for row in &status.unreadable {
+        output::line(format!("{}: it is not shown", short(row, 400)))?;
     }
     if status.groups.is_empty() {
         return output::line("no group yet: `host run` creates one for each handler");
@@ -108,10 +130,10 @@ pub(super) fn print_groups(groups: &[GroupStatus]) -> std::io::Result<()> {
             led_for(group),
             group.epoch.to_string(),
             group.position.to_string(),
-            group.lag_events.to_string(),
-            seconds(group.lag_seconds),
-            group.retries_pending.to_string(),
-            group.dead_letters.to_string(),
+            at_least(group.lag_events, group.lag_events_is_at_least),
+            at_least(seconds(group.lag_seconds), group.lag_seconds_is_at_least),
+            at_least(group.retries_pending, group.parked_is_at_least),
+            at_least(group.dead_letters, group.dead_letters_is_at_least),
         ]);
     }
     output::print_table(&table)
@@ -136,10 +158,16 @@ pub(super) fn named(leader: Option<&Leader>) -> String {
 
 /// Whether something of it has events before it and no leader.
 fn is_abandoned(group: &GroupStatus) -> bool {
+    // One that is further behind than was counted has something before it, whether it
+    // is events that it receives or not.
     if group.partitions.is_empty() {
-        return group.lag_events > 0 && group.leader.is_none();
+        let is_behind = group.lag_events > 0 || group.lag_events_is_at_least;
+        return is_behind && group.leader.is_none();
     }
-    group.partitions.iter().any(|part| part.lag_events > 0 && part.leader.is_none())
+    group.partitions.iter().any(|part| {
+        let is_behind = part.lag_events > 0 || part.lag_events_is_at_least;
+        is_behind && part.leader.is_none()
+    })
 }
 
 /// For how long its leader has led.
@@ -163,7 +191,7 @@ pub(super) fn parked(group: &GroupStatus) -> Option<String> {
     let events = match group.parked {
         0 => return None,
         1 => "1 event waits".to_owned(),
-        many => format!("{many} events wait"),
+        many => format!("{} events wait", at_least(many, group.parked_is_at_least)),
     };
     let when = group.next_due_at.map(|at| {
         let wait = at.duration_since(Timestamp::now()).as_secs_f64();

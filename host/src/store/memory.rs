@@ -19,13 +19,15 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use super::backlog::{Backlog, Class, Counted, Part, Seen};
+use super::gone::{self, Beginning};
 use super::{
-    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus,
-    Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession, LogPin,
-    LogStatus, Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking, Redelivery,
-    Removed, Replayed, Retention, Settled, Settlement, Sketch, Start, Store, StoreError,
-    Subscription, Version, VersionNumber, VersionState, refusals,
+    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
+    Deployment, FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
+    GroupStatus, Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession,
+    LogPin, LogStatus, Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking,
+    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch, Sought, Start, Store,
+    StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant};
@@ -164,6 +166,8 @@ struct Log {
     /// Events of transactions that are open.
     held: BTreeMap<i64, Stored>,
     last_position: i64,
+    /// The last event that went, and how many did.
+    gone: (Position, i64),
     retention: Retention,
     groups: BTreeMap<GroupName, Group>,
     dead_letters: BTreeMap<i64, DeadLetter>,
@@ -213,6 +217,20 @@ struct Group {
     settled_at: Option<Timestamp>,
     /// 1 where the group is not split, in its row and in those of its partitions.
     partitions: u32,
+}
+
+impl Part {
+    fn add_stored(&mut self, stored: &Stored) {
+        let LogEvent { position, deliver_to, event, .. } = &stored.event;
+        let class = Class {
+            tenant: stored.tenant.as_str().to_owned(),
+            deliver_to: deliver_to.as_ref().map(|only| only.as_str().to_owned()),
+            event_type: event.event_type.clone(),
+        };
+        let hash = Partition::hash(event.partitionkey.as_deref(), *position);
+        let published_at = stored.published_at;
+        self.add(class, Seen { position: *position, published_at, hash });
+    }
 }
 
 impl Default for MemoryStore {
@@ -490,6 +508,12 @@ impl Log {
         }
     }
 
+    fn beginning(&self) -> Beginning {
+        let (gone, events) = self.gone;
+        let first = self.events.keys().next().map(|first| Position(*first));
+        Beginning { gone, events, first }
+    }
+
     fn safe_position(&self) -> Position {
         self.held.keys().next().map_or(self.last_position(), |first| Position(first - 1))
     }
@@ -574,7 +598,12 @@ impl Log {
         let lengths: Vec<usize> =
             pinned.map(|s| s.event.event.data.as_ref().map_or(0, Vec::len)).collect();
         let bytes = lengths.iter().sum::<usize>() as u64;
-        (!lengths.is_empty()).then(|| LogPin { group: group.clone(), position, bytes })
+        (!lengths.is_empty()).then(|| LogPin {
+            group: group.clone(),
+            position,
+            bytes,
+            bytes_is_at_least: false,
+        })
     }
 
     fn maintain(&mut self, retention: Retention) -> Maintained {
@@ -586,6 +615,7 @@ impl Log {
         let mut maintained =
             Maintained { pinned_by: pinned.map(|pin| pin.group), ..Maintained::default() };
         for position in due.into_iter().filter(|position| *position <= needed.0) {
+            self.gone = (Position(position), self.gone.1 + 1);
             self.events.remove(&position);
             maintained.dropped_up_to = Some(Position(position));
         }
@@ -596,24 +626,68 @@ impl Log {
         self.dead_letters.values().filter(|letter| letter.group == *name).count()
     }
 
-    fn status_of(&self, name: &GroupName, group: &Group) -> GroupStatus {
-        let number = name.partition_number();
-        let partition = number.map(|number| Partition { number, of: group.partitions });
-        let is_in_use = group.partitions <= 1 || partition.is_some();
-        let lag = || {
-            let up_to = self.last_position();
-            let after = if is_in_use { group.position } else { up_to };
-            self.for_group(name, &group.tenant, &group.subscription, after, up_to)
-                .filter(move |stored| stored.is_in(partition))
-        };
-        let oldest = lag().map(|stored| stored.published_at).min();
-        let parked = i64::try_from(group.redeliveries.len()).unwrap_or(i64::MAX);
+    /// What these groups and partitions have before them.
+    fn backlog<'a>(
+        &self,
+        rows: impl Iterator<Item = (&'a GroupName, &'a Group)>,
+        counting: Counting,
+    ) -> Backlog {
+        let mut backlog = Backlog::new(counting);
+        for (name, group) in rows {
+            let number = name.partition_number();
+            let partition = number.map(|number| Partition { number, of: group.partitions });
+            if group.partitions <= 1 || partition.is_some() {
+                backlog.add(name, &group.tenant, &group.subscription, partition, group.position);
+            }
+        }
+        while let Some((after, up_to, most)) = backlog.next() {
+            let mut part = Part::default();
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            for stored in self.events.range(after.0 + 1..=up_to.0).rev().take(most) {
+                part.add_stored(stored.1);
+            }
+            backlog.take(part);
+            if counting != Counting::EXACT {
+                break;
+            }
+        }
+        let far = backlog.far();
+        let looked_at = usize::try_from(counting.first(far.len())).unwrap_or(usize::MAX);
+        for name in far {
+            let Some(group) = self.groups.get(&name) else { continue };
+            let number = name.partition_number();
+            let partition = number.map(|number| Partition { number, of: group.partitions });
+            let looked_at = self.events.range(group.position.0 + 1..).take(looked_at);
+            let up_to =
+                looked_at.last().map_or(Position::ZERO, |(position, _)| Position(*position));
+            let first = self
+                .for_group(&name, &group.tenant, &group.subscription, group.position, up_to)
+                .find(|stored| stored.is_in(partition));
+            backlog.begins(&name, first.map(|stored| stored.published_at));
+        }
+        backlog
+    }
+
+    fn status_of(
+        &self,
+        name: &GroupName,
+        group: &Group,
+        backlog: &Backlog,
+        counting: Counting,
+    ) -> GroupStatus {
+        let lag = backlog.lag(name);
+        let most = counting.most.unwrap_or(i64::MAX - 1);
+        let counted = |rows: usize| Counted::of(i64::try_from(rows).unwrap_or(i64::MAX), most);
+        let (all_parked, dead) =
+            (counted(group.redeliveries.len()), counted(self.dead_letters_of(name)));
+        let parked = all_parked.rows;
         let head = group.head.iter().map(|head| head.due_at);
-        let redeliveries = group.redeliveries.values().map(|redelivery| redelivery.due_at);
+        let looked_at = usize::try_from(parked).unwrap_or(usize::MAX);
+        let looked_at = || group.redeliveries.values().take(looked_at);
+        let redeliveries = looked_at().map(|redelivery| redelivery.due_at);
         let redeliveries = redeliveries.filter(|due_at| *due_at > Timestamp::UNIX_EPOCH);
         let waits = |one: &&Redelivery| one.is_delayed(Timestamp::UNIX_EPOCH);
-        let delayed = group.redeliveries.values().filter(waits).count();
-        let age = oldest.map(|oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
+        let delayed = looked_at().filter(waits).count();
         GroupStatus {
             name: name.clone(),
             tenant: group.tenant.clone(),
@@ -627,14 +701,18 @@ impl Log {
             leader: group.leader.clone().filter(|_| self.locks.contains_key(name)),
             epoch: group.epoch,
             position: group.position,
-            lag_events: i64::try_from(lag().count()).unwrap_or(i64::MAX),
-            lag_seconds: age.unwrap_or(0.0).max(0.0),
+            lag_events: lag.events,
+            lag_events_is_at_least: lag.is_at_least,
+            lag_seconds: lag.seconds(),
+            lag_seconds_is_at_least: lag.may_be_older,
             retries_pending: parked - i64::try_from(delayed).unwrap_or(i64::MAX)
                 + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
             parked,
+            parked_is_at_least: all_parked.is_at_least,
             next_due_at: head.chain(redeliveries).min(),
             head: group.head.clone(),
-            dead_letters: i64::try_from(self.dead_letters_of(name)).unwrap_or(i64::MAX),
+            dead_letters: dead.rows,
+            dead_letters_is_at_least: dead.is_at_least,
             open_ranges: group.open.as_slice().to_vec(),
             open_ranges_held_by: Vec::new(),
             late_events: i64::try_from(group.late_events).unwrap_or(i64::MAX),
@@ -1119,6 +1197,7 @@ impl Store for MemoryStore {
                 name: name.clone(),
                 epoch: group.epoch,
                 state: group.state,
+                position: group.position,
             };
             Ok(log.groups.iter().map(control).collect())
         })
@@ -1158,13 +1237,19 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn status(&self) -> Result<LogStatus, StoreError> {
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError> {
         self.call(Operation::Status, |log| {
-            let groups = log.groups.iter().map(|(name, group)| log.status_of(name, group));
+            let backlog = log.backlog(log.groups.iter(), counting);
+            let groups = log
+                .groups
+                .iter()
+                .map(|(name, group)| log.status_of(name, group, &backlog, counting));
             Ok(LogStatus {
                 last_position: log.last_position(),
                 safe_position: log.last_position(),
                 events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
+                events_is_estimate: false,
+                unreadable: Vec::new(),
                 held_up_by: Vec::new(),
                 pinned_by: log.pinned_by(),
                 groups: whole(groups.collect()),
@@ -1174,9 +1259,15 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+    async fn group_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError> {
         self.call(Operation::Group, |log| {
-            let rows = log.rows_of(group).map(|(name, row)| log.status_of(name, row));
+            let backlog = log.backlog(log.rows_of(group), counting);
+            let rows =
+                log.rows_of(group).map(|(name, row)| log.status_of(name, row, &backlog, counting));
             whole(rows.collect()).pop().ok_or_else(|| refusals::no_group(group))
         })
         .await
@@ -1250,10 +1341,19 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError> {
         self.call(Operation::Seek, |log| {
             log.group(group)?;
             let position = log.place(to)?;
+            let gone = log.beginning().gone_above(to, position);
+            if exactly {
+                gone::exactly(to, gone.as_ref())?;
+            }
             for row in log.rows_of_mut(group) {
                 row.position = position;
                 row.epoch.0 += 1;
@@ -1262,7 +1362,7 @@ impl Store for MemoryStore {
                 row.open = row.open.up_to(position);
                 row.fruitless = 0;
             }
-            Ok(position)
+            Ok(Sought { position, gone })
         })
         .await
     }

@@ -17,7 +17,10 @@
 //! - of a handler's versions one is active from the first deployment on, its
 //!   component is there, whole, and no other tenant's.
 
+mod backlog;
+mod dead_letter_pages;
 mod deployment;
+mod gone;
 mod late;
 pub mod lock_key;
 #[cfg(test)]
@@ -33,6 +36,7 @@ pub mod sqlite;
 mod stored;
 #[cfg(test)]
 pub mod suite;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +55,9 @@ use crate::event::{
 };
 use crate::failure::FailureKind;
 
+pub use backlog::Counting;
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
+pub use gone::{Gone, Sought};
 pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
 pub use open_ranges::{OpenRange, OpenRanges};
 pub use redelivery::Redelivery;
@@ -490,6 +496,8 @@ pub struct GroupControl {
     pub epoch: Epoch,
     /// Whether it is to be run.
     pub state: GroupState,
+    /// Its cursor, as it was committed when this was read.
+    pub position: Position,
 }
 
 /// A leader, as `status` shows it.
@@ -533,20 +541,34 @@ pub struct GroupStatus {
     pub position: Position,
     /// Subscribed events above the cursor.
     pub lag_events: i64,
-    /// Age in seconds of the oldest of them, by the time it was published.
+    /// There may be more of them: counting stopped there. Left out of JSON where the
+    /// number is exact, and so with each of its kind.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub lag_events_is_at_least: bool,
+    /// Age in seconds of the oldest of them, by the time it was published; of a group
+    /// that is far behind, of the first.
     pub lag_seconds: f64,
+    /// An older one may be where nobody has looked.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub lag_seconds_is_at_least: bool,
     /// Retries that wait: the one at the head, and all that are parked but those
     /// that are to be delivered later and were never attempted.
     pub retries_pending: i64,
     /// Redeliveries: events that the cursor has passed and that come again, or are
     /// to be delivered later.
     pub parked: i64,
+    /// There may be more of them, and more retries, and one that is due earlier.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub parked_is_at_least: bool,
     /// When the earliest of the head and of what is parked may begin.
     pub next_due_at: Option<Timestamp>,
     /// The retry at the head, which holds the group up.
     pub head: Option<Head>,
     /// Dead letters.
     pub dead_letters: i64,
+    /// There may be more of them.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub dead_letters_is_at_least: bool,
     /// Failed attempts since the group was created, by the kind of the failure:
     /// they only ever grow.
     pub failures: FailureCounts,
@@ -568,6 +590,12 @@ pub struct GroupStatus {
     pub settled_at: Option<Timestamp>,
 }
 
+/// Whether a number is what it says, and so needs no remark.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+pub(crate) fn is_exact(is_at_least: &bool) -> bool {
+    !is_at_least
+}
+
 /// What went with a group that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
@@ -583,9 +611,11 @@ pub struct LogStatus {
     pub last_position: Position,
     /// The safe position.
     pub safe_position: Position,
-    /// How many events the log holds; of a log of more than a million events a
-    /// shared store gives the database's estimate.
+    /// How many events the log holds.
     pub events: i64,
+    /// The number is estimated: the log has more events than were counted.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub events_is_estimate: bool,
     /// Who holds the log up, and has for more than a second.
     pub held_up_by: Vec<LogHolder>,
     /// The group, if there is one, that keeps events in the log which would have
@@ -593,6 +623,10 @@ pub struct LogStatus {
     pub pinned_by: Option<LogPin>,
     /// The groups, by name.
     pub groups: Vec<GroupStatus>,
+    /// The rows of groups that cannot be read, a sentence for each: they are missing
+    /// among the groups. Left out of JSON where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
     /// The hosts that are connected, by machine and process. An embedded store
     /// has no such list.
     pub hosts: Vec<HostStatus>,
@@ -1005,7 +1039,7 @@ pub trait Store: Send + Sync + 'static {
     /// How far a group is, as it is committed.
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;
 
-    /// Epoch and state of every group and partition, in one cheap query.
+    /// Epoch, state and cursor of every group and partition, in one cheap query.
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError>;
 
     /// One value of a group's state.
@@ -1029,11 +1063,27 @@ pub trait Store: Send + Sync + 'static {
     /// the index for each: not to be asked for each event.
     async fn state_key_count(&self, group: &GroupName) -> Result<i64, StoreError>;
 
-    /// The log and all groups, in one snapshot.
-    async fn status(&self) -> Result<LogStatus, StoreError>;
+    /// The log and all groups, in one snapshot, at a cost that does not grow with what
+    /// they have before them.
+    async fn status(&self) -> Result<LogStatus, StoreError> {
+        self.status_counted(Counting::BOUNDED).await
+    }
 
-    /// One group.
-    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError>;
+    /// The log and all groups, in one snapshot, with numbers that are as exact as is
+    /// said.
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError>;
+
+    /// One group, as [`Store::status`] has it.
+    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+        self.group_counted(group, Counting::BOUNDED).await
+    }
+
+    /// One group, with numbers that are as exact as is said.
+    async fn group_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError>;
 
     /// Says something of groups for `status`, though they go on; `None` takes it
     /// back, and what was said of their partitions with it. A group that does not exist is passed over.
@@ -1059,7 +1109,21 @@ pub trait Store: Send + Sync + 'static {
     /// batch is refused. Forgets the pending retry, and the redeliveries and what is
     /// open above the new cursor, whose events the log brings again; no settlement, so the number
     /// of the last one stays. Gives the new cursor.
-    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError>;
+    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+        Ok(self.seek_to(group, to, false).await?.position)
+    }
+
+    /// The same, and says what is gone of the events that would come next there.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] where something is gone, if the place is to be had
+    /// exactly. Nothing is changed then.
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError>;
 
     /// Removes a group with its cursors, redeliveries and state.
     ///

@@ -64,4 +64,7 @@ pub struct LogPin {
     /// What would be free without it: on PostgreSQL with all that belongs to it on
     /// disk, on SQLite the data of the events alone.
     pub bytes: u64,
+    /// There may be more: not all of it was looked at. Left out of JSON where it was.
+    #[serde(skip_serializing_if = "super::is_exact")]
+    pub bytes_is_at_least: bool,
 }

@@ -1,9 +1,11 @@
 //! Groups that are split into partitions: what stores have in common there.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{FailureCounts, GroupStatus, Head, Leader};
+use super::{FailureCounts, GroupStatus, Head, Leader, is_exact};
 use crate::event::{Epoch, GroupName, Partition, Position};
 
 /// How many events may come again when a group is split anew.
@@ -22,12 +24,21 @@ pub struct PartitionStatus {
     pub position: Position,
     /// Subscribed events of its keys above the cursor.
     pub lag_events: i64,
+    /// There may be more of them.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub lag_events_is_at_least: bool,
     /// Age in seconds of the oldest of them, by the time it was published.
     pub lag_seconds: f64,
+    /// An older one may be where nobody has looked.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub lag_seconds_is_at_least: bool,
     /// Its retries that wait.
     pub retries_pending: i64,
     /// Its redeliveries.
     pub parked: i64,
+    /// There may be more of them, and more retries.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub parked_is_at_least: bool,
     /// The retry that holds it up, where events are handled one at a time.
     pub head: Option<Head>,
     /// When it last settled something.
@@ -118,13 +129,13 @@ impl Parts {
 
 /// Makes one of a group and its partitions, wherever they stand among others.
 pub(super) fn whole(statuses: Vec<GroupStatus>) -> Vec<GroupStatus> {
-    let mut groups: Vec<GroupStatus> = Vec::with_capacity(statuses.len());
-    let (parts, wholes): (Vec<_>, Vec<_>) =
+    let (parts, mut groups): (Vec<_>, Vec<_>) =
         statuses.into_iter().partition(|status| status.name.partition_number().is_some());
-    groups.extend(wholes);
+    let by_name: HashMap<GroupName, usize> =
+        groups.iter().enumerate().map(|(index, group)| (group.name.clone(), index)).collect();
     for part in parts {
-        let group = groups.iter_mut().find(|group| group.name.as_str() == part.name.whole());
-        if let Some(group) = group {
+        let index = by_name.get(&part.name.group());
+        if let Some(group) = index.and_then(|index| groups.get_mut(*index)) {
             add(group, part);
         }
     }
@@ -141,9 +152,12 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         epoch: part.epoch,
         position: part.position,
         lag_events: part.lag_events,
+        lag_events_is_at_least: part.lag_events_is_at_least,
         lag_seconds: part.lag_seconds,
+        lag_seconds_is_at_least: part.lag_seconds_is_at_least,
         retries_pending: part.retries_pending,
         parked: part.parked,
+        parked_is_at_least: part.parked_is_at_least,
         head: part.head,
         settled_at: part.settled_at,
     };
@@ -153,9 +167,12 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         group.head = None;
         group.position = part.position;
         group.lag_events = 0;
+        group.lag_events_is_at_least = false;
         group.lag_seconds = 0.0;
+        group.lag_seconds_is_at_least = false;
         group.retries_pending = 0;
         group.parked = 0;
+        group.parked_is_at_least = false;
         group.next_due_at = None;
     }
     group.epoch = group.epoch.max(part.epoch);
@@ -164,6 +181,9 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
     group.lag_seconds = group.lag_seconds.max(part.lag_seconds);
     group.retries_pending += part.retries_pending;
     group.parked += part.parked;
+    group.lag_events_is_at_least |= part.lag_events_is_at_least;
+    group.lag_seconds_is_at_least |= part.lag_seconds_is_at_least;
+    group.parked_is_at_least |= part.parked_is_at_least;
     group.next_due_at = [group.next_due_at, part.next_due_at].into_iter().flatten().min();
     group.late_events = group.late_events.saturating_add(part.late_events);
     group.settled_at = group.settled_at.max(part.settled_at);

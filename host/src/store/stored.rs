@@ -29,6 +29,29 @@ pub(super) fn handler_name(name: &str) -> Result<HandlerName, StoreError> {
     name.parse::<HandlerName>().map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
+/// Whose row this is, of those that say what is deployed: in words, for whatever
+/// stands in it.
+pub(super) fn deployment_of(tenant: Option<&str>, handler: Option<&str>) -> String {
+    let of_tenant = match tenant {
+        Some("") => String::new(),
+        tenant => format!(" of tenant {}", quoted(tenant)),
+    };
+    format!("what is deployed for handler {}{of_tenant}", quoted(handler))
+}
+
+/// Whose row this is, of those of groups.
+pub(super) fn row_of(group: Option<&str>) -> String {
+    format!("the row of group {}", quoted(group))
+}
+
+/// A text that may be anything, of which a message shows a part.
+fn quoted(text: Option<&str>) -> String {
+    const SHOWN: usize = 100;
+    let Some(text) = text else { return "(unreadable)".to_owned() };
+    let part: String = text.chars().take(SHOWN).collect();
+    format!("{part:?}")
+}
+
 /// A component's digest.
 pub(super) fn digest(digest: &str) -> Result<Digest, StoreError> {
     digest

@@ -111,6 +111,7 @@ macro_rules! store_suite {
                 what_is_young_or_little_stays
                 no_position_is_used_again_when_all_events_are_gone
                 new_groups_and_cursors_that_go_back_begin_with_what_is_left
+                a_cursor_that_goes_back_to_what_is_gone_is_told_what_is_missing
                 a_dead_letter_outlives_its_event
                 an_event_that_is_retried_stays
                 an_event_that_comes_again_stays_with_all_that_follow
@@ -165,6 +166,7 @@ macro_rules! store_suite {
                 a_removed_group_leaves_nothing_behind
                 a_group_that_does_not_exist_is_not_found
                 status_counts_what_the_group_has_before_it
+                what_status_counts_is_bounded_and_exact_where_it_is_asked
             }
             dead_letters {
                 a_dead_letter_keeps_everything

@@ -14,6 +14,7 @@ use super::error::Broken;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
+use crate::store::unreadable::Sifted;
 use crate::store::{
     Deployed, Deployment, NewVersion, StoreError, Version, VersionNumber, VersionState, refusals,
     stored,
@@ -216,23 +217,26 @@ pub(super) async fn versions(
 }
 
 /// From the index alone, as long as the table is vacuumed.
-pub(super) async fn deployed(connection: &mut PgConnection) -> Result<Vec<Deployed>, Broken> {
+pub(super) async fn deployed(connection: &mut PgConnection) -> Result<Sifted<Deployed>, Broken> {
     let rows = sqlx::query(
         "SELECT tenant, handler, version, digest FROM event_host.deployments
          WHERE state = 'active' ORDER BY tenant, handler",
     )
     .fetch_all(connection)
     .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Deployed {
-                tenant: stored::tenant(row.try_get_unchecked(0)?)?,
-                handler: stored::handler_name(row.try_get_unchecked(1)?)?,
-                version: VersionNumber(row.try_get_unchecked(2)?),
-                digest: stored::digest(row.try_get_unchecked(3)?)?,
-            })
-        })
-        .collect()
+    let whose = |row: &PgRow| {
+        stored::deployment_of(row.try_get_unchecked(0).ok(), row.try_get_unchecked(1).ok())
+    };
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_deployed(row)))))
+}
+
+fn read_deployed(row: &PgRow) -> Result<Deployed, Broken> {
+    Ok(Deployed {
+        tenant: stored::tenant(row.try_get_unchecked(0)?)?,
+        handler: stored::handler_name(row.try_get_unchecked(1)?)?,
+        version: VersionNumber(row.try_get_unchecked(2)?),
+        digest: stored::digest(row.try_get_unchecked(3)?)?,
+    })
 }
 
 pub(super) async fn digests(

@@ -1,5 +1,7 @@
 //! What PostgreSQL can answer, told so that somebody can act on it.
 
+use std::fmt;
+
 use sqlx::error::DatabaseError;
 
 use super::pooler;
@@ -13,6 +15,15 @@ pub(super) enum Broken {
     Told(StoreError),
     /// What sqlx said.
     Sql(sqlx::Error),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told(told) => told.fmt(f),
+            Self::Sql(error) => error.fmt(f),
+        }
+    }
 }
 
 impl From<StoreError> for Broken {

@@ -14,8 +14,10 @@ use super::connection::begin_long;
 use super::error::Broken;
 use super::{log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::gone::{self, Sought};
 use crate::store::lock_key::LockKey;
 use crate::store::split::parts;
+use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
     Leadership, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
@@ -159,6 +161,7 @@ pub(super) async fn make(
     }
     let mut transaction = keep_all_events(connection).await?;
     let position = log::place(&mut transaction, *start).await?;
+    let gone = log::beginning(&mut transaction).await?.gone_above(*start, position);
     // Another host may be first with the same group; then it is as it is.
     let made = sqlx::query(
         "INSERT INTO event_host.consumer_groups (
@@ -177,6 +180,9 @@ pub(super) async fn make(
         split::make_parts(&mut transaction, name, *partitions).await?;
     }
     transaction.commit().await?;
+    if made.rows_affected() > 0 {
+        gone::say_of_new_group(name, *start, gone.as_ref());
+    }
     Ok(())
 }
 
@@ -383,20 +389,25 @@ pub(super) async fn cursor(
     })
 }
 
-pub(super) async fn controls(connection: &mut PgConnection) -> Result<Vec<GroupControl>, Broken> {
-    let rows =
-        sqlx::query("SELECT name, epoch, state FROM event_host.consumer_groups ORDER BY name")
-            .fetch_all(connection)
-            .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(GroupControl {
-                name: stored::group_name(row.try_get_unchecked(0)?)?,
-                epoch: Epoch(row.try_get_unchecked(1)?),
-                state: stored::group_state(row.try_get_unchecked(2)?)?,
-            })
-        })
-        .collect()
+pub(super) async fn controls(
+    connection: &mut PgConnection,
+) -> Result<Sifted<GroupControl>, Broken> {
+    let rows = sqlx::query(
+        "SELECT name, epoch, state, position FROM event_host.consumer_groups ORDER BY name",
+    )
+    .fetch_all(connection)
+    .await?;
+    let whose = |row: &PgRow| stored::row_of(row.try_get_unchecked(0).ok());
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
+}
+
+fn read_control(row: &PgRow) -> Result<GroupControl, Broken> {
+    Ok(GroupControl {
+        name: stored::group_name(row.try_get_unchecked(0)?)?,
+        epoch: Epoch(row.try_get_unchecked(1)?),
+        state: stored::group_state(row.try_get_unchecked(2)?)?,
+        position: Position(row.try_get_unchecked(3)?),
+    })
 }
 
 pub(super) async fn set_state(
@@ -422,12 +433,17 @@ pub(super) async fn seek(
     connection: &mut PgConnection,
     group: &GroupName,
     to: Start,
-) -> Result<Position, Broken> {
+    exactly: bool,
+) -> Result<Sought, Broken> {
     if known(connection, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
     let mut transaction = keep_all_events(connection).await?;
     let position = log::place(&mut transaction, to).await?;
+    let gone = log::beginning(&mut transaction).await?.gone_above(to, position);
+    if exactly {
+        gone::exactly(to, gone.as_ref())?;
+    }
     split::lock_rows(&mut transaction, group).await?;
     // The crashes that a new leader would count belong to the old place.
     let done = sqlx::query(
@@ -449,7 +465,7 @@ pub(super) async fn seek(
     // waited for the row.
     split::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
-    Ok(position)
+    Ok(Sought { position, gone })
 }
 
 /// Has the rows meanwhile, so that nobody begins to lead.

@@ -4,8 +4,8 @@
 use sqlx::{Connection, PgConnection, Row};
 
 use super::error::Broken;
-use crate::event::Position;
-use crate::store::{Adopted, StoreError, refusals, stored};
+use crate::event::{GroupName, Position};
+use crate::store::{Adopted, StoreError, refusals};
 
 /// Refuses a standby server, a database that cannot keep every text, a log that
 /// hands its positions out ahead or again, cursors beyond the log, and a database
@@ -65,7 +65,7 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
     .fetch_optional(&mut *connection)
     .await?;
     if let Some(row) = beyond {
-        let group = stored::group_name(row.try_get_unchecked(0)?)?;
+        let group = GroupName::shown(row.try_get_unchecked(0)?);
         let cursor = Position(row.try_get_unchecked(1)?);
         let drawn = Position(row.try_get_unchecked(2)?);
         return Err(refusals::cursor_beyond_the_log(&group, cursor, drawn).into());
@@ -127,7 +127,7 @@ pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, Brok
         .await?;
         for row in &rows {
             if row.try_get_unchecked(2)? {
-                let name = stored::group_name(row.try_get_unchecked(0)?)?;
+                let name = GroupName::shown(row.try_get_unchecked(0)?);
                 groups.push((name, Position(row.try_get_unchecked(1)?)));
             }
         }

@@ -13,6 +13,7 @@ use super::error::Broken;
 use super::reading::{Next, Part, Reading};
 use super::spares::Spares;
 use crate::event::{Event, LogEvent, Partition, Position, Tenant};
+use crate::store::gone::Beginning;
 use crate::store::{Fetch, Fetched, Sketch, Start, StoreError, Subscription, refusals};
 
 /// How far along the log one fetch looks. A subscription that few events match
@@ -422,6 +423,22 @@ pub(super) async fn place(connection: &mut PgConnection, start: Start) -> Result
             Ok(first.map_or(last, |first| Position(first.0 - 1)))
         }
     }
+}
+
+/// What is known of the beginning of the log.
+pub(super) async fn beginning(connection: &mut PgConnection) -> Result<Beginning, Broken> {
+    let row = sqlx::query(
+        "SELECT g.position, g.events, (SELECT min(e.position) FROM event_host.events e)
+         FROM event_host.gone g",
+    )
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(Beginning::default()) };
+    Ok(Beginning {
+        gone: Position(row.try_get_unchecked(0)?),
+        events: row.try_get_unchecked(1)?,
+        first: row.try_get_unchecked::<Option<i64>, _>(2)?.map(Position),
+    })
 }
 
 /// Nobody asks for times often enough to be worth an index in every producer's

@@ -26,6 +26,7 @@ mod guards;
 mod horizon;
 mod incarnation;
 mod keys;
+mod lag;
 mod late;
 mod listen;
 mod locks;
@@ -56,12 +57,13 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::unreadable::Said;
 use super::{
-    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
+    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
+    Deployment, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
     HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus, Maintained,
     NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch,
-    Start, Store, StoreError, Version, VersionNumber, deployment,
+    Sought, Start, Store, StoreError, Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -84,6 +86,9 @@ pub use grants::{Purpose, grants};
 /// Whoever holds the log up for less is no news.
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
+/// Whoever asks for exact numbers waits for them.
+const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
+
 /// What a transaction that has drawn a position usually needs at most until it is
 /// committed.
 const COMMIT_TAKES: Duration = Duration::from_millis(5);
@@ -102,6 +107,7 @@ const FAR_BEHIND: i64 = 1_000;
 #[derive(Clone)]
 pub struct PostgresStore {
     connections: Arc<Connections>,
+    said: Arc<Said>,
     watch: Arc<Mutex<Watch>>,
     listener: Arc<OnceLock<Listener>>,
     spares: Arc<Spares>,
@@ -235,6 +241,7 @@ impl PostgresStore {
         let direct = lock_database.map(Address::read).transpose()?;
         Ok(Self {
             connections: Arc::new(Connections::new(shared, direct)),
+            said: Arc::default(),
             watch: Arc::default(),
             listener: Arc::default(),
             spares: Arc::default(),
@@ -542,7 +549,9 @@ impl Store for PostgresStore {
     }
 
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
-        on_watch!(self, "read the states of the groups", |c, _watch| groups::controls(c))
+        let read =
+            on_watch!(self, "read the states of the groups", |c, _watch| groups::controls(c))?;
+        Ok(self.said.tell("groups", read))
     }
 
     async fn state_get(
@@ -572,15 +581,19 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn status(&self) -> Result<LogStatus, StoreError> {
-        on_shared_in_its_own!(self.connections, "read the status", LONG_DEADLINE, |c| {
-            status::log_and_groups(c)
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError> {
+        on_shared_in_its_own!(self.connections, "read the status", deadline(counting), |c| {
+            status::log_and_groups(c, counting)
         })
     }
 
-    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
-        on_shared_in_its_own!(self.connections, "read a group", LONG_DEADLINE, |c| {
-            status::group(c, group)
+    async fn group_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError> {
+        on_shared_in_its_own!(self.connections, "read a group", deadline(counting), |c| {
+            status::group(c, group, counting)
         })
     }
 
@@ -613,9 +626,14 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError> {
         on_shared_patiently!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
-            groups::seek(c, group, to)
+            groups::seek(c, group, to, exactly)
         })
     }
 
@@ -630,7 +648,9 @@ impl Store for PostgresStore {
     }
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
-        on_shared!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))
+        let read =
+            on_shared!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))?;
+        Ok(self.said.tell("dead letters", read))
     }
 
     async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
@@ -702,7 +722,8 @@ impl Store for PostgresStore {
     }
 
     async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
-        on_watch!(self, "see what is deployed", |c, _watch| deployments::deployed(c))
+        let read = on_watch!(self, "see what is deployed", |c, _watch| deployments::deployed(c))?;
+        Ok(self.said.tell("deployments", read))
     }
 
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
@@ -748,6 +769,11 @@ async fn publish(
     let positions = log::append(&mut transaction, tenant, events).await?;
     transaction.commit().await?;
     Ok(positions)
+}
+
+/// Exact numbers take as long as there is to count; each statement is still bounded.
+fn deadline(counting: Counting) -> Duration {
+    if counting == Counting::EXACT { EXACT_DEADLINE } else { LONG_DEADLINE }
 }
 
 fn went_back(WentBack { from, to }: WentBack) -> StoreError {

@@ -110,7 +110,8 @@ impl Look {
                 (Some(pin), _) => pin.bytes += partition.bytes,
                 (pinned, Some((group, position))) if *position < events.last => {
                     let (group, position) = (group.clone(), *position);
-                    *pinned = Some(LogPin { group, position, bytes: partition.bytes });
+                    let bytes = partition.bytes;
+                    *pinned = Some(LogPin { group, position, bytes, bytes_is_at_least: false });
                 }
                 _ => plan.empty.push((partition.number, events.last)),
             }
@@ -225,8 +226,12 @@ mod tests {
         ];
         let plan = look(3 * WIDTH + 10, partitions, Some(("slow", WIDTH + 8))).plan(&by_age(WEEK));
         assert_eq!(plan.empty, [(Some(0), Position(9))]);
-        let pin =
-            LogPin { group: "slow".parse().unwrap(), position: Position(WIDTH + 8), bytes: 18 };
+        let pin = LogPin {
+            group: "slow".parse().unwrap(),
+            position: Position(WIDTH + 8),
+            bytes: 18,
+            bytes_is_at_least: false,
+        };
         assert_eq!(plan.pinned, Some(pin));
     }
 

@@ -16,8 +16,8 @@ use super::columns::{optional_time, time};
 use super::connection::{Connections, on_shared};
 use super::error::Broken;
 use super::partitions::{Look, Partition, Plan, Span};
-use crate::event::Position;
-use crate::store::{LogPin, Maintained, Retention, StoreError, stored};
+use crate::event::{GroupName, Position};
+use crate::store::{LogPin, Maintained, Retention, StoreError};
 
 /// A lock that was held for so long may be held for much longer, and whoever waits
 /// for it has others wait behind.
@@ -210,7 +210,8 @@ async fn look(connection: &mut PgConnection) -> Result<Look, Broken> {
     .await?;
     let group: Option<&str> = row.try_get_unchecked(2)?;
     let behind = match (group, row.try_get_unchecked::<Option<i64>, _>(3)?) {
-        (Some(group), Some(position)) => Some((stored::group_name(group)?, Position(position))),
+        // Whatever it is called, what it needs is kept.
+        (Some(group), Some(position)) => Some((GroupName::shown(group), Position(position))),
         _ => None,
     };
     Ok(Look { now: time(&row, 0)?, coming: row.try_get_unchecked(1)?, partitions, behind })

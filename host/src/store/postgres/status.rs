@@ -1,6 +1,6 @@
-//! What `status` tells, read in one snapshot.
+//! What `status` tells, read in one snapshot, and bounded in what it reads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
@@ -11,16 +11,16 @@ use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::Broken;
 use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
 use super::horizon::Horizon;
-use super::log::{Types, bind_partition, in_partition, receives};
+use super::lag::{self, Reads};
 use super::{HELD_UP_AFTER, retention, safe};
 use crate::event::{Epoch, GroupName, Partition, Position};
+use crate::store::backlog::{Backlog, Counted};
 use crate::store::split::whole;
+use crate::store::unreadable::Sifted;
 use crate::store::{
-    GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError, refusals, stored,
+    Counting, GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError,
+    Subscription, refusals, stored,
 };
-
-/// A log of more events than this is not counted but estimated.
-const COUNTED: i64 = 1_000_000;
 
 /// A leader is shown while its own session holds the lock: a process that was killed
 /// leaves its name behind, and the server lets go of the lock. An advisory lock with a
@@ -65,35 +65,28 @@ macro_rules! select {
                  LEFT JOIN prepared p ON l.pid IS NULL AND p.transactionid = l.transactionid
                  WHERE l.locktype = 'transactionid')
              SELECT g.name, g.tenant, g.subscribe, g.state, g.reason, g.epoch, g.position,
-                    g.created_at, g.settled_at,
-                    (SELECT count(*) FROM event_host.dead_letters d WHERE d.group_name = g.name),
+                    g.created_at, g.settled_at, g.late_events,
                     CASE WHEN h.backend_pid = ANY (led.pids) THEN h.id END, h.hostname, h.pid,
-                    g.leader_since, g.remark, g.failures::text, r.parked, r.due_at, r.delayed, ",
+                    g.leader_since, g.remark, g.failures::text, g.partitions::bigint, ",
             head_columns!(),
-            ", g.late_events, ",
+            ", ",
             open_columns!(),
-            ", g.partitions::bigint,
-               s.pid, s.gid, s.application, s.role, s.age,
+            ", s.pid, s.gid, s.application, s.role, s.age,
                w.pid, w.gid, w.application, w.role, w.age",
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN held led ON led.key = g.lock_key
               LEFT JOIN strangers s ON s.key = g.lock_key
-              LEFT JOIN writers w ON w.transactionid = g.xmax
-              CROSS JOIN LATERAL (
-                  SELECT count(*) AS parked,
-                         count(*) FILTER (
-                             WHERE attempt = 1 AND failure_kind IS NULL AND due_at > 'epoch'
-                         ) AS delayed,
-                         min(due_at) FILTER (WHERE due_at > 'epoch') AS due_at
-                  FROM event_host.redeliveries WHERE group_name = g.name
-              ) r ",
+              LEFT JOIN writers w ON w.transactionid = g.xmax ",
             $rest
         )
     };
 }
 
-pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogStatus, Broken> {
+pub(super) async fn log_and_groups(
+    connection: &mut PgConnection,
+    counting: Counting,
+) -> Result<LogStatus, Broken> {
     // Outside of the snapshot: it looks at what is open now.
     let mut now = begin(connection).await?;
     let mut horizon = Horizon::default();
@@ -109,12 +102,9 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
     let last: Option<i64> = sqlx::query_scalar("SELECT max(position) FROM event_host.events")
         .fetch_one(&mut *snapshot)
         .await?;
-    let events = count_events(&mut snapshot).await?;
+    let (events, events_is_estimate) = count_events(&mut snapshot, counting).await?;
     let rows = sqlx::query(select!("WHERE g.part_of IS NULL OR (g.partitions > 1 AND g.partition < g.partitions) ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
-    let mut groups = Vec::with_capacity(rows.len());
-    for row in &rows {
-        groups.push(read(&mut snapshot, row).await?);
-    }
+    let Sifted { read: groups, unreadable } = statuses(&mut snapshot, &rows, counting).await?;
     let groups = whole(groups);
     let hosts = hosts(&mut snapshot).await?;
     snapshot.rollback().await?;
@@ -131,23 +121,30 @@ pub(super) async fn log_and_groups(connection: &mut PgConnection) -> Result<LogS
         last_position: last,
         safe_position: safe_position.max(settled).min(last),
         events,
+        events_is_estimate,
         held_up_by,
         pinned_by,
         groups,
+        unreadable,
         hosts,
     })
 }
 
-/// How many events the log holds: positions do not tell, for they jump.
-async fn count_events(connection: &mut PgConnection) -> Result<i64, Broken> {
+/// How many events the log holds, and whether that is an estimate: positions do not
+/// tell, for they jump.
+async fn count_events(
+    connection: &mut PgConnection,
+    counting: Counting,
+) -> Result<(i64, bool), Broken> {
+    let most = counting.most.unwrap_or(i64::MAX - 1);
     let counted: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM (SELECT FROM event_host.events LIMIT $1 + 1) first",
     )
-    .bind(COUNTED)
+    .bind(most)
     .fetch_one(&mut *connection)
     .await?;
-    if counted <= COUNTED {
-        return Ok(counted);
+    if counted <= most {
+        return Ok((counted, false));
     }
     let estimated: i64 = sqlx::query_scalar(
         "SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint
@@ -156,7 +153,7 @@ async fn count_events(connection: &mut PgConnection) -> Result<i64, Broken> {
     .fetch_one(connection)
     .await?;
     // A log that grows fast has more than the server has noticed.
-    Ok(estimated.max(counted))
+    Ok((estimated.max(counted), true))
 }
 
 async fn begin_snapshot(
@@ -170,6 +167,7 @@ async fn begin_snapshot(
 pub(super) async fn group(
     connection: &mut PgConnection,
     group: &GroupName,
+    counting: Counting,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = begin_snapshot(connection).await?;
     let rows = sqlx::query(select!(
@@ -178,50 +176,95 @@ pub(super) async fn group(
     .bind(group.as_str())
     .fetch_all(&mut *snapshot)
     .await?;
-    let mut statuses = Vec::with_capacity(rows.len());
-    for row in &rows {
-        statuses.push(read(&mut snapshot, row).await?);
-    }
+    let Sifted { read, unreadable } = statuses(&mut snapshot, &rows, counting).await?;
     snapshot.rollback().await?;
-    Ok(whole(statuses).pop().ok_or_else(|| refusals::no_group(group))?)
+    match (whole(read).pop(), unreadable.into_iter().next()) {
+        (Some(status), _) => Ok(status),
+        (None, Some(why)) => Err(StoreError::Unusable(why).into()),
+        (None, None) => Err(refusals::no_group(group).into()),
+    }
 }
 
-async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus, Broken> {
+/// A row of a group, or of a partition, as far as it stands there.
+struct Read {
+    status: GroupStatus,
+    /// How it reads the log, unless its cursor is not in use.
+    reads: Option<(Subscription, Option<Partition>)>,
+}
+
+/// What is known of the groups and partitions of these rows.
+async fn statuses(
+    connection: &mut PgConnection,
+    rows: &[PgRow],
+    counting: Counting,
+) -> Result<Sifted<GroupStatus>, Broken> {
+    let whose = |row: &PgRow| stored::row_of(row.try_get_unchecked(0).ok());
+    let Sifted { read, unreadable } = Sifted::of(rows.iter().map(|row| (whose(row), read(row))));
+    let mut backlog = Backlog::new(counting);
+    for Read { status, reads } in &read {
+        if let Some((subscription, partition)) = reads {
+            let GroupStatus { name, tenant, position, .. } = status;
+            backlog.add(name, tenant, subscription, *partition, *position);
+        }
+    }
+    lag::read(connection, &mut backlog, &read_by_name(&read), counting).await?;
+    let names: Vec<&str> = read.iter().map(|row| row.status.name.as_str()).collect();
+    let dead = count_dead_letters(connection, &names, counting).await?;
+    let waiting = count_redeliveries(connection, &names, counting).await?;
+    // As it is now, and not in the snapshot: transactions are in none.
+    let is_open = read.iter().any(|row| !row.status.open_ranges.is_empty());
+    let held_by = if is_open { holders(connection).await? } else { Vec::new() };
+    let mut statuses = Vec::with_capacity(read.len());
+    for Read { mut status, .. } in read {
+        let lag = backlog.lag(&status.name);
+        status.lag_events = lag.events;
+        status.lag_events_is_at_least = lag.is_at_least;
+        status.lag_seconds = lag.seconds();
+        status.lag_seconds_is_at_least = lag.may_be_older;
+        if let Some(waiting) = waiting.get(status.name.as_str()) {
+            status.parked = waiting.parked.rows;
+            status.parked_is_at_least = waiting.parked.is_at_least;
+            status.retries_pending += waiting.parked.rows - waiting.delayed;
+            status.next_due_at = status.next_due_at.into_iter().chain(waiting.due_at).min();
+        }
+        if let Some(dead) = dead.get(status.name.as_str()) {
+            status.dead_letters = dead.rows;
+            status.dead_letters_is_at_least = dead.is_at_least;
+        }
+        if !status.open_ranges.is_empty() {
+            status.open_ranges_held_by.clone_from(&held_by);
+        }
+        statuses.push(status);
+    }
+    Ok(Sifted { read: statuses, unreadable })
+}
+
+fn read_by_name(read: &[Read]) -> HashMap<&str, Reads<'_>> {
+    let reads = read.iter().filter_map(|Read { status, reads }| {
+        let (subscription, partition) = reads.as_ref()?;
+        let GroupStatus { name, tenant, position, .. } = status;
+        let partition = *partition;
+        Some((name.as_str(), Reads { name, tenant, subscription, partition, after: *position }))
+    });
+    reads.collect()
+}
+
+/// What stands in a group's row; what other tables say comes later.
+fn read(row: &PgRow) -> Result<Read, Broken> {
     let name = stored::group_name(row.try_get_unchecked(0)?)?;
     let tenant = stored::tenant(row.try_get_unchecked(1)?)?;
     let subscription = stored::subscription(&name, row.try_get_unchecked(2)?)?;
-    let position = Position(row.try_get_unchecked(6)?);
-    let of = count(row, 28)?;
+    let of = count(row, 16)?;
     let partition = name.partition_number().map(|number| Partition { number, of });
-    let lag = sqlx::query(concat!(
-        "SELECT count(*), min(published_at) FROM event_host.events WHERE position > $6 AND ",
-        receives!(),
-        " AND ",
-        in_partition!("$7", "$8")
-    ))
-    .bind(name.whole())
-    .bind(tenant.as_str());
-    let lag = Types::of(&subscription)
-        .bind(lag)
-        // The row of a group that is split has no cursor in use.
-        .bind(if of > 1 && partition.is_none() { i64::MAX } else { position.0 });
-    let lag = bind_partition(lag, partition).fetch_one(&mut *connection).await?;
-    let age = optional_time(&lag, 1)?
-        .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    let head = read_head(row, 19)?;
-    let parked: i64 = row.try_get_unchecked(16)?;
+    let head = read_head(row, 17)?;
     let leader = read_leader(row, 10)?;
-    let lock_held_by = read_holder(row, 29)?;
+    let lock_held_by = read_holder(row, 25)?;
     // A leader's own transactions are over in a moment, or hold nobody up.
-    let row_held_by = read_holder(row, 34)?.filter(|holder| match holder.age_seconds {
+    let row_held_by = read_holder(row, 30)?.filter(|holder| match holder.age_seconds {
         Some(age) => age >= HELD_UP_AFTER.as_secs_f64(),
         None => holder.prepared.is_some() || leader.is_none(),
     });
-    let open_ranges = read_open(row, 26)?.as_slice().to_vec();
-    // As it is now, and not in the snapshot: transactions are in none.
-    let open_ranges_held_by =
-        if open_ranges.is_empty() { Vec::new() } else { holders(connection).await? };
-    Ok(GroupStatus {
+    let status = GroupStatus {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(row.try_get_unchecked(3)?)?,
         reason: row.try_get_unchecked(4)?,
@@ -231,24 +274,135 @@ async fn read(connection: &mut PgConnection, row: &PgRow) -> Result<GroupStatus,
         lock_held_by,
         row_held_by,
         epoch: Epoch(row.try_get_unchecked(5)?),
-        position,
-        lag_events: lag.try_get_unchecked(0)?,
-        lag_seconds: age.max(0.0),
-        retries_pending: parked - row.try_get_unchecked::<i64, _>(18)?
-            + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
-        parked,
-        next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
+        position: Position(row.try_get_unchecked(6)?),
+        lag_events: 0,
+        lag_events_is_at_least: false,
+        lag_seconds: 0.0,
+        lag_seconds_is_at_least: false,
+        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        parked: 0,
+        parked_is_at_least: false,
+        next_due_at: head.as_ref().map(|head| head.due_at),
         head,
-        dead_letters: row.try_get_unchecked(9)?,
-        open_ranges,
-        open_ranges_held_by,
-        late_events: row.try_get_unchecked(25)?,
+        dead_letters: 0,
+        dead_letters_is_at_least: false,
+        open_ranges: read_open(row, 23)?.as_slice().to_vec(),
+        open_ranges_held_by: Vec::new(),
+        late_events: row.try_get_unchecked(9)?,
         partitions: Vec::new(),
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
         name,
         tenant,
-    })
+    };
+    // The row of a group that is split has no cursor in use.
+    let is_in_use = of <= 1 || partition.is_some();
+    Ok(Read { status, reads: is_in_use.then_some((subscription, partition)) })
+}
+
+/// Counts of rows by the names of groups: a few of each, and of those that have more as
+/// many as all may be counted together.
+macro_rules! by_few {
+    ($names:expr, $counting:expr, |$some:ident, $most:ident| $look:expr, $is_full:expr) => {{
+        let counting: Counting = $counting;
+        let mut counts = {
+            let ($some, $most) = ($names, counting.few());
+            $look
+        };
+        let is_full = $is_full;
+        let full: Vec<&str> =
+            $names.iter().copied().filter(|name| counts.get(*name).is_some_and(is_full)).collect();
+        if let Some(more) = counting.more(full.len()) {
+            let ($some, $most) = (&full[..], more);
+            counts.extend($look);
+        }
+        counts
+    }};
+}
+
+async fn count_dead_letters(
+    connection: &mut PgConnection,
+    names: &[&str],
+    counting: Counting,
+) -> Result<HashMap<String, Counted>, Broken> {
+    Ok(by_few!(
+        names,
+        counting,
+        |some, most| dead_letters(connection, some, most).await?,
+        |counted: &Counted| counted.is_at_least
+    ))
+}
+
+async fn dead_letters(
+    connection: &mut PgConnection,
+    names: &[&str],
+    most: i64,
+) -> Result<HashMap<String, Counted>, Broken> {
+    let rows = sqlx::query(
+        "SELECT g.name, (SELECT count(*) FROM (
+                             SELECT FROM event_host.dead_letters d
+                             WHERE d.group_name = g.name LIMIT $2 + 1) few)
+         FROM unnest($1::text[]) AS g (name)",
+    )
+    .bind(names)
+    .bind(most)
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get_unchecked(0)?, Counted::of(row.try_get_unchecked(1)?, most))))
+        .collect()
+}
+
+/// What comes again for a group.
+struct Waiting {
+    parked: Counted,
+    /// How many of those are to be delivered later, and were never attempted.
+    delayed: i64,
+    /// When the earliest of them is due.
+    due_at: Option<Timestamp>,
+}
+
+async fn count_redeliveries(
+    connection: &mut PgConnection,
+    names: &[&str],
+    counting: Counting,
+) -> Result<HashMap<String, Waiting>, Broken> {
+    Ok(by_few!(
+        names,
+        counting,
+        |some, most| redeliveries(connection, some, most).await?,
+        |waiting: &Waiting| waiting.parked.is_at_least
+    ))
+}
+
+async fn redeliveries(
+    connection: &mut PgConnection,
+    names: &[&str],
+    most: i64,
+) -> Result<HashMap<String, Waiting>, Broken> {
+    let rows = sqlx::query(
+        "SELECT g.name, r.parked, r.delayed, r.due_at
+         FROM unnest($1::text[]) AS g (name)
+         CROSS JOIN LATERAL (
+             SELECT count(*) AS parked,
+                    count(*) FILTER (
+                        WHERE attempt = 1 AND failure_kind IS NULL AND due_at > 'epoch'
+                    ) AS delayed,
+                    min(due_at) FILTER (WHERE due_at > 'epoch') AS due_at
+             FROM (SELECT attempt, failure_kind, due_at FROM event_host.redeliveries
+                   WHERE group_name = g.name ORDER BY position LIMIT $2 + 1) few) r",
+    )
+    .bind(names)
+    .bind(most)
+    .fetch_all(connection)
+    .await?;
+    let waiting = |row: &PgRow| {
+        let delayed: i64 = row.try_get_unchecked(2)?;
+        let parked = Counted::of(row.try_get_unchecked(1)?, most);
+        let (delayed, due_at) = (delayed.min(parked.rows), optional_time(row, 3)?);
+        Ok((row.try_get_unchecked(0)?, Waiting { parked, delayed, due_at }))
+    };
+    rows.iter().map(waiting).collect()
 }
 
 /// Reads process, name of a prepared transaction, application, user and age, the first
@@ -311,8 +465,9 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
     rows.iter()
         .map(|row| {
             let names: Vec<String> = row.try_get_unchecked(4)?;
-            let standing_by: Result<BTreeSet<GroupName>, StoreError> =
-                names.iter().map(|name| stored::group_name(name)).collect();
+            // One that is no name is another host's, of another version.
+            let standing_by: BTreeSet<GroupName> =
+                names.iter().filter_map(|name| stored::group_name(name).ok()).collect();
             Ok(HostStatus {
                 host: HostIdentity {
                     id: row.try_get_unchecked(0)?,
@@ -320,7 +475,7 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
                     pid: count(row, 2)?,
                 },
                 seen_at: time(row, 3)?,
-                standing_by: standing_by?.into_iter().collect(),
+                standing_by: standing_by.into_iter().collect(),
                 trouble: row.try_get_unchecked(5)?,
             })
         })

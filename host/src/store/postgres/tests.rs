@@ -16,6 +16,7 @@ mod publishing;
 mod replays;
 mod retention;
 mod roles;
+mod rows;
 mod safe_position;
 mod sessions;
 mod settling;

@@ -12,6 +12,8 @@ use super::columns::{count, event_columns, read_log_event, text, time};
 use super::error::Broken;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
+use crate::store::dead_letter_pages::Pages;
+use crate::store::unreadable::Sifted;
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals, stored,
 };
@@ -45,28 +47,29 @@ fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
 pub(super) async fn list(
     connection: &mut SqliteConnection,
     filter: &DeadLetterFilter,
-) -> Result<Vec<DeadLetter>, Broken> {
-    let after = filter.after.map_or(0, |after| after.0);
-    let limit = filter.limit.map_or(i64::MAX, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    let rows = match &filter.group {
-        Some(group) => {
-            must_exist(connection, group).await?;
-            sqlx::query(select!("WHERE group_name = ? AND id > ? ORDER BY id LIMIT ?"))
-                .bind(group.as_str())
-                .bind(after)
-                .bind(limit)
-                .fetch_all(connection)
-                .await?
+) -> Result<Sifted<DeadLetter>, Broken> {
+    if let Some(group) = &filter.group {
+        must_exist(connection, group).await?;
+    }
+    let mut pages = Pages::of(filter);
+    while let Some((after, limit)) = pages.next() {
+        let statement = match &filter.group {
+            Some(group) => {
+                sqlx::query(select!("WHERE group_name = ? AND id > ? ORDER BY id LIMIT ?"))
+                    .bind(group.as_str())
+                    .bind(after)
+                    .bind(limit)
+            }
+            None => {
+                sqlx::query(select!("WHERE id > ? ORDER BY id LIMIT ?")).bind(after).bind(limit)
+            }
+        };
+        let rows = statement.fetch_all(&mut *connection).await?;
+        for row in &rows {
+            pages.add(DeadLetterId(row.try_get_unchecked(0)?), read(row));
         }
-        None => {
-            sqlx::query(select!("WHERE id > ? ORDER BY id LIMIT ?"))
-                .bind(after)
-                .bind(limit)
-                .fetch_all(connection)
-                .await?
-        }
-    };
-    rows.iter().map(read).collect()
+    }
+    Ok(pages.finish())
 }
 
 pub(super) async fn ids(

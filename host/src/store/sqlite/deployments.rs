@@ -12,6 +12,7 @@ use super::error::Broken;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
+use crate::store::unreadable::Sifted;
 use crate::store::{
     Deployed, Deployment, NewVersion, StoreError, Version, VersionNumber, VersionState, refusals,
     stored,
@@ -175,23 +176,29 @@ pub(super) async fn versions(
     rows.iter().map(read).collect()
 }
 
-pub(super) async fn deployed(connection: &mut SqliteConnection) -> Result<Vec<Deployed>, Broken> {
+pub(super) async fn deployed(
+    connection: &mut SqliteConnection,
+) -> Result<Sifted<Deployed>, Broken> {
     let rows = sqlx::query(
         "SELECT tenant, handler, version, digest FROM deployments
          WHERE state = 'active' ORDER BY tenant, handler",
     )
     .fetch_all(connection)
     .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Deployed {
-                tenant: stored::tenant(&text(row, 0)?)?,
-                handler: stored::handler_name(&text(row, 1)?)?,
-                version: VersionNumber(row.try_get_unchecked(2)?),
-                digest: stored::digest(&text(row, 3)?)?,
-            })
-        })
-        .collect()
+    let whose = |row: &SqliteRow| {
+        let (tenant, handler) = (text(row, 0).ok(), text(row, 1).ok());
+        stored::deployment_of(tenant.as_deref(), handler.as_deref())
+    };
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_deployed(row)))))
+}
+
+fn read_deployed(row: &SqliteRow) -> Result<Deployed, Broken> {
+    Ok(Deployed {
+        tenant: stored::tenant(&text(row, 0)?)?,
+        handler: stored::handler_name(&text(row, 1)?)?,
+        version: VersionNumber(row.try_get_unchecked(2)?),
+        digest: stored::digest(&text(row, 3)?)?,
+    })
 }
 
 pub(super) async fn digests(

@@ -1,6 +1,7 @@
 //! What SQLite can answer, told so that somebody can act on it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +15,15 @@ pub(super) enum Broken {
     Told(StoreError),
     /// What sqlx said.
     Sql(sqlx::Error),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told(told) => told.fmt(f),
+            Self::Sql(error) => error.fmt(f),
+        }
+    }
 }
 
 impl From<StoreError> for Broken {

@@ -14,7 +14,9 @@ use super::columns::{Statement, count, optional_text, optional_time, text, time}
 use super::error::Broken;
 use super::{locks, log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::gone::{self, Sought};
 use crate::store::split::parts;
+use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
     Leadership, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
@@ -131,6 +133,7 @@ pub(super) async fn ensure(
 ) -> Result<(), Broken> {
     let GroupSettings { name, tenant, subscription, start, partitions } = settings;
     let subscribe = patterns_to_json(subscription);
+    let mut made = None;
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     match known(&mut transaction, name).await? {
         Some(known) if known.tenant != *tenant => {
@@ -160,6 +163,7 @@ pub(super) async fn ensure(
         }
         None => {
             let position = log::place(&mut transaction, *start).await?;
+            made = Some(log::beginning(&mut transaction).await?.gone_above(*start, position));
             sqlx::query(
                 "INSERT INTO consumer_groups (
                      name, tenant, subscribe, position, created_at, partitions)
@@ -177,6 +181,9 @@ pub(super) async fn ensure(
         }
     }
     transaction.commit().await?;
+    if let Some(gone) = made {
+        gone::say_of_new_group(name, *start, gone.as_ref());
+    }
     Ok(())
 }
 
@@ -379,19 +386,22 @@ pub(super) async fn cursor(
 
 pub(super) async fn controls(
     connection: &mut SqliteConnection,
-) -> Result<Vec<GroupControl>, Broken> {
-    let rows = sqlx::query("SELECT name, epoch, state FROM consumer_groups ORDER BY name")
-        .fetch_all(connection)
-        .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(GroupControl {
-                name: stored::group_name(&text(row, 0)?)?,
-                epoch: Epoch(row.try_get_unchecked(1)?),
-                state: stored::group_state(&text(row, 2)?)?,
-            })
-        })
-        .collect()
+) -> Result<Sifted<GroupControl>, Broken> {
+    let rows =
+        sqlx::query("SELECT name, epoch, state, position FROM consumer_groups ORDER BY name")
+            .fetch_all(connection)
+            .await?;
+    let whose = |row: &SqliteRow| stored::row_of(text(row, 0).ok().as_deref());
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
+}
+
+fn read_control(row: &SqliteRow) -> Result<GroupControl, Broken> {
+    Ok(GroupControl {
+        name: stored::group_name(&text(row, 0)?)?,
+        epoch: Epoch(row.try_get_unchecked(1)?),
+        state: stored::group_state(&text(row, 2)?)?,
+        position: Position(row.try_get_unchecked(3)?),
+    })
 }
 
 pub(super) async fn set_state(
@@ -415,12 +425,17 @@ pub(super) async fn seek(
     connection: &mut SqliteConnection,
     group: &GroupName,
     to: Start,
-) -> Result<Position, Broken> {
+    exactly: bool,
+) -> Result<Sought, Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     if known(&mut transaction, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
     let position = log::place(&mut transaction, to).await?;
+    let gone = log::beginning(&mut transaction).await?.gone_above(to, position);
+    if exactly {
+        gone::exactly(to, gone.as_ref())?;
+    }
     // The crashes that a new leader would count belong to the old place.
     sqlx::query(
         "UPDATE consumer_groups
@@ -435,7 +450,7 @@ pub(super) async fn seek(
     .await?;
     split::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
-    Ok(position)
+    Ok(Sought { position, gone })
 }
 
 /// The caller sees to it that nobody leads a part of the group, and that nobody

@@ -15,6 +15,7 @@ use super::columns::{
 use super::error::Broken;
 use super::redeliveries::as_json;
 use crate::event::{Event, GroupName, Partition, Position, Tenant};
+use crate::store::gone::Beginning;
 use crate::store::prefix::after_prefix;
 use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
 
@@ -333,6 +334,19 @@ pub(super) async fn place(
             Ok(first.map_or(last, |first| Position(first - 1)))
         }
     }
+}
+
+/// What is known of the beginning of the log.
+pub(super) async fn beginning(connection: &mut SqliteConnection) -> Result<Beginning, Broken> {
+    let row = sqlx::query("SELECT position, events, (SELECT min(position) FROM events) FROM gone")
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(Beginning::default()) };
+    Ok(Beginning {
+        gone: Position(row.try_get_unchecked(0)?),
+        events: row.try_get_unchecked(1)?,
+        first: row.try_get_unchecked::<Option<i64>, _>(2)?.map(Position),
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod deployments;
 mod error;
 mod files;
 mod groups;
+mod lag;
 mod locks;
 mod log;
 mod open;
@@ -32,16 +33,18 @@ mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::split::parts as split_into;
+use super::unreadable::Said;
 use super::{
-    Adopted, AtOnce, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
-    Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
+    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
+    Deployment, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
     HostIdentity, Leadership, LockSession, LogStatus, Maintained, NewVersion, Redelivery, Removed,
-    Replayed, Retention, Settled, Settlement, Start, Store, StoreError, Version, VersionNumber,
-    deployment, refusals,
+    Replayed, Retention, Settled, Settlement, Sought, Start, Store, StoreError, Version,
+    VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
@@ -52,10 +55,19 @@ pub use open::{OpenOptions, database_path};
 /// How long it may take to close the database at the end: a process shall not hang then.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// Whoever asks for exact numbers waits for them.
+const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
+
+/// Exact numbers take as long as there is to count.
+fn deadline(counting: Counting) -> Duration {
+    if counting == Counting::EXACT { EXACT_DEADLINE } else { LONG_DEADLINE }
+}
+
 /// The store in a SQLite file. A clone shares its connections.
 #[derive(Clone)]
 pub struct SqliteStore {
     connections: Arc<Connections>,
+    said: Arc<Said>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -74,7 +86,7 @@ impl SqliteStore {
     /// [`OpenOptions::require_schema`], missing or older.
     pub async fn open(database: &str, options: OpenOptions) -> Result<Self, StoreError> {
         let connections = open::open(database, options).await?;
-        Ok(Self { connections: Arc::new(connections) })
+        Ok(Self { connections: Arc::new(connections), said: Arc::default() })
     }
 
     /// The database file: absolute, and without links.
@@ -244,7 +256,9 @@ impl Store for SqliteStore {
     }
 
     async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
-        on_reader!(self.connections, "read the states of the groups", |c| groups::controls(c))
+        let read =
+            on_reader!(self.connections, "read the states of the groups", |c| groups::controls(c))?;
+        Ok(self.said.tell("groups", read))
     }
 
     async fn state_get(
@@ -274,15 +288,19 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn status(&self) -> Result<LogStatus, StoreError> {
-        on_reader!(self.connections, "read the status", LONG_DEADLINE, |c| {
-            status::log_and_groups(c, self.path())
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError> {
+        on_reader!(self.connections, "read the status", deadline(counting), |c| {
+            status::log_and_groups(c, self.path(), counting)
         })
     }
 
-    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
-        on_reader!(self.connections, "read a group", LONG_DEADLINE, |c| {
-            status::group(c, self.path(), group)
+    async fn group_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError> {
+        on_reader!(self.connections, "read a group", deadline(counting), |c| {
+            status::group(c, self.path(), group, counting)
         })
     }
 
@@ -315,8 +333,15 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
-        on_writer!(self.connections, "move a cursor", LONG_DEADLINE, |c| groups::seek(c, group, to))
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError> {
+        on_writer!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
+            groups::seek(c, group, to, exactly)
+        })
     }
 
     async fn remove_group(
@@ -335,7 +360,9 @@ impl Store for SqliteStore {
     }
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
-        on_reader!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))
+        let read =
+            on_reader!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))?;
+        Ok(self.said.tell("dead letters", read))
     }
 
     async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
@@ -405,7 +432,9 @@ impl Store for SqliteStore {
     }
 
     async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
-        on_reader!(self.connections, "see what is deployed", |c| deployments::deployed(c))
+        let read =
+            on_reader!(self.connections, "see what is deployed", |c| deployments::deployed(c))?;
+        Ok(self.said.tell("deployments", read))
     }
 
     async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {

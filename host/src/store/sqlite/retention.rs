@@ -11,10 +11,11 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
 use tokio::time::Instant;
 
+use super::columns::text;
 use super::connection::{Connections, on_reader, on_writer};
 use super::error::Broken;
 use crate::event::{GroupName, Position};
-use crate::store::{LogPin, Maintained, Retention, StoreError, stored};
+use crate::store::{Counting, LogPin, Maintained, Retention, StoreError};
 
 /// What one step deletes at most, in events and in bytes of data, so that it takes
 /// a few milliseconds.
@@ -79,7 +80,8 @@ async fn behind(
     .fetch_optional(connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let group = stored::group_name(row.try_get_unchecked(0)?)?;
+    // Whatever it is called, what it needs is kept.
+    let group = GroupName::shown(&text(&row, 0)?);
     Ok(Some((group, Position(row.try_get_unchecked(1)?))))
 }
 
@@ -153,13 +155,27 @@ async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Resul
     }
     if let Some(last) = step.dropped_up_to {
         // The log lets nobody delete events who does not say so there.
-        for statement in [
-            "INSERT INTO letting_go (up_to) VALUES (?1)",
-            "DELETE FROM events WHERE position <= ?1",
-            "DELETE FROM letting_go WHERE up_to <= ?1",
-        ] {
-            sqlx::query(statement).bind(last.0).execute(&mut *transaction).await?;
-        }
+        sqlx::query("INSERT INTO letting_go (up_to) VALUES (?1)")
+            .bind(last.0)
+            .execute(&mut *transaction)
+            .await?;
+        let deleted = sqlx::query("DELETE FROM events WHERE position <= ?1")
+            .bind(last.0)
+            .execute(&mut *transaction)
+            .await?;
+        sqlx::query("DELETE FROM letting_go WHERE up_to <= ?1")
+            .bind(last.0)
+            .execute(&mut *transaction)
+            .await?;
+        sqlx::query(
+            "INSERT INTO gone (only_one, position, events) VALUES (1, ?1, ?2)
+             ON CONFLICT (only_one) DO UPDATE
+             SET position = max(position, excluded.position), events = events + excluded.events",
+        )
+        .bind(last.0)
+        .bind(i64::try_from(deleted.rows_affected()).unwrap_or(i64::MAX))
+        .execute(&mut *transaction)
+        .await?;
         step.more = step.pinned_by.is_none();
     }
     transaction.commit().await?;
@@ -167,20 +183,30 @@ async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Resul
 }
 
 /// What keeps events in the log beyond the time that the hosts were told last.
-pub(super) async fn pinned_by(connection: &mut SqliteConnection) -> Result<Option<LogPin>, Broken> {
+pub(super) async fn pinned_by(
+    connection: &mut SqliteConnection,
+    counting: Counting,
+) -> Result<Option<LogPin>, Broken> {
     let retention = recorded(connection).await?;
+    if retention.is_forever() {
+        return Ok(None);
+    }
+    let most = counting.most.unwrap_or(i64::MAX - 1);
     let Some((group, position)) = behind(connection).await? else { return Ok(None) };
     let excess = excess(connection, &retention).await?;
     let too_old = too_old(&retention).unwrap_or(i64::MIN);
     // From the oldest event on, up to the first that is young enough.
     let row = sqlx::query(
-        "SELECT count(*), coalesce(sum(octet_length(data)), 0) FROM events
-         WHERE position > ?1 AND position < coalesce(
-             (SELECT min(position) FROM events WHERE position > ?1 AND published_at > ?2),
-             9223372036854775807)",
+        "WITH few AS MATERIALIZED (
+             SELECT position, published_at, octet_length(data) AS bytes FROM events
+             WHERE position > ?1 ORDER BY position LIMIT ?3 + 1)
+         SELECT count(*), coalesce(sum(bytes), 0) FROM few
+         WHERE position < coalesce(
+             (SELECT min(position) FROM few WHERE published_at > ?2), 9223372036854775807)",
     )
     .bind(position.0)
     .bind(too_old)
+    .bind(most)
     .fetch_one(&mut *connection)
     .await?;
     let (old, bytes): (i64, i64) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
@@ -192,7 +218,7 @@ pub(super) async fn pinned_by(connection: &mut SqliteConnection) -> Result<Optio
         return Ok(None);
     }
     let bytes = bytes.max(if is_next { excess } else { 0 }).unsigned_abs();
-    Ok(Some(LogPin { group, position, bytes }))
+    Ok(Some(LogPin { group, position, bytes, bytes_is_at_least: old > most }))
 }
 
 async fn recorded(connection: &mut SqliteConnection) -> Result<Retention, Broken> {

@@ -1,34 +1,31 @@
-//! What `status` tells, read in one snapshot.
+//! What `status` tells, read in one snapshot, and bounded in what it reads.
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
+use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, optional_text, optional_time, text, time};
 use super::error::Broken;
 use super::groups::{head_columns, if_alive, read_head, read_leader, stored_subscription};
-use super::log::{self, Receives};
-use super::retention;
-use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
+use super::lag::{self, Reads};
+use super::{log, retention};
+use crate::event::{Epoch, GroupName, Partition, Position};
+use crate::store::backlog::{Backlog, Counted};
 use crate::store::split::whole;
-use crate::store::{GroupStatus, LogStatus, Subscription, refusals, stored};
+use crate::store::unreadable::Sifted;
+use crate::store::{Counting, GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
 
 macro_rules! select {
     ($rest:literal) => {
         concat!(
             "SELECT name, tenant, subscribe, state, reason, epoch, position,
-                    created_at, settled_at,
-                    (SELECT count(*) FROM dead_letters WHERE group_name = name),
-                    hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures,
-                    (SELECT count(*) FROM redeliveries WHERE group_name = name),
-                    (SELECT min(due_at) FROM redeliveries WHERE group_name = name AND due_at > 0),
-                    (SELECT count(*) FROM redeliveries
-                     WHERE group_name = name AND attempt = 1 AND failure_kind IS NULL AND due_at > 0), ",
+                    created_at, settled_at, partitions,
+                    hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures, ",
             head_columns!(),
-            ", partitions FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
+            " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
         )
     };
@@ -37,38 +34,61 @@ macro_rules! select {
 pub(super) async fn log_and_groups(
     connection: &mut SqliteConnection,
     database: &Path,
+    counting: Counting,
 ) -> Result<LogStatus, Broken> {
     let mut snapshot = connection.begin().await?;
     let last = log::last_position(&mut snapshot).await?;
-    let events: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&mut *snapshot).await?;
-    let pinned_by = retention::pinned_by(&mut snapshot).await?;
+    let (events, events_is_estimate) = count_events(&mut snapshot, counting).await?;
+    let pinned_by = retention::pinned_by(&mut snapshot, counting).await?;
     let rows = sqlx::query(select!(
         "WHERE part_of IS NULL OR (partitions > 1 AND partition < partitions) ORDER BY name"
     ))
     .fetch_all(&mut *snapshot)
     .await?;
-    let mut groups = Vec::with_capacity(rows.len());
-    for row in &rows {
-        groups.push(read(&mut snapshot, database, row).await?);
-    }
+    let Sifted { read: groups, unreadable } =
+        statuses(&mut snapshot, database, &rows, counting).await?;
     snapshot.rollback().await?;
-    let groups = whole(groups);
     Ok(LogStatus {
         last_position: last,
         safe_position: last,
         events,
+        events_is_estimate,
         held_up_by: Vec::new(),
         pinned_by,
-        groups,
+        groups: whole(groups),
+        unreadable,
         hosts: Vec::new(),
     })
+}
+
+/// How many events the log holds, and whether that is an estimate: positions have no
+/// gaps but those that a client made.
+async fn count_events(
+    connection: &mut SqliteConnection,
+    counting: Counting,
+) -> Result<(i64, bool), Broken> {
+    let most = counting.most.unwrap_or(i64::MAX - 1);
+    let counted: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM (SELECT 1 FROM events LIMIT ? + 1)")
+            .bind(most)
+            .fetch_one(&mut *connection)
+            .await?;
+    if counted <= most {
+        return Ok((counted, false));
+    }
+    let span = sqlx::query_scalar(
+        "SELECT (SELECT max(position) FROM events) - (SELECT min(position) FROM events) + 1",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok((span, true))
 }
 
 pub(super) async fn group(
     connection: &mut SqliteConnection,
     database: &Path,
     group: &GroupName,
+    counting: Counting,
 ) -> Result<GroupStatus, Broken> {
     let mut snapshot = connection.begin().await?;
     let rows = sqlx::query(select!(
@@ -77,37 +97,80 @@ pub(super) async fn group(
     .bind(group.as_str())
     .fetch_all(&mut *snapshot)
     .await?;
-    let mut statuses = Vec::with_capacity(rows.len());
-    for row in &rows {
-        statuses.push(read(&mut snapshot, database, row).await?);
-    }
+    let Sifted { read, unreadable } = statuses(&mut snapshot, database, &rows, counting).await?;
     snapshot.rollback().await?;
-    Ok(whole(statuses).pop().ok_or_else(|| refusals::no_group(group))?)
+    match (whole(read).pop(), unreadable.into_iter().next()) {
+        (Some(status), _) => Ok(status),
+        (None, Some(why)) => Err(StoreError::Unusable(why).into()),
+        (None, None) => Err(refusals::no_group(group).into()),
+    }
 }
 
-async fn read(
+/// A row of a group, or of a partition, as far as it stands there.
+struct Read {
+    status: GroupStatus,
+    /// How it reads the log, unless its cursor is not in use.
+    reads: Option<(Subscription, Option<Partition>)>,
+}
+
+/// What is known of the groups and partitions of these rows.
+async fn statuses(
     connection: &mut SqliteConnection,
     database: &Path,
-    row: &SqliteRow,
-) -> Result<GroupStatus, Broken> {
+    rows: &[SqliteRow],
+    counting: Counting,
+) -> Result<Sifted<GroupStatus>, Broken> {
+    let whose = |row: &SqliteRow| stored::row_of(text(row, 0).ok().as_deref());
+    let rows = rows.iter().map(|row| (whose(row), read(row, database)));
+    let Sifted { read, unreadable } = Sifted::of(rows);
+    let mut backlog = Backlog::new(counting);
+    let mut readers = HashMap::new();
+    for Read { status, reads } in &read {
+        if let Some((subscription, partition)) = reads {
+            let GroupStatus { name, tenant, position, .. } = status;
+            let (partition, after) = (*partition, *position);
+            backlog.add(name, tenant, subscription, partition, after);
+            let reads = Reads { name, tenant, subscription, partition, after };
+            readers.insert(name.as_str(), reads);
+        }
+    }
+    lag::read(connection, &mut backlog, &readers, counting).await?;
+    let names: Vec<&str> = read.iter().map(|row| row.status.name.as_str()).collect();
+    let (dead, waiting) = (
+        count_dead_letters(connection, &names, counting).await?,
+        count_redeliveries(connection, &names, counting).await?,
+    );
+    let statuses = read.into_iter().map(|Read { mut status, .. }| {
+        let lag = backlog.lag(&status.name);
+        status.lag_events = lag.events;
+        status.lag_events_is_at_least = lag.is_at_least;
+        status.lag_seconds = lag.seconds();
+        status.lag_seconds_is_at_least = lag.may_be_older;
+        if let Some(waiting) = waiting.get(status.name.as_str()) {
+            status.parked = waiting.parked.rows;
+            status.parked_is_at_least = waiting.parked.is_at_least;
+            status.retries_pending += waiting.parked.rows - waiting.delayed;
+            status.next_due_at = status.next_due_at.into_iter().chain(waiting.due_at).min();
+        }
+        if let Some(dead) = dead.get(status.name.as_str()) {
+            status.dead_letters = dead.rows;
+            status.dead_letters_is_at_least = dead.is_at_least;
+        }
+        status
+    });
+    Ok(Sifted { read: statuses.collect(), unreadable })
+}
+
+/// What stands in a group's row; what other tables say comes later.
+fn read(row: &SqliteRow, database: &Path) -> Result<Read, Broken> {
     let name = stored::group_name(&text(row, 0)?)?;
     let tenant = stored::tenant(&text(row, 1)?)?;
-    let subscribe = stored_subscription(&name, &text(row, 2)?)?;
-    let position = Position(row.try_get_unchecked(6)?);
-    let of = count(row, 25)?;
-    let (lag_events, lag_seconds) = match name.partition_number() {
-        // The row of a group that is split has no cursor in use.
-        None if of > 1 => (0, 0.0),
-        None => lag(connection, &name, &tenant, &subscribe, position).await?,
-        Some(number) => {
-            let receives = Receives::new(&name, &tenant, &subscribe);
-            lag_of_a_partition(connection, &receives, position, Partition { number, of }).await?
-        }
-    };
-    let head = read_head(row, 19)?;
-    let parked: i64 = row.try_get_unchecked(16)?;
-    Ok(GroupStatus {
-        subscribe: subscribe.patterns().to_vec(),
+    let subscription = stored_subscription(&name, &text(row, 2)?)?;
+    let of = count(row, 9)?;
+    let partition = name.partition_number().map(|number| Partition { number, of });
+    let head = read_head(row, 16)?;
+    let status = GroupStatus {
+        subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
         remark: optional_text(row, 14)?,
@@ -116,15 +179,18 @@ async fn read(
         row_held_by: None,
         leader: if_alive(database, &name, read_leader(row, 10)?)?,
         epoch: Epoch(row.try_get_unchecked(5)?),
-        position,
-        lag_events,
-        lag_seconds,
-        retries_pending: parked - row.try_get_unchecked::<i64, _>(18)?
-            + i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
-        parked,
-        next_due_at: head.iter().map(|head| head.due_at).chain(optional_time(row, 17)?).min(),
+        position: Position(row.try_get_unchecked(6)?),
+        lag_events: 0,
+        lag_events_is_at_least: false,
+        lag_seconds: 0.0,
+        lag_seconds_is_at_least: false,
+        retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
+        parked: 0,
+        parked_is_at_least: false,
+        next_due_at: head.as_ref().map(|head| head.due_at),
         head,
-        dead_letters: row.try_get_unchecked(9)?,
+        dead_letters: 0,
+        dead_letters_is_at_least: false,
         // Nobody writes while somebody else does.
         open_ranges: Vec::new(),
         open_ranges_held_by: Vec::new(),
@@ -134,54 +200,104 @@ async fn read(
         settled_at: optional_time(row, 8)?,
         name,
         tenant,
-    })
+    };
+    // The row of a group that is split has no cursor in use.
+    let is_in_use = of <= 1 || partition.is_some();
+    Ok(Read { status, reads: is_in_use.then_some((subscription, partition)) })
 }
 
-/// How many events the group has before it, and the age of the oldest in
-/// seconds.
-async fn lag(
+/// A few dead letters of each group are counted, and of those that have more as many as
+/// all may be counted together.
+async fn count_dead_letters(
     connection: &mut SqliteConnection,
-    group: &GroupName,
-    tenant: &Tenant,
-    subscription: &Subscription,
-    cursor: Position,
-) -> Result<(i64, f64), Broken> {
-    let receives = Receives::new(group, tenant, subscription);
-    let sql = format!(
-        "SELECT count(*), min(published_at) FROM events WHERE position > ? AND {}",
-        receives.condition
-    );
-    let statement = sqlx::query(AssertSqlSafe(sql)).bind(cursor.0);
-    let row = receives.bind(statement).fetch_one(connection).await?;
-    let age = optional_time(&row, 1)?
-        .map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    Ok((row.try_get_unchecked(0)?, age.max(0.0)))
-}
-
-/// The same of a partition. Which one an event is in, the database does not know.
-async fn lag_of_a_partition(
-    connection: &mut SqliteConnection,
-    receives: &Receives<'_>,
-    cursor: Position,
-    partition: Partition,
-) -> Result<(i64, f64), Broken> {
-    let sql = format!(
-        "SELECT position, partitionkey, published_at FROM events WHERE position > ? AND {}
-         ORDER BY position",
-        receives.condition
-    );
-    let statement = sqlx::query(AssertSqlSafe(sql)).bind(cursor.0);
-    let mut rows = receives.bind(statement).fetch(connection);
-    let (mut events, mut oldest) = (0, None);
-    while let Some(row) = rows.try_next().await? {
-        let position = Position(row.try_get_unchecked(0)?);
-        if partition.holds(optional_text(&row, 1)?.as_deref(), position) {
-            events += 1;
-            let published_at = time(&row, 2)?;
-            oldest =
-                Some(oldest.map_or(published_at, |oldest: Timestamp| oldest.min(published_at)));
+    names: &[&str],
+    counting: Counting,
+) -> Result<HashMap<String, Counted>, Broken> {
+    let mut counts = HashMap::with_capacity(names.len());
+    for name in names {
+        let dead = dead_letters(connection, name, counting.few()).await?;
+        counts.insert((*name).to_owned(), dead);
+    }
+    let full: Vec<String> = counts
+        .iter()
+        .filter(|(_, counted)| counted.is_at_least)
+        .map(|(name, _)| name.clone())
+        .collect();
+    if let Some(more) = counting.more(full.len()) {
+        for name in full {
+            let dead = dead_letters(connection, &name, more).await?;
+            counts.insert(name, dead);
         }
     }
-    let age = oldest.map_or(0.0, |oldest| Timestamp::now().duration_since(oldest).as_secs_f64());
-    Ok((events, age.max(0.0)))
+    Ok(counts)
+}
+
+async fn dead_letters(
+    connection: &mut SqliteConnection,
+    name: &str,
+    most: i64,
+) -> Result<Counted, Broken> {
+    let counted = sqlx::query_scalar(
+        "SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE group_name = ?1 LIMIT ?2 + 1)",
+    )
+    .bind(name)
+    .bind(most)
+    .fetch_one(connection)
+    .await?;
+    Ok(Counted::of(counted, most))
+}
+
+/// What comes again for a group.
+struct Waiting {
+    parked: Counted,
+    /// How many of those are to be delivered later, and were never attempted.
+    delayed: i64,
+    /// When the earliest of them is due.
+    due_at: Option<Timestamp>,
+}
+
+/// In the same two steps.
+async fn count_redeliveries(
+    connection: &mut SqliteConnection,
+    names: &[&str],
+    counting: Counting,
+) -> Result<HashMap<String, Waiting>, Broken> {
+    let mut counts = HashMap::with_capacity(names.len());
+    for name in names {
+        let waiting = redeliveries(connection, name, counting.few()).await?;
+        counts.insert((*name).to_owned(), waiting);
+    }
+    let full: Vec<String> = counts
+        .iter()
+        .filter(|(_, waiting)| waiting.parked.is_at_least)
+        .map(|(name, _)| name.clone())
+        .collect();
+    if let Some(more) = counting.more(full.len()) {
+        for name in full {
+            let waiting = redeliveries(connection, &name, more).await?;
+            counts.insert(name, waiting);
+        }
+    }
+    Ok(counts)
+}
+
+async fn redeliveries(
+    connection: &mut SqliteConnection,
+    name: &str,
+    most: i64,
+) -> Result<Waiting, Broken> {
+    let row = sqlx::query(
+        "SELECT count(*),
+                count(*) FILTER (WHERE attempt = 1 AND failure_kind IS NULL AND due_at > 0),
+                min(due_at) FILTER (WHERE due_at > 0)
+         FROM (SELECT attempt, failure_kind, due_at FROM redeliveries
+               WHERE group_name = ?1 ORDER BY position LIMIT ?2 + 1)",
+    )
+    .bind(name)
+    .bind(most)
+    .fetch_one(connection)
+    .await?;
+    let parked = Counted::of(row.try_get_unchecked(0)?, most);
+    let delayed: i64 = row.try_get_unchecked(1)?;
+    Ok(Waiting { parked, delayed: delayed.min(parked.rows), due_at: optional_time(&row, 2)? })
 }

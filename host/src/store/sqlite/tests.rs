@@ -8,6 +8,7 @@ mod files;
 mod floor;
 mod opening;
 mod retention;
+mod rows;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use super::TestDatabase;
 use super::samples::{
-    bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, settings,
-    settlement, tenant, time, try_lock, write,
+    bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, redelivery,
+    settings, settlement, tenant, time, try_lock, write,
 };
 use crate::event::{Event, Position};
 use crate::store::{
-    Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Removed, Settled,
-    Settlement, Start, Store, StoreError, Subscription,
+    Counting, Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Removed,
+    Settled, Settlement, Start, Store, StoreError, Subscription,
 };
 
 /// Publishes an event at noon of each of the first days of a month, and one that
@@ -381,4 +381,100 @@ pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatab
     let everything = &status.groups[0];
     assert_eq!((everything.lag_events, everything.dead_letters), (1, 5));
     assert_eq!(status.events, 8);
+}
+
+/// How many there are, and whether there may be more.
+type AtLeast = (i64, bool);
+
+pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let only = |name: &str, types: &str| GroupSettings {
+        subscription: Subscription::new([types]).unwrap(),
+        ..settings(name)
+    };
+    let parts = GroupSettings { partitions: 4, ..settings("parts") };
+    let (rare, other) = (only("rare", "rare"), only("another", "some"));
+    let another = GroupSettings { tenant: tenant("acme"), ..other };
+    for settings in [settings("far"), settings("near"), parts, rare, another] {
+        store.ensure_group(&settings).await.unwrap();
+    }
+    // Longer than what is looked at for the first event of one that is far behind.
+    let at = publish_some(&store, 150).await;
+    store.seek(&group("near"), Start::Position(at[144])).await.unwrap();
+    let epoch = led(&store, "dead").await;
+    bury_all(&store, "dead", epoch).await;
+    let parked = Settlement {
+        redeliveries: at[..30].iter().map(|position| redelivery(position.0, 2)).collect(),
+        ..settlement(&store, "dead", epoch, at[149].0).await
+    };
+    assert_eq!(store.settle(&parked).await.unwrap(), Settled::Committed);
+
+    let lags = async |counting: Counting| -> Vec<(String, AtLeast, bool)> {
+        let status = store.status_counted(counting).await.unwrap();
+        let mut lags = Vec::new();
+        for shown in &status.groups {
+            let one = store.group_counted(&shown.name, counting).await.unwrap();
+            let lag = (shown.lag_events, shown.lag_events_is_at_least);
+            assert_eq!((one.lag_events, one.lag_events_is_at_least), lag, "{}", shown.name);
+            lags.push((shown.name.to_string(), lag, shown.lag_seconds_is_at_least));
+            assert_eq!(shown.lag_seconds > 0.0, shown.lag_events > 0, "{}", shown.name);
+        }
+        lags
+    };
+    let of = |name: &str, events, is_at_least, may_be_older| {
+        (name.to_owned(), (events, is_at_least), may_be_older)
+    };
+    let bounded = Counting::at_most(10);
+    // What another tenant's group has before it is nothing of this one, and what is
+    // behind it has not been looked at.
+    let expected = [
+        of("another", 0, true, true),
+        of("dead", 0, false, false),
+        of("far", 10, true, false),
+        of("near", 5, false, false),
+        of("parts", 10, true, false),
+        of("rare", 0, true, true),
+    ];
+    assert_eq!(lags(bounded).await, expected);
+    let exactly = |name: &str, events| of(name, events, false, false);
+    let expected = [
+        exactly("another", 0),
+        exactly("dead", 0),
+        exactly("far", 150),
+        exactly("near", 5),
+        exactly("parts", 150),
+        exactly("rare", 0),
+    ];
+    assert_eq!(lags(Counting::EXACT).await, expected);
+    assert_eq!(lags(Counting::BOUNDED).await, expected, "so few are all counted");
+
+    let parts = store.group_counted(&group("parts"), bounded).await.unwrap().partitions;
+    assert_eq!(parts.len(), 4);
+    assert!(parts.iter().all(|part| part.lag_events_is_at_least && part.lag_seconds > 0.0));
+    assert_eq!(parts.iter().map(|part| part.lag_events).sum::<i64>(), 10);
+
+    let waiting = async |counting: Counting| {
+        let status = store.group_counted(&group("dead"), counting).await.unwrap();
+        let is_at_least = status.parked_is_at_least;
+        assert_eq!(status.retries_pending, status.parked);
+        let dead = (status.dead_letters, status.dead_letters_is_at_least);
+        (dead, (status.parked, is_at_least))
+    };
+    assert_eq!(waiting(bounded).await, ((10, true), (10, true)));
+    assert_eq!(waiting(Counting::at_most(30)).await, ((30, true), (30, false)));
+    assert_eq!(waiting(Counting::EXACT).await, ((150, false), (30, false)));
+
+    let keys = async |counting: Counting| -> Vec<String> {
+        let status = store.group_counted(&group("dead"), counting).await.unwrap();
+        let json = serde_json::to_value(&status).unwrap();
+        let object = json.as_object().unwrap();
+        assert_eq!(object["dead_letters"], status.dead_letters, "a number, whatever it says");
+        object.keys().filter(|key| key.ends_with("_is_at_least")).cloned().collect()
+    };
+    assert_eq!(keys(bounded).await, ["dead_letters_is_at_least", "parked_is_at_least"]);
+    assert_eq!(keys(Counting::EXACT).await, Vec::<String>::new());
+    let events = store.status_counted(Counting::EXACT).await.unwrap();
+    assert_eq!((events.events, events.events_is_estimate), (150, false));
 }

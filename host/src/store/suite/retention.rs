@@ -11,6 +11,7 @@ use super::samples::{
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::store::{
     GroupSettings, LogPin, Maintained, Redelivery, Retention, Settled, Settlement, Start, Store,
+    StoreError,
 };
 
 /// Everything that nobody needs may go.
@@ -73,7 +74,7 @@ pub async fn the_group_that_pins_the_log_is_named(database: &dyn TestDatabase) {
     assert_eq!(pinned_by(&store).await, None, "nobody wants anything to go");
     maintain(&store, NOTHING_STAYS).await;
     let pin = store.status().await.unwrap().pinned_by.unwrap();
-    let LogPin { group: pinning, position, bytes } = pin;
+    let LogPin { group: pinning, position, bytes, .. } = pin;
     assert_eq!((pinning, position), (group("paused"), Position::ZERO));
     assert!(bytes > 0);
 
@@ -151,6 +152,39 @@ pub async fn new_groups_and_cursors_that_go_back_begin_with_what_is_left(
     store.seek(&group("g"), Start::Earliest).await.unwrap();
     assert_eq!(maintain(&store, NOTHING_STAYS).await.pinned_by, Some(group("g")));
     assert_eq!(events(&store).await, 1);
+}
+
+pub async fn a_cursor_that_goes_back_to_what_is_gone_is_told_what_is_missing(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let epoch = led(&store, "g").await;
+    let at = publish_some(&store, 3).await;
+    let back = async |to: Start| store.seek_to(&group("g"), to, true).await;
+    assert_eq!(back(Start::Position(at[0])).await.unwrap().gone, None, "all of it is there");
+    let epoch = Epoch(epoch.0 + 1);
+    settle_to(&store, "g", epoch, at[2]).await;
+    maintain(&store, NOTHING_STAYS).await;
+
+    for to in [Start::Position(at[0]), Start::Time("2020-01-01T00:00:00Z".parse().unwrap())] {
+        let before = store.cursor(&group("g")).await.unwrap();
+        let refused = back(to).await.unwrap_err();
+        assert!(matches!(&refused, StoreError::Refused(_)), "{to:?}: {refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains(&format!("every event up to position {}", at[2])), "{text}");
+        assert_eq!(store.cursor(&group("g")).await.unwrap(), before, "nothing was moved");
+        let sought = store.seek_to(&group("g"), to, false).await.unwrap();
+        assert_eq!(sought.gone.unwrap().up_to, at[2], "{to:?}");
+    }
+    let left = publish(&store, &[event("some", "left")]).await[0];
+    let gone = back(Start::Earliest).await.unwrap().gone.unwrap();
+    assert_eq!((gone.up_to, gone.events, gone.first), (at[2], 3, Some(left)));
+    let gone = store.seek_to(&group("g"), Start::Position(at[1]), false).await.unwrap().gone;
+    let gone = gone.unwrap();
+    assert_eq!((gone.up_to, gone.events, gone.first), (at[2], 1, Some(left)));
+    for to in [Start::Position(at[2]), Start::Latest] {
+        assert_eq!(back(to).await.unwrap().gone, None, "{to:?}");
+    }
 }
 
 pub async fn a_dead_letter_outlives_its_event(database: &dyn TestDatabase) {
