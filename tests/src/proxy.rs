@@ -106,6 +106,10 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     upstream: SocketAddr,
+    /// Bytes a second of all connections and both directions together.
+    rate: Option<u64>,
+    /// When the link has carried what it was given so far.
+    free_at: Instant,
     /// For connections to come.
     flow: Flow,
     refusing: bool,
@@ -154,6 +158,8 @@ impl Proxy {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 upstream,
+                rate: None,
+                free_at: Instant::now(),
                 flow: Flow::ALL,
                 refusing: false,
                 connections: Vec::new(),
@@ -193,6 +199,18 @@ impl Proxy {
     /// are.
     pub fn lead_to(&self, upstream: SocketAddr) {
         self.shared.lock().upstream = upstream;
+    }
+
+    /// Carries so many bytes a second at most from now on, of all connections and both
+    /// directions together, as a slow link does; without, as many as there are.
+    ///
+    /// # Panics
+    /// At a rate of 0: [`Proxy::stall`] does that.
+    pub fn throttle(&self, bytes_a_second: Option<u64>) {
+        assert_ne!(bytes_a_second, Some(0), "a link that carries nothing is stalled");
+        let mut state = self.shared.lock();
+        state.rate = bytes_a_second;
+        state.free_at = Instant::now();
     }
 
     /// Where it listens.
@@ -501,6 +519,18 @@ impl Shared {
         }
     }
 
+    /// Waits until the link has carried these bytes, behind what others gave it before.
+    async fn carry(&self, bytes: usize) {
+        let carried = {
+            let mut state = self.lock();
+            let Some(rate) = state.rate else { return };
+            let time = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            state.free_at = state.free_at.max(Instant::now()) + time;
+            state.free_at
+        };
+        tokio::time::sleep_until(carried.into()).await;
+    }
+
     /// Counts an answer that the client has been sent.
     fn replied(&self, bytes: usize) {
         self.lock().replies += bytes as u64;
@@ -620,6 +650,7 @@ async fn requests(
         }
         shared.look(connection, &mut seen, bytes);
         requests_flow(&mut orders).await;
+        shared.carry(bytes.len()).await;
         server.write_all(bytes).await?;
         shared.requested(connection, bytes.len());
     }
@@ -648,6 +679,7 @@ async fn replies(
         if bytes.is_empty() {
             return client.shutdown().await;
         }
+        shared.carry(bytes.len()).await;
         client.write_all(bytes).await?;
         shared.replied(bytes.len());
     }

@@ -1,13 +1,15 @@
 //! What happens to the hosts and to the server while the writers write.
 
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
 use serde_json::Value;
 use test_postgres::{Server, Stop};
-use tests::{Client, PATIENCE, Rig, Running, wait_until};
+use tests::{Client, PATIENCE, Proxy, Rig, Running, wait_until};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -19,6 +21,8 @@ enum Fault {
     EndLockSession,
     EndAllSessions,
     Restart(Stop),
+    /// The link of all hosts to the server carries little for a while.
+    SlowLink,
 }
 
 /// Every fault once; they come in an order of chance, and then again.
@@ -32,8 +36,61 @@ const DECK: [Fault; 7] = [
     Fault::Restart(Stop::Immediate),
 ];
 
+/// The faults of hosts that reach the server through proxies, one of which keeps the
+/// sessions of a host open that is frozen or gone.
+const DECK_BEHIND_DOORS: [Fault; 6] = [
+    Fault::Kill,
+    Fault::FreezeBriefly,
+    Fault::Freeze,
+    Fault::EndLockSession,
+    Fault::EndAllSessions,
+    Fault::SlowLink,
+];
+
+/// What a slow link carries, in bytes a second, and for how long it is one.
+const SLOW: u64 = 1_000_000;
+const SLOW_FOR: Duration = Duration::from_secs(6);
+
+/// How many events are committed, at least, that the standby does not get.
+const LOST_AT_LEAST: i64 = 20;
+
 /// How many run at the same time.
 const HOSTS: u32 = 2;
+
+/// The one address of a server and of the standby that takes over from it: a proxy for
+/// hosts and one for everybody else.
+pub(super) struct Doors {
+    pub(super) hosts: Proxy,
+    pub(super) others: Proxy,
+    standby: Server,
+}
+
+impl Doors {
+    /// Before a server, which gets a standby.
+    pub(super) fn before(server: &Server) -> Self {
+        let standby = server.standby(&[]).expect("a standby starts");
+        let [hosts, others] = [(), ()].map(|()| Proxy::start(address(server)));
+        Self { hosts, others, standby }
+    }
+
+    fn both(&self) -> [&Proxy; 2] {
+        [&self.hosts, &self.others]
+    }
+}
+
+fn address(server: &Server) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, server.port()).into()
+}
+
+/// What a failover came to.
+pub(super) struct Failover {
+    /// When clients could reach the new server.
+    pub(super) at: SystemTime,
+    /// The ids of events that were committed and that the new server never had.
+    pub(super) lost: BTreeSet<String>,
+    /// How long the new server's log was before.
+    pub(super) said_before: usize,
+}
 
 /// A host, and what the server calls its sessions.
 struct Host {
@@ -46,9 +103,12 @@ struct Host {
 pub(super) struct Arena<'a> {
     rig: &'a Rig,
     server: &'a mut Server,
+    doors: Option<Doors>,
     keep_prepared: Arc<AtomicBool>,
     random: Rng,
     hosts: Vec<Host>,
+    /// Until when the link of the hosts is slow.
+    slow_until: Option<Instant>,
     /// How many hosts were started so far, for their names.
     started: u32,
     /// The log of each host that is gone.
@@ -56,16 +116,20 @@ pub(super) struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// `keep_prepared` keeps prepared transactions from being ended.
+    /// `keep_prepared` keeps prepared transactions from being ended. Through `doors`, if
+    /// there are any, go all that lead to the server.
     pub(super) fn new(
         rig: &'a Rig,
         server: &'a mut Server,
+        doors: Option<Doors>,
         keep_prepared: Arc<AtomicBool>,
         seed: u64,
     ) -> Self {
         let random = Rng::with_seed(seed);
         let (hosts, logs) = (Vec::new(), Vec::new());
-        let mut arena = Self { rig, server, keep_prepared, random, hosts, started: 0, logs };
+        let slow_until = None;
+        let mut arena =
+            Self { rig, server, doors, keep_prepared, random, hosts, slow_until, started: 0, logs };
         for _ in 0..HOSTS {
             arena.start_host();
         }
@@ -81,7 +145,8 @@ impl<'a> Arena<'a> {
             let pause = Duration::from_millis(self.random.u64(1_500..4_500));
             self.wait_until(Instant::now() + pause);
             if deck.is_empty() {
-                deck = DECK.to_vec();
+                deck =
+                    if self.doors.is_some() { DECK_BEHIND_DOORS.to_vec() } else { DECK.to_vec() };
                 self.random.shuffle(&mut deck);
             }
             if let Some(fault) = deck.pop() {
@@ -93,7 +158,71 @@ impl<'a> Arena<'a> {
         for host in &mut self.hosts {
             host.thaw();
         }
+        self.quicken();
         faults
+    }
+
+    /// The server dies, and a standby takes over that has not got all that was committed.
+    /// `forget` is called while there is no server.
+    pub(super) fn fail_over(&mut self, forget: impl FnOnce()) -> Failover {
+        // Whatever is ended now is so on both servers.
+        self.keep_prepared.store(true, Ordering::Relaxed);
+        let doors = self.doors.as_mut().expect("there is a standby");
+        let mut before = Client::of_url(&self.server.url("postgres"));
+        let mut standby = Client::of_url(&doors.standby.url("postgres"));
+        wait_until("nobody ends what is prepared", PATIENCE, || {
+            before.number(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE application_name = 'resolver' AND state = 'active'",
+            ) == 0
+        });
+        standby.execute("ALTER SYSTEM SET primary_conninfo = ''");
+        standby.execute("SELECT pg_reload_conf()");
+        wait_until("the standby follows no more", PATIENCE, || {
+            standby.number("SELECT count(*) FROM pg_stat_wal_receiver") == 0
+                && standby.number(
+                    "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::bigint",
+                ) <= 0
+        });
+        let known = "SELECT count(*) FROM event_host.events";
+        let most = standby.number(known);
+        wait_until("the server has what the standby has not", PATIENCE, || {
+            before.number(known) >= most + LOST_AT_LEAST
+        });
+        drop((before, standby));
+
+        doors.both().map(Proxy::refuse);
+        self.server.stop(Stop::Immediate).expect("the server stops");
+        doors.both().map(Proxy::drop_all);
+        forget();
+        let said_before = doors.standby.log().expect("its log can be read").len();
+        doors.standby.promote().expect("the standby takes over");
+        let at = SystemTime::now();
+        for door in doors.both() {
+            door.lead_to(address(&doors.standby));
+            door.accept();
+        }
+        std::mem::swap(self.server, &mut doors.standby);
+
+        // The server that was, for itself.
+        doors.standby.resume().expect("it starts again");
+        let ids = |server: &Server| -> BTreeSet<String> {
+            let sql = "SELECT id FROM event_host.events WHERE type IN ('work', 'command')";
+            Client::of_url(&server.url("postgres")).texts(sql).into_iter().collect()
+        };
+        let lost = ids(&doors.standby).difference(&ids(self.server)).cloned().collect();
+        doors.standby.stop(Stop::Fast).expect("it stops again");
+        self.keep_prepared.store(false, Ordering::Relaxed);
+        Failover { at, lost, said_before }
+    }
+
+    /// The link of the hosts is as quick as it can be.
+    fn quicken(&mut self) {
+        if self.slow_until.take().is_some()
+            && let Some(doors) = &self.doors
+        {
+            doors.hosts.throttle(None);
+        }
     }
 
     /// Lets all hosts end well, and gives the log of every host there was.
@@ -117,7 +246,11 @@ impl<'a> Arena<'a> {
                     host.thaw();
                 }
             }
-            let next = self.hosts.iter().filter_map(|host| host.thaw_at).fold(moment, Instant::min);
+            if self.slow_until.is_some_and(|until| until <= now) {
+                self.quicken();
+            }
+            let moments = self.hosts.iter().filter_map(|host| host.thaw_at).chain(self.slow_until);
+            let next = moments.fold(moment, Instant::min);
             if now >= moment {
                 return;
             }
@@ -158,6 +291,12 @@ impl<'a> Arena<'a> {
                 self.server.restart(how).expect("the server restarts");
                 self.keep_prepared.store(false, Ordering::Relaxed);
             }
+            Fault::SlowLink => {
+                if let Some(doors) = &self.doors {
+                    doors.hosts.throttle(Some(SLOW));
+                    self.slow_until = Some(Instant::now() + SLOW_FOR);
+                }
+            }
         }
     }
 
@@ -186,8 +325,23 @@ impl<'a> Arena<'a> {
     fn start_host(&mut self) {
         self.started += 1;
         let name = format!("host-{}", self.started);
-        let url = url_for(self.server, &name);
-        let running = self.rig.spawn(&["run", "--database", &url]);
+        let running = match &self.doors {
+            None => self.rig.spawn(&["run", "--database", &url_for(self.server, &name)]),
+            Some(doors) => {
+                let url = url_at(doors.hosts.port(), &name);
+                if self.started % 2 == 0 {
+                    self.rig.spawn(&["run", "--database", &url])
+                } else {
+                    // It takes the proxy for a pooler, and sets nothing on its sessions.
+                    let file = format!("{name}.toml");
+                    let settings = super::settings()
+                        .top(&format!("database = \"{url}\""))
+                        .top(&format!("lock_database = \"{url}\""));
+                    self.rig.write(&file, settings.to_toml());
+                    self.rig.spawn(&["run", &file])
+                }
+            }
+        };
         self.hosts.push(Host { name, running, thaw_at: None });
     }
 }
@@ -208,4 +362,9 @@ impl Host {
 /// The URL of the database, for sessions of this name.
 pub(super) fn url_for(server: &Server, name: &str) -> String {
     format!("{}?application_name={name}", server.url("postgres"))
+}
+
+/// The same, through a proxy on this port.
+pub(super) fn url_at(port: u16, name: &str) -> String {
+    format!("postgres://postgres@127.0.0.1:{port}/postgres?application_name={name}")
 }

@@ -19,6 +19,7 @@ type Sight = [i64; 3];
 /// A session that looks at the groups until it is stopped.
 pub(super) struct Witness {
     stop: Arc<AtomicBool>,
+    forget: Arc<AtomicBool>,
     thread: JoinHandle<Seen>,
 }
 
@@ -36,6 +37,8 @@ impl Witness {
         let options = options.application_name("witness");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let forget = Arc::new(AtomicBool::new(false));
+        let forgets = Arc::clone(&forget);
         let thread = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime starts").block_on(async {
@@ -43,6 +46,9 @@ impl Witness {
                 while !stopped.load(Ordering::Relaxed) {
                     // It fails while the server is down, and when that ends it.
                     if let Ok(mut session) = options.connect().await {
+                        if forgets.swap(false, Ordering::Relaxed) {
+                            seen.last.clear();
+                        }
                         while !stopped.load(Ordering::Relaxed)
                             && seen.look(&mut session).await.is_ok()
                         {
@@ -54,7 +60,13 @@ impl Witness {
                 seen
             })
         });
-        Self { stop, thread }
+        Self { stop, forget, thread }
+    }
+
+    /// Forgets what it has seen when it next connects: another server begins where that
+    /// one is. To be called while there is none.
+    pub(super) fn forget(&self) {
+        self.forget.store(true, Ordering::Relaxed);
     }
 
     /// Ends it.

@@ -55,7 +55,8 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    pub(super) fn start(url: &str, count: u64, seed: u64) -> Self {
+    /// `large`: now and then an event has attributes and data as large as may be.
+    pub(super) fn start(url: &str, count: u64, seed: u64, large: bool) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime starts");
         let options: PgConnectOptions = url.parse().expect("a URL");
@@ -69,6 +70,7 @@ impl Writers {
                 stop: Arc::clone(&stop),
                 resolve: resolve.clone(),
                 made: 0,
+                large,
                 open: Vec::new(),
                 account: Account::default(),
             };
@@ -126,6 +128,7 @@ struct Writer {
     resolve: UnboundedSender<Prepared>,
     /// How many events it has made so far, for their ids.
     made: u64,
+    large: bool,
     /// The ids of the events of the transaction under way.
     open: Vec<String>,
     account: Account,
@@ -137,6 +140,7 @@ struct New {
     event_type: &'static str,
     extensions: Option<&'static str>,
     data: &'static str,
+    is_large: bool,
 }
 
 /// Whether a failure left it unknown what became of the transaction.
@@ -249,28 +253,37 @@ impl Writer {
         self.made += 1;
         let id = format!("{}-{}-{kind}", self.number, self.made);
         self.open.push(id.clone());
-        New { id, event_type, extensions, data }
+        let is_large = self.large && kind == "work" && self.random.u8(..100) == 0;
+        New { id, event_type, extensions, data, is_large }
     }
 
     async fn insert(&mut self, session: &mut PgConnection, rows: usize) -> sqlx::Result<()> {
         let events: Vec<New> = (0..rows).map(|_| self.make()).collect();
         sqlx::query(
-            "INSERT INTO event_host.events (id, type, extensions, data)
-             SELECT id, type, extensions::jsonb, convert_to(data, 'UTF8')
-             FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-                  AS e (id, type, extensions, data)",
+            "INSERT INTO event_host.events (id, type, extensions, data, subject, partitionkey)
+             SELECT id, type,
+                    CASE WHEN is_large
+                         THEN extensions::jsonb || jsonb_build_object('long', repeat('x', 60000))
+                         ELSE extensions::jsonb END,
+                    CASE WHEN is_large THEN convert_to(to_json(repeat('y', 400000))::text, 'UTF8')
+                         ELSE convert_to(data, 'UTF8') END,
+                    CASE WHEN is_large THEN repeat('s', 8000) END,
+                    CASE WHEN is_large THEN repeat('k', 1000) END
+             FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[])
+                  AS e (id, type, extensions, data, is_large)",
         )
         .bind(events.iter().map(|event| event.id.as_str()).collect::<Vec<_>>())
         .bind(events.iter().map(|event| event.event_type).collect::<Vec<_>>())
         .bind(events.iter().map(|event| event.extensions).collect::<Vec<_>>())
         .bind(events.iter().map(|event| event.data).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.is_large).collect::<Vec<_>>())
         .execute(session)
         .await
         .map(drop)
     }
 
     async fn publish(&mut self, session: &mut PgConnection) -> sqlx::Result<()> {
-        let New { id, event_type, extensions, data } = self.make();
+        let New { id, event_type, extensions, data, .. } = self.make();
         sqlx::query("SELECT event_host.publish($1, $2::jsonb, id => $3, extensions => $4::jsonb)")
             .bind(event_type)
             .bind(data)

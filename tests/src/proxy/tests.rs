@@ -39,6 +39,23 @@ fn bytes_pass_both_ways_and_are_counted() {
 }
 
 #[test]
+fn a_throttled_link_takes_its_time_for_all_connections_together() {
+    let (server, proxy) = start();
+    let (mut first, _, _) = connect(&server, &proxy);
+    let (mut second, _, _) = connect(&server, &proxy);
+    proxy.throttle(Some(200_000));
+    let begun = Instant::now();
+    first.say(&[1; 25_000]);
+    second.say(&[2; 25_000]);
+    first.expect(&[1; 25_000]);
+    second.expect(&[2; 25_000]);
+    // 100,000 bytes, there and back.
+    assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+    proxy.throttle(None);
+    first.ask(&[7; 1_000_000]);
+}
+
+#[test]
 fn the_end_of_a_connection_passes() {
     let (server, proxy) = start();
     let (client, connection, served) = connect(&server, &proxy);
