@@ -1012,9 +1012,10 @@ pub trait Store: Send + Sync + 'static {
     /// the number before it until then.
     ///
     /// # Errors
-    /// [`StoreError::Unstorable`] for what its events came to, and for nothing else. After [`StoreError::Unavailable`] the outcome may be unknown, and may even
-    /// be open: [`Store::cursor`] tells whether it is committed, and the number
-    /// sees to it that, tried again, it is committed once.
+    /// [`StoreError::Unstorable`] for what its events came to, and for nothing else.
+    /// After [`StoreError::Unavailable`] the outcome may be unknown, and may even be
+    /// open: [`Store::cursor`] tells whether it is committed, and the number sees to it
+    /// that, tried again, it is committed once.
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;
 
     /// Every redelivery of a group, by position. A group that does not exist has

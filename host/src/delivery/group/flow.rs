@@ -527,10 +527,12 @@ impl<'a> Flow<'a> {
         asked.sort_unstable();
         let schedule = &mut work.book().schedule;
         let is_full = self.loads_in_parts && schedule.loaded_and_waiting() > asked.len();
-        let at_most = match () {
-            () if is_full => 0,
-            () if self.load_one_by_one.is_on() => 1,
-            () => usize::MAX,
+        let at_most = if is_full {
+            0
+        } else if self.load_one_by_one.is_on() {
+            1
+        } else {
+            usize::MAX
         };
         let later = asked.split_off(at_most.min(asked.len()));
         if !later.is_empty() {

@@ -515,17 +515,19 @@ macro_rules! on_shared_in_parts {
             // Whoever waited long for a connection has all the time to read on it.
             let mut shared = connections.within($what, $deadline, connections.shared()).await?;
             let work = async {
-                let begun = connections.begin_on(shared.connection(), Patience::Short).await;
-                let (result, fit) = match begun {
-                    Err(broken) => (Err(broken), true),
-                    Ok(mut piece) => {
-                        let $connection = piece.connection();
-                        match $work.await {
-                            Ok(part) if !part.is_whole => (Ok(part.read), false),
-                            result => piece.end(result.map(|part| part.read)).await,
+                let (result, fit) =
+                    match connections.begin_on(shared.connection(), Patience::Short).await {
+                        Err(broken) => (Err(broken), true),
+                        Ok(mut piece) => {
+                            let $connection = piece.connection();
+                            let result = $work.await;
+                            match result {
+                                // Not another word: its answer would come last.
+                                Ok(part) if !part.is_whole => (Ok(part.read), false),
+                                result => piece.end(result.map(|part| part.read)).await,
+                            }
                         }
-                    }
-                };
+                    };
                 if fit { shared.give_back(result).await } else { result }
             };
             connections.within($what, $deadline, work).await

@@ -12,10 +12,9 @@ async fn an_event_that_cannot_be_read_becomes_a_dead_letter_and_costs_no_other_a
         (Ordering::None, true),
     ] {
         let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
-        rig.handler = match batches {
-            true => Shared::of_batches(|_, _| Act::Succeed),
-            false => Shared::new(|_, _| Act::Succeed),
-        };
+        if batches {
+            rig.handler = Shared::of_batches(|_, _| Act::Succeed);
+        }
         (rig.ordering, rig.concurrency) =
             (ordering, if ordering == Ordering::Total { 1 } else { 4 });
         rig.publish_keys(&[Some("a"), Some("b"), None, Some("a")].repeat(5)).await;
