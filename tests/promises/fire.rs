@@ -277,7 +277,7 @@ fn each_leadership_went_forward(logs: &[Vec<Value>], faults: u64, failover: Opti
 /// Whether a line of a host's log was written after a moment.
 fn is_after(line: &Value, moment: SystemTime) -> bool {
     let written: Timestamp = text(&line["timestamp"]).parse().expect("a line has its time");
-    SystemTime::from(written) > moment
+    written > Timestamp::try_from(moment).expect("a time of day")
 }
 
 fn no_host_broke(logs: &[Vec<Value>]) {
