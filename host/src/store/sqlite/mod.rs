@@ -53,7 +53,7 @@ use connection::{Connections, LONG_DEADLINE, READERS, on_reader, on_writer};
 pub use open::{OpenOptions, database_path};
 
 /// How long it may take to close the database at the end: a process shall not hang then.
-const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Whoever asks for exact numbers waits for them.
 const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
