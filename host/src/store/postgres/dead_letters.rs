@@ -5,7 +5,7 @@
 //! replays all skips what somebody else has in hand.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use super::columns::{count, event_columns, read_log_event, time};
 use super::connection::begin_long;
@@ -53,6 +53,7 @@ pub(super) async fn list(
     if let Some(group) = &filter.group {
         must_exist(connection, group).await?;
     }
+    let mut transaction = begin_long(connection).await?;
     let mut pages = Pages::of(filter);
     while let Some((after, limit)) = pages.next() {
         let statement = match &filter.group {
@@ -66,11 +67,12 @@ pub(super) async fn list(
                 sqlx::query(select!("WHERE id > $1 ORDER BY id LIMIT $2")).bind(after).bind(limit)
             }
         };
-        let rows = statement.fetch_all(&mut *connection).await?;
+        let rows = statement.fetch_all(&mut *transaction).await?;
         for row in &rows {
             pages.add(DeadLetterId(row.try_get_unchecked(0)?), read(row));
         }
     }
+    transaction.rollback().await?;
     Ok(pages.finish())
 }
 
@@ -184,7 +186,7 @@ pub(super) async fn replay_some(
     digest: Option<&Digest>,
 ) -> Result<Vec<Replayed>, Broken> {
     must_exist(connection, group).await?;
-    let mut transaction = connection.begin().await?;
+    let mut transaction = begin_long(connection).await?;
     let mut ids: Vec<i64> = sqlx::query_scalar(
         "SELECT id FROM event_host.dead_letters
          WHERE group_name = $1 AND id > $2 AND id <= $3 AND failure_kind <> 'too-large'

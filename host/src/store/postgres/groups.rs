@@ -186,9 +186,10 @@ pub(super) async fn make(
     Ok(())
 }
 
-/// A transaction in which no event goes, and which may read the whole log: retention wants a partition for itself
-/// before it looks at the cursors. So an event that is above a cursor, wherever
-/// the transaction puts it, is still there when it commits, or was gone before.
+/// A transaction in which no event goes, and which may read the whole log: retention
+/// wants a partition for itself before it looks at the cursors. So an event that is
+/// above a cursor, wherever the transaction puts it, is still there when it commits, or
+/// was gone before.
 async fn keep_all_events(
     connection: &mut PgConnection,
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {

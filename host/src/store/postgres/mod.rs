@@ -649,7 +649,9 @@ impl Store for PostgresStore {
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
         let read =
-            on_shared!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))?;
+            on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+                dead_letters::list(c, filter)
+            })?;
         Ok(self.said.tell("dead letters", read))
     }
 
@@ -682,7 +684,7 @@ impl Store for PostgresStore {
         limit: usize,
         digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError> {
-        on_shared_patiently!(self.connections, "replay dead letters", DEADLINE, |c| {
+        on_shared_patiently!(self.connections, "replay dead letters", LONG_DEADLINE, |c| {
             dead_letters::replay_some(c, group, after, up_to, limit, digest)
         })
     }

@@ -174,7 +174,7 @@ impl Opened {
 /// needs memory that all processes share, and its locks, which these do not have, or not
 /// from one machine to another.
 #[cfg(target_os = "linux")]
-fn network_file_system(kind: u64) -> Option<&'static str> {
+fn network_file_system(kind: i128) -> Option<&'static str> {
     match kind {
         0x6969 => Some("NFS"),
         0x517b | 0xff53_4d42 | 0xfe53_4d42 => Some("SMB"),
@@ -191,9 +191,9 @@ fn network_file_system(kind: u64) -> Option<&'static str> {
 #[cfg(target_os = "linux")]
 pub(super) fn network_file_system_of(folder: &Path) -> Option<&'static str> {
     let found = rustix::fs::statfs(folder).ok()?;
-    // A number of 32 bits, whose type differs from one architecture to another.
-    #[expect(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "see above")]
-    network_file_system(found.f_type as u64 & 0xffff_ffff)
+    // A number of 32 bits; its type differs from one architecture to another.
+    let kind: i128 = found.f_type.into();
+    network_file_system(kind & 0xffff_ffff)
 }
 
 /// Elsewhere it is not known.

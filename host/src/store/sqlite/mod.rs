@@ -361,7 +361,9 @@ impl Store for SqliteStore {
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
         let read =
-            on_reader!(self.connections, "list dead letters", |c| dead_letters::list(c, filter))?;
+            on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+                dead_letters::list(c, filter)
+            })?;
         Ok(self.said.tell("dead letters", read))
     }
 
@@ -394,7 +396,7 @@ impl Store for SqliteStore {
         limit: usize,
         digest: Option<&Digest>,
     ) -> Result<Vec<Replayed>, StoreError> {
-        on_writer!(self.connections, "replay dead letters", |c| {
+        on_writer!(self.connections, "replay dead letters", LONG_DEADLINE, |c| {
             dead_letters::replay_some(c, group, after, up_to, limit, digest)
         })
     }

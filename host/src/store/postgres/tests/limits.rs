@@ -6,7 +6,9 @@ use sqlx::PgConnection;
 
 use super::{PostgresDatabase, dead, event, first_settlement, group, host, run, seen, settings};
 use crate::event::{Position, Tenant};
-use crate::store::{GroupSettings, Settlement, Start, StateWrite, Store};
+use crate::store::{
+    DeadLetterFilter, DeadLetterId, GroupSettings, Settlement, Start, StateWrite, Store,
+};
 
 /// Has a statement fail that reads or changes a table and that the server would end
 /// after less than 100 s.
@@ -79,7 +81,9 @@ async fn what_may_take_long_is_not_ended_early_by_the_server() {
     assert_eq!(store.state_key_count(&group("g")).await.unwrap(), 1);
     assert_eq!(store.tenant_state_bytes(&tenant).await.unwrap(), 2);
     assert_eq!(store.tenant_dead_letters(&tenant).await.unwrap(), 3);
-    assert_eq!(store.dead_letter_ids(&group("g")).await.unwrap().len(), 3);
+    let ids = store.dead_letter_ids(&group("g")).await.unwrap();
+    assert_eq!(ids.len(), 3);
+    assert_eq!(store.dead_letters(&DeadLetterFilter::default()).await.unwrap().len(), 3);
     assert_eq!(store.status().await.unwrap().groups[0].dead_letters, 3);
     assert_eq!(store.group(&group("g")).await.unwrap().dead_letters, 3);
     for table in ["state", "dead_letters"] {
@@ -104,5 +108,7 @@ async fn what_may_take_long_is_not_ended_early_by_the_server() {
     assert!(waiting > 0, "something was brought over");
     store.seek(&group("g"), Start::Position(Position(5))).await.unwrap();
     store.seek(&group("g"), Start::Time(jiff::Timestamp::UNIX_EPOCH)).await.unwrap();
+    let replayed = store.replay_some(&group("g"), DeadLetterId(0), ids[0], 100, None).await;
+    assert_eq!(replayed.unwrap().len(), 1);
     store.remove_group(&group("g"), true).await.unwrap();
 }

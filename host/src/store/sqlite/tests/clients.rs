@@ -155,7 +155,7 @@ async fn what_no_constraint_has_seen_can_be_read_too() {
     }
     // And so can what a group keeps of them.
     let epoch = store.begin_leadership(&group("g"), &this_host()).await.unwrap().epoch;
-    let dead_letters = events.iter().cloned().map(|event| super::children::dead(event));
+    let dead_letters = events.iter().cloned().map(super::children::dead);
     let settlement =
         Settlement { dead_letters: dead_letters.collect(), ..super::children::one_more(1, epoch) };
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);

@@ -171,7 +171,7 @@ async fn a_full_disk_is_said_and_is_over_when_there_is_room() {
         full.execute(writer.connection().await.unwrap()).await.unwrap();
     }
     let large = Event { data: Some(vec![7; 100_000]), ..event("a", "4") };
-    let error = store.publish(&Tenant::none(), &[large.clone()]).await.unwrap_err();
+    let error = store.publish(&Tenant::none(), std::slice::from_ref(&large)).await.unwrap_err();
     says(&error, &["the disk that holds", "host.db", "is full"]);
     session.heartbeat(&[]).await.unwrap();
     assert_eq!(store.status().await.unwrap().events, 3, "nothing of it is there");
