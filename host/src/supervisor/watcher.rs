@@ -239,14 +239,13 @@ impl Watcher {
         for longer_than in self.passable.followed() {
             self.passable.tell(longer_than, self.store.passable(longer_than).await);
         }
-        // It only rises, unless another database has taken the place of the one before.
-        let is_new = safe > *self.safe.borrow();
-        self.safe.send_if_modified(|seen| {
-            let modified = safe != *seen;
-            *seen = safe;
+        Ok(self.safe.send_if_modified(|seen| {
+            let modified = safe > *seen;
+            if modified {
+                *seen = safe;
+            }
             modified
-        });
-        Ok(is_new)
+        }))
     }
 }
 

@@ -648,10 +648,9 @@ impl Store for PostgresStore {
     }
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
-        let read =
-            on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
-                dead_letters::list(c, filter)
-            })?;
+        let read = on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            dead_letters::list(c, filter)
+        })?;
         Ok(self.said.tell("dead letters", read))
     }
 

@@ -62,8 +62,10 @@ enum Files {
     /// They were not there any more, and what was there instead is not open yet.
     Lost {
         why: String,
-        /// What must be closed altogether before the same database is opened anew.
-        closing: Option<Opened>,
+        /// What has become of them, until it is seen to: the same database is opened anew
+        /// only when nothing of it is open, and another only when nothing of the one before
+        /// lies beside it.
+        before: Option<(Change, Opened)>,
     },
 }
 
@@ -72,6 +74,8 @@ enum Files {
 struct Opening {
     files: Files,
     number: u64,
+    /// Another database took the place of the one before, which has not been told yet.
+    changed: Option<String>,
 }
 
 /// The connections to one database file.
@@ -93,7 +97,7 @@ impl Connections {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
-            opening: StdMutex::new(Opening { files: Files::Closed, number: 0 }),
+            opening: StdMutex::new(Opening { files: Files::Closed, number: 0, changed: None }),
             holder: Mutex::new(None),
             writer: Mutex::new(None),
             has_written: AtomicBool::new(false),
@@ -173,6 +177,13 @@ impl Connections {
         self.opening().number
     }
 
+    /// What became of the database that was open before, once.
+    pub(super) fn take_change(&self) -> Option<String> {
+        let mut opening = self.opening();
+        // What is lost is told by whatever is asked for, until something is open again.
+        if matches!(opening.files, Files::Lost { .. }) { None } else { opening.changed.take() }
+    }
+
     /// Whether the files that are open are at their paths, as far as any are open.
     ///
     /// # Errors
@@ -222,51 +233,53 @@ impl Connections {
     /// be opened. Whether there was any need; false where all is well.
     ///
     /// # Errors
-    /// When something still uses them; asked again, it goes on there.
+    /// When something still uses them; asked again, it goes on there. So it does when
+    /// somebody gives up on it in the middle.
     pub(super) async fn let_go(&self) -> Result<bool, StoreError> {
-        let change = {
-            let mut opening = self.opening();
-            match &opening.files {
-                Files::Closed => return Ok(false),
-                Files::Lost { .. } => None,
-                Files::Open(opened) => {
-                    let Some(change) = opened.change() else { return Ok(false) };
-                    opening.number += 1;
-                    let why = change.told(&self.path);
-                    let lost = Files::Lost { why, closing: None };
-                    match std::mem::replace(&mut opening.files, lost) {
-                        Files::Open(opened) => Some((change, opened)),
-                        _ => None,
-                    }
-                }
-            }
-        };
-        self.close_all().await;
-        if let Some((change, opened)) = change {
-            if matches!(change, Change::Beside(_)) {
-                if let Files::Lost { closing, .. } = &mut self.opening().files {
-                    *closing = Some(opened);
-                }
-            } else {
-                self.put_aside(&opened)?;
-            }
+        if !self.find_lost() {
+            return Ok(false);
         }
-        let closing = match &mut self.opening().files {
-            Files::Lost { closing, .. } => closing.take(),
-            _ => None,
+        self.close_all().await;
+        let before = match &self.opening().files {
+            Files::Lost { before, .. } => before.clone(),
+            Files::Closed | Files::Open(_) => None,
         };
-        if let Some(opened) = closing
-            && !opened.until_closed().await
-        {
-            if let Files::Lost { closing, .. } = &mut self.opening().files {
-                *closing = Some(opened);
+        match before {
+            Some((Change::Beside(_), opened)) if !opened.until_closed().await => {
+                return Err(StoreError::Unavailable(format!(
+                    "something of this process still uses {}",
+                    self.path.display()
+                )));
             }
-            return Err(StoreError::Unavailable(format!(
-                "something of this process still uses {}",
-                self.path.display()
-            )));
+            Some((Change::Gone | Change::Replaced, opened)) => self.put_aside(&opened)?,
+            Some((Change::Beside(_), _)) | None => {}
+        }
+        if let Files::Lost { before, .. } = &mut self.opening().files {
+            *before = None;
         }
         Ok(true)
+    }
+
+    /// Looks whether the files are lost, and notes what has become of them.
+    fn find_lost(&self) -> bool {
+        let mut opening = self.opening();
+        let change = match &opening.files {
+            Files::Closed => return false,
+            Files::Lost { .. } => return true,
+            Files::Open(opened) => opened.change(),
+        };
+        let Some(change) = change else { return false };
+        let why = change.told(&self.path);
+        opening.number += 1;
+        if !matches!(change, Change::Beside(_)) {
+            opening.changed = Some(why.clone());
+        }
+        let before = match std::mem::replace(&mut opening.files, Files::Closed) {
+            Files::Open(opened) => Some((change, opened)),
+            Files::Closed | Files::Lost { .. } => None,
+        };
+        opening.files = Files::Lost { why, before };
+        true
     }
 
     fn put_aside(&self, opened: &Opened) -> Result<(), StoreError> {

@@ -67,7 +67,7 @@ pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
 
 /// The database and the files beside it, as they were opened. While a connection that
 /// has read is open, SQLite replaces none of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Opened {
     database: (PathBuf, Identity),
     beside: Vec<(PathBuf, Identity)>,

@@ -145,6 +145,9 @@ impl Store for SqliteStore {
     }
 
     async fn safe_position(&self) -> Result<Position, StoreError> {
+        if let Some(why) = self.connections.take_change() {
+            return Err(StoreError::Changed(why));
+        }
         on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
     }
 
@@ -360,10 +363,9 @@ impl Store for SqliteStore {
     }
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
-        let read =
-            on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
-                dead_letters::list(c, filter)
-            })?;
+        let read = on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            dead_letters::list(c, filter)
+        })?;
         Ok(self.said.tell("dead letters", read))
     }
 

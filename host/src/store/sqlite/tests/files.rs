@@ -99,6 +99,10 @@ async fn what_stands_in_the_place_of_the_database_is_led_anew() {
     all_refuse(&store, &mut session, &database, &said).await;
     drop(session);
     assert_eq!(goes_on(&store).await, 7);
+    // Once, so that whoever knows positions of the one before forgets them.
+    let told = store.safe_position().await.unwrap_err();
+    assert!(matches!(&told, StoreError::Changed(why) if why.contains("another file")), "{told:?}");
+    assert_eq!(store.safe_position().await.unwrap(), Position(7));
     publish(&store, &["8"]).await.unwrap();
     drop(store);
     let fresh = SqliteDatabase::store(&database).await;
@@ -128,6 +132,7 @@ async fn a_write_ahead_log_that_is_deleted_is_missed_and_nothing_of_it_is_lost()
         all_refuse(&store, &mut session, &database, &[&name, "was moved or deleted"]).await;
         drop(session);
         assert_eq!(goes_on(&store).await, 5, "after the end of {suffix}");
+        assert_eq!(store.safe_position().await.unwrap(), Position(5), "the same log");
         let sees: i64 = sqlx::query_scalar("SELECT count(*) FROM events")
             .fetch_one(&mut database.raw().await)
             .await
