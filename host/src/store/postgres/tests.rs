@@ -240,10 +240,23 @@ async fn publish(store: &PostgresStore, event_type: &str) -> Position {
     store.publish(&Tenant::none(), &[event(event_type)]).await.unwrap()[0]
 }
 
+/// The safe position once it stands still: a look gives what it knows already while it
+/// still waits for the rest.
+async fn safe(store: &PostgresStore) -> Position {
+    let mut safe = store.safe_position().await.unwrap();
+    loop {
+        let next = store.safe_position().await.unwrap();
+        if next == safe {
+            return safe;
+        }
+        safe = next;
+    }
+}
+
 /// What a group of all events is given, from the log's beginning, up to the
-/// position that is safe at one more look.
+/// position that is safe now.
 async fn seen(store: &PostgresStore) -> Vec<LogEvent> {
-    let up_to = store.safe_position().await.unwrap();
+    let up_to = safe(store).await;
     let mut events = Vec::new();
     let mut after = Position::ZERO;
     while after < up_to {

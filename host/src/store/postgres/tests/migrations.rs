@@ -185,7 +185,7 @@ async fn a_migration_that_fails_leaves_nothing() {
     run(
         &mut owner,
         "CREATE SCHEMA event_host;
-         CREATE FUNCTION event_host.look_at_the_end(bigint) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+         CREATE FUNCTION event_host.look_at_the_end(bigint, boolean) RETURNS int LANGUAGE sql AS 'SELECT 1'",
     )
     .await;
     let store = store_at(database.url());

@@ -99,7 +99,7 @@ impl Reader {
     /// before. Whether there was anything.
     async fn step(&mut self, dies: bool) -> bool {
         let before = (self.cursor, self.open.clone());
-        let safe = self.store.safe_position().await.unwrap();
+        let safe = super::safe(&self.store).await;
         let passable = self.store.passable(Duration::ZERO).await;
         assert!(passable >= safe);
         let late = self.look(safe).await;

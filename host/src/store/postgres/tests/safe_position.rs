@@ -316,8 +316,7 @@ async fn however_an_event_is_written_it_is_waited_for() {
         }
         if sql.starts_with("LOCK") {
             // Nobody else gets in; a's lock of an insert counts all the same.
-            let look =
-                value::<Vec<String>>(&mut b, "SELECT writers FROM event_host.look_at_the_end(0)");
+            let look = value::<Vec<String>>(&mut b, "SELECT event_host.who_inserts()");
             assert_eq!(look.await.len(), 1);
             run(&mut a, "COMMIT").await;
             continue;
