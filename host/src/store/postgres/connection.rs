@@ -18,10 +18,11 @@ use std::time::Duration;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::Instant;
 
 use super::error::Broken;
 use super::incarnation::{self, Incarnation, Known};
-use super::session::{Patience, Reads, SESSION, begin_text};
+use super::session::{FIRST, Patience, Reads, SESSION, begin_text};
 use crate::store::StoreError;
 
 /// How long an operation may take in all.
@@ -45,6 +46,10 @@ pub(super) async fn begin_long(
 
 /// How long it may take to connect, unless the URL says otherwise.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a connection may have been idle that is used without a word before, where
+/// its session is a pooler's.
+const TRUSTED_FOR: Duration = Duration::from_millis(500);
 
 /// How many connections all groups of a host share.
 pub const POOL_SIZE: usize = 8;
@@ -113,7 +118,8 @@ pub(super) struct Connections {
 /// Connections that nobody uses.
 #[derive(Default)]
 struct Idle {
-    connections: Vec<PgConnection>,
+    /// Since when each has been idle.
+    connections: Vec<(PgConnection, Instant)>,
     /// How often it changed where they lead. One that was lent before the last time
     /// does not come back.
     generation: u64,
@@ -175,6 +181,9 @@ impl Connections {
         let connecting = async {
             let mut connection = address.options.connect().await?;
             if ours {
+                // By itself first: a limit that an administrator has set holds for all that
+                // is sent with it.
+                connection.execute(FIRST).await?;
                 connection.execute(SESSION).await?;
             }
             #[cfg(test)]
@@ -223,6 +232,15 @@ impl Connections {
         let (idle, generation) = {
             let mut idle = self.idle();
             (idle.connections.pop(), idle.generation)
+        };
+        let idle = match idle {
+            // A session that is not the host's own may be ended for being idle.
+            Some((mut connection, since))
+                if self.through_a_pooler && since.elapsed() >= TRUSTED_FOR =>
+            {
+                connection.ping().await.is_ok().then_some(connection)
+            }
+            idle => idle.map(|(connection, _)| connection),
         };
         let connection = match idle {
             Some(connection) => connection,
@@ -369,7 +387,7 @@ impl Shared<'_> {
     fn keep(self) {
         let mut idle = self.connections.idle();
         if idle.generation == self.generation {
-            idle.connections.push(self.connection);
+            idle.connections.push((self.connection, Instant::now()));
         }
     }
 }

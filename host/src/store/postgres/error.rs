@@ -68,7 +68,7 @@ impl Broken {
         match self {
             Self::Sql(sqlx::Error::Io(_)) => true,
             Self::Sql(sqlx::Error::Database(answer)) => {
-                matches!(answer.code().as_deref(), Some("57P01" | "57P02" | "57P03"))
+                matches!(answer.code().as_deref(), Some("57P01" | "57P02" | "57P03" | "57P05"))
             }
             Self::Sql(_) | Self::Told(_) => false,
         }

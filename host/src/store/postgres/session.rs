@@ -86,6 +86,9 @@ macro_rules! settings {
     };
 }
 
+/// Sent before [`SESSION`].
+pub(super) const FIRST: &str = "SET statement_timeout = '15s'";
+
 /// For the sessions that are the host's own. Its statements read what is committed
 /// by the time they begin, and the session may be idle for as long as it likes.
 ///
