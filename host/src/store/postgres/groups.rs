@@ -478,11 +478,12 @@ pub(super) async fn remove(
     let Some(known) = known(connection, group).await? else {
         return Err(refusals::no_group(group).into());
     };
-    let leader = leader(connection, group).await?;
     let mut transaction = begin_long(connection).await?;
     let parts = parts(group, known.partitions);
     split::lock_rows(&mut transaction, group).await?;
-    if !split::are_vacant(&mut transaction, &parts).await? {
+    let leading = split::leading_sessions(&mut transaction, &parts).await?;
+    if !leading.is_empty() {
+        let leader = leader(&mut transaction, group, &leading).await?;
         return Err(refusals::still_led(group, leader.as_ref()).into());
     }
     let dead: i64 =
@@ -511,17 +512,22 @@ pub(super) async fn remove(
     Ok(Removed { parked })
 }
 
+/// Who leads a group, or one of its partitions, with one of these sessions. A row may
+/// still name a host that is gone, while another that has the lock begins to lead.
 async fn leader(
     connection: &mut PgConnection,
     group: &GroupName,
+    sessions: &[i32],
 ) -> Result<Option<Leader>, Broken> {
     let row = sqlx::query(
         "SELECT h.id, h.hostname, h.pid, g.leader_since
-         FROM event_host.consumer_groups g LEFT JOIN event_host.hosts h ON h.id = g.leader
+         FROM event_host.consumer_groups g
+         LEFT JOIN event_host.hosts h ON h.id = g.leader AND h.backend_pid = ANY ($2)
          WHERE g.name = $1 OR g.part_of = $1
          ORDER BY h.id IS NULL, g.name LIMIT 1",
     )
     .bind(group.as_str())
+    .bind(sessions)
     .fetch_optional(connection)
     .await?
     .ok_or_else(|| refusals::no_group(group))?;

@@ -41,13 +41,14 @@ pub(super) async fn make_parts(
     Ok(())
 }
 
-/// Whether no host leads one of these parts, within a transaction that has their rows:
-/// whoever takes a lock from now on begins to lead once the transaction has ended.
-/// Somebody who holds a lock and is no host leads nothing.
-pub(super) async fn are_vacant(
+/// The sessions of hosts that lead one of these parts, by the server's processes, within
+/// a transaction that has their rows: whoever takes a lock from now on begins to lead
+/// once the transaction has ended. Somebody who holds a lock and is no host leads
+/// nothing.
+pub(super) async fn leading_sessions(
     connection: &mut PgConnection,
     parts: &[GroupName],
-) -> Result<bool, Broken> {
+) -> Result<Vec<i32>, Broken> {
     // The locks first, and the hosts in a later statement: a host is written down before
     // it takes a lock.
     let holders: Vec<i32> = sqlx::query_scalar(
@@ -62,13 +63,13 @@ pub(super) async fn are_vacant(
     .fetch_all(&mut *connection)
     .await?;
     if holders.is_empty() {
-        return Ok(true);
+        return Ok(holders);
     }
     Ok(sqlx::query_scalar(
-        "SELECT NOT EXISTS (SELECT FROM event_host.hosts WHERE backend_pid = ANY ($1))",
+        "SELECT DISTINCT backend_pid FROM event_host.hosts WHERE backend_pid = ANY ($1)",
     )
     .bind(holders)
-    .fetch_one(connection)
+    .fetch_all(connection)
     .await?)
 }
 
@@ -135,7 +136,7 @@ pub(super) async fn split_anew(
     let mut affected = parts(group, before);
     affected.extend(parts(group, *partitions));
     let parts_before = Parts::new(locked_rows(connection, group).await?, before);
-    if !are_vacant(connection, &affected).await? {
+    if !leading_sessions(connection, &affected).await?.is_empty() {
         return Err(refusals::still_led_somewhere(group).into());
     }
     refuse_a_leap(connection, &parts_before).await?;
