@@ -677,7 +677,8 @@ REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint, boolean) FROM PUBLIC;
 -- Safe, because a leader commits under its epoch alone, which the next one raises, and
 -- begins to lead only while the key that it holds is still the group's. The order of
 -- the statements matters, of which each sees what is committed by then:
--- 1. The locks, and after them the hosts: a host is written down before it takes a lock.
+-- 1. Who holds locks, and after that the hosts: a host is written down before it takes a
+--    lock. Only then the locks of those who are none.
 -- 2. The rows, and after them the locks once more: whoever took a lock meanwhile begins
 --    to lead behind the row's lock, and finds either its key there or another one.
 -- Rows that others have locked are left for the next time; nothing here waits.
@@ -700,13 +701,25 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+-- Thousands of locks are joined with as many groups, of which the planner knows nothing.
+SET enable_nestloop = off
+SET enable_seqscan = on
+SET enable_hashjoin = on
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     here      oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
-    found     jsonb;
-    contested jsonb;
+    suspects  integer[];
+    -- What they hold: groups, keys, and who holds each.
+    of_group  text[];
+    of_key    bigint[];
+    of_pid    integer[];
+    of_xact   text[];
     locked    text[];
+    -- A later look.
+    held_key  bigint[];
+    held_pid  integer[];
     holder    record;
     was_ended integer[] := '{}';
 BEGIN
@@ -715,32 +728,36 @@ BEGIN
             current_setting('transaction_isolation');
     END IF;
 
-    SELECT jsonb_agg(jsonb_build_object(
-        'name', g.name, 'key', g.lock_key, 'pid', l.pid, 'transaction', l.virtualtransaction))
-    INTO found
+    -- All who hold an advisory lock, few as they are.
+    SELECT array_agg(DISTINCT coalesce(l.pid, 0)) INTO suspects
     FROM pg_lock_status() l
-    JOIN event_host.consumer_groups g
-      ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
-    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here
-      AND g.name = ANY (names);
-    IF found IS NULL THEN
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here;
+
+    SELECT array_agg(s.pid) INTO suspects
+    FROM unnest(suspects) s (pid)
+    WHERE NOT EXISTS (
+        SELECT FROM event_host.hosts h
+        WHERE h.backend_pid = s.pid AND h.seen_at >= now() - make_interval(secs => silent_after));
+    IF suspects IS NULL THEN
         RETURN;
     END IF;
 
-    SELECT jsonb_agg(f.value) INTO contested
-    FROM jsonb_array_elements(found) f
-    WHERE NOT EXISTS (
-        SELECT FROM event_host.hosts h
-        WHERE h.backend_pid = (f.value ->> 'pid')::integer
-          AND h.seen_at >= clock_timestamp() - make_interval(secs => silent_after));
-    IF contested IS NULL THEN
+    SELECT array_agg(g.name), array_agg(g.lock_key), array_agg(l.pid), array_agg(l.virtualtransaction)
+    INTO of_group, of_key, of_pid, of_xact
+    FROM pg_lock_status() l
+    JOIN event_host.consumer_groups g
+      ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
+    JOIN unnest(names) n (name) ON n.name = g.name
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here
+      AND coalesce(l.pid, 0) = ANY (suspects);
+    IF of_group IS NULL THEN
         RETURN;
     END IF;
 
     -- Whoever may not end a session is refused, which would undo all of this.
     FOR holder IN
-        SELECT DISTINCT a.pid
-        FROM jsonb_to_recordset(contested) c (pid integer)
+        SELECT a.pid
+        FROM (SELECT DISTINCT pid FROM unnest(of_pid) c (pid)) c
         JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
         JOIN pg_roles theirs ON theirs.oid = a.usesysid
         JOIN pg_roles me ON me.rolname = current_user
@@ -755,7 +772,7 @@ BEGIN
     SELECT array_agg(mine.name) INTO locked
     FROM (
         SELECT g.name FROM event_host.consumer_groups g
-        JOIN jsonb_to_recordset(contested) c (name text, key bigint, pid integer)
+        JOIN unnest(of_group, of_key, of_pid) c (name, key, pid)
           ON c.name = g.name AND c.key = g.lock_key
         WHERE c.pid IS NULL OR c.pid <> ALL (was_ended)
            OR NOT EXISTS (SELECT FROM event_host.hosts h WHERE h.backend_pid = c.pid)
@@ -763,20 +780,20 @@ BEGIN
         FOR NO KEY UPDATE OF g SKIP LOCKED) mine;
 
     IF locked IS NOT NULL THEN
-        SELECT jsonb_agg(jsonb_build_object(
-            'key', (l.classid::bigint << 32) | l.objid::bigint, 'pid', l.pid))
-        INTO found
+        SELECT array_agg((l.classid::bigint << 32) | l.objid::bigint), array_agg(l.pid)
+        INTO held_key, held_pid
         FROM pg_lock_status() l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here;
 
         UPDATE event_host.consumer_groups g
         SET lock_key = ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint
-        WHERE g.name = ANY (locked)
+        FROM unnest(locked) n (name)
+        WHERE g.name = n.name
           AND NOT EXISTS (
-              SELECT FROM jsonb_to_recordset(coalesce(found, '[]')) l (key bigint, pid integer)
+              SELECT FROM unnest(held_key, held_pid) l (key, pid)
               JOIN event_host.hosts h ON h.backend_pid = l.pid
               WHERE l.key = g.lock_key
-                AND h.seen_at >= clock_timestamp() - make_interval(secs => silent_after));
+                AND h.seen_at >= now() - make_interval(secs => silent_after));
     END IF;
 
     RETURN QUERY
@@ -785,9 +802,9 @@ BEGIN
            h.hostname, h.pid,
            extract(epoch FROM clock_timestamp() - h.seen_at)::double precision,
            coalesce(c.pid = ANY (was_ended), false),
-           NOT EXISTS (SELECT FROM event_host.consumer_groups g
-                       WHERE g.name = c.name AND g.lock_key = c.key)
-    FROM jsonb_to_recordset(contested) c (name text, key bigint, pid integer, transaction text)
+           g.name IS NULL
+    FROM unnest(of_group, of_key, of_pid, of_xact) c (name, key, pid, transaction)
+    LEFT JOIN event_host.consumer_groups g ON g.name = c.name AND g.lock_key = c.key
     LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
     LEFT JOIN pg_roles theirs ON theirs.oid = a.usesysid
     -- A number of a process is used again: where it is shown when the session began, that

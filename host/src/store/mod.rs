@@ -772,7 +772,8 @@ pub trait LockSession: Send {
     async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Proves that the locks are still held, and says for which groups the host
-    /// waits while others hold their locks, where the store shows that.
+    /// waits while others hold their locks, where the store shows that. Where anybody
+    /// can hold a lock, those that no live host holds are got free, or got round.
     async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
 
     /// Says of whose partitions this host takes a share, and gives, in the same order,

@@ -123,9 +123,15 @@ impl GroupTask {
         let locking = self.locks.lock_part(&self.name, self.partition, standing_by);
         let making = async {
             if refusal.await.is_ok() {
-                let version = Arc::clone(&self.versions.borrow());
-                if let Err(why) = self.store.make_group(&version.registration).await {
-                    warn!(group = %self.name, "cannot look whether the group is there: {why}");
+                let mut failures = 0_u32;
+                loop {
+                    let version = Arc::clone(&self.versions.borrow());
+                    let Err(why) = self.store.make_group(&version.registration).await else {
+                        break;
+                    };
+                    debug!(group = %self.name, "cannot see whether the group is there: {why}");
+                    failures = failures.saturating_add(1);
+                    self.pause(restart_delay(failures)).await;
                 }
             }
             std::future::pending().await

@@ -52,9 +52,13 @@ impl HeldKeys {
         self.books().held.get(&(host.to_owned(), group.clone())).map(|held| held.key)
     }
 
-    /// Takes note that a group has another key than the one that a host holds for it.
-    pub(super) fn is_replaced(&self, host: &str, group: &GroupName) {
-        self.books().replaced.insert((host.to_owned(), group.clone()));
+    /// Takes note that a group has another key than this one, if a host still holds it.
+    pub(super) fn is_replaced(&self, host: &str, group: &GroupName, key: LockKey) {
+        let of = (host.to_owned(), group.clone());
+        let mut books = self.books();
+        if books.held.get(&of).is_some_and(|held| held.key == key) {
+            books.replaced.insert(of);
+        }
     }
 
     /// A group whose lock a host holds in vain, if there is one.
@@ -66,5 +70,30 @@ impl HeldKeys {
     fn books(&self) -> MutexGuard<'_, Books> {
         // Each change of them is whole, whoever panicked beside it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_in_vain_until_its_session_gives_it_back() {
+        let keys = HeldKeys::default();
+        let group: GroupName = "g".parse().unwrap();
+        keys.take("one", "first", &group, LockKey(1));
+        keys.is_replaced("one", &group, LockKey(1));
+        assert_eq!(keys.held_in_vain("one"), Some(group.clone()));
+        assert_eq!(keys.held_in_vain("two"), None);
+        keys.give_back("one", "first", &group);
+        assert_eq!((keys.held_in_vain("one"), keys.of("one", &group)), (None, None));
+        // An answer that comes late says nothing of the session that is there by then,
+        // nor does an earlier session give back what is another's.
+        keys.is_replaced("one", &group, LockKey(1));
+        keys.take("one", "second", &group, LockKey(2));
+        keys.is_replaced("one", &group, LockKey(1));
+        keys.give_back("one", "first", &group);
+        assert_eq!(keys.held_in_vain("one"), None);
+        assert_eq!(keys.of("one", &group), Some(LockKey(2)));
     }
 }

@@ -483,7 +483,10 @@ impl Store for PostgresStore {
             groups::begin_leadership(c, group, host, key)
         })?;
         begun.ok_or_else(|| {
-            self.keys.is_replaced(&host.id, group);
+            // Where no key was named, there was none that could not fit.
+            if let Some(key) = key {
+                self.keys.is_replaced(&host.id, group, key);
+            }
             StoreError::Unavailable(format!(
                 "cannot lead a group: `{group}` has another lock than the one that this host holds"
             ))

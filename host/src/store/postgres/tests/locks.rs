@@ -284,7 +284,8 @@ async fn a_lock_that_no_live_host_holds_is_replaced_once_whoever_holds_it() {
         let [one, two] = &mut sessions[..] else { unreachable!() };
         let standing_by = [group("g")];
         let (a, b) = tokio::join!(one.heartbeat(&standing_by), two.heartbeat(&standing_by));
-        (a.unwrap(), b.unwrap());
+        a.unwrap();
+        b.unwrap();
         let second = lock_key(&mut owner).await;
         assert_ne!(second, first);
         // Whoever read the key before the other replaced it reads it again.
