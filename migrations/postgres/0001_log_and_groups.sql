@@ -195,7 +195,11 @@ CREATE TABLE event_host.events (
     -- When it is delivered at the earliest; NULL for at once.
     deliver_after   timestamptz
                     CONSTRAINT deliver_after_is_finite_and_before_the_year_10000 CHECK (
-                        isfinite(deliver_after) AND deliver_after <= '9999-12-30 22:00:00+00'),
+                        isfinite(deliver_after) AND deliver_after <= '9999-12-30 22:00:00+00')
+                    -- The host allows 366 days; a day more is for clocks that differ. In
+                    -- hours, which are the same in each time zone.
+                    CONSTRAINT deliver_after_is_within_a_year CHECK (
+                        deliver_after <= published_at + interval '8808 hours'),
     tenant          text NOT NULL DEFAULT '',
     -- The one group that receives the event; NULL for all that subscribe.
     deliver_to      text,

@@ -110,7 +110,10 @@ CREATE TABLE events (
                     CONSTRAINT deliver_after_is_microseconds_since_1970_or_null CHECK (
                         deliver_after IS NULL
                         OR typeof(deliver_after) = 'integer'
-                        AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000),
+                        AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000)
+                    -- The host allows 366 days; a day more is for clocks that differ.
+                    CONSTRAINT deliver_after_is_within_a_year CHECK (
+                        deliver_after <= published_at + 31708800000000),
     -- Every other extension attribute: a JSON object of booleans, integers and
     -- strings.
     extensions      TEXT

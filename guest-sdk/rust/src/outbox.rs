@@ -104,7 +104,8 @@ impl Message {
     }
 
     /// Sets when it is delivered at the earliest: RFC 3339 text, such as
-    /// `2026-01-31T12:00:00Z`. It is the extension attribute `deliverafter`.
+    /// `2026-01-31T12:00:00Z`, at most 366 days from now. It is the extension attribute
+    /// `deliverafter`.
     ///
     /// ```
     /// # use event_host_sdk::{Message, emit};

@@ -64,7 +64,8 @@ pub(super) struct Publish {
     /// Its partition key
     #[arg(long, requires = "event_type", value_name = "KEY")]
     partitionkey: Option<String>,
-    /// Deliver it not before this time, RFC 3339, or after so long, such as 90s
+    /// Deliver it not before this time, RFC 3339, or after so long, such as 90s; at most
+    /// 366 days from now
     #[arg(long, requires = "event_type", value_name = "TIME|DURATION", value_parser = not_before)]
     deliver_after: Option<Timestamp>,
     /// An extension attribute, again and again
@@ -137,6 +138,7 @@ impl Publish {
             data,
         };
         event.check()?;
+        event.check_delay(Timestamp::now())?;
         if event.datacontenttype.is_none()
             && let Some(data) = &event.data
             && let Err(why) = serde_json::from_slice::<serde::de::IgnoredAny>(data)

@@ -3,7 +3,7 @@
 //! One place for every way in: the JSON form, the command line, what handlers
 //! emit. An error names the attribute, what is wrong and what would be right.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES, json_bytes};
 use super::{DELIVER_AFTER, Event, ExtensionValue};
@@ -30,6 +30,10 @@ const FIRST_SECOND: i64 = -62_167_219_200;
 
 /// The last second of which stores keep the beginning, and nothing after it.
 const LAST_SECOND: i64 = 253_402_207_200;
+
+/// For so long an event may be delayed at most, in hours: 366 days. Whatever is delayed is
+/// kept until it is delivered.
+const LONGEST_DELAY: i64 = 366 * 24;
 
 /// Text that is not a CloudEvents 1.0 event, in one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +101,28 @@ impl Event {
             return Err(InvalidEvent(format!(
                 "the extension attributes are {bytes} bytes of JSON together; the most is {EXTENSIONS_BYTES}: what is large belongs in `data`"
             )));
+        }
+        Ok(())
+    }
+}
+
+impl Event {
+    /// Checks that the event, published at this time, is not to be delivered later than
+    /// 366 days from then. Not a rule of the specification, so [`Event::check`] leaves it
+    /// to whoever publishes.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn check_delay(&self, now: Timestamp) -> Result<(), InvalidEvent> {
+        let Some(deliver_after) = self.deliver_after else { return Ok(()) };
+        let last = now.checked_add(SignedDuration::from_hours(LONGEST_DELAY));
+        if last.is_ok_and(|last| deliver_after > last) {
+            return Err(InvalidEvent::new(
+                DELIVER_AFTER,
+                format!(
+                    "is {deliver_after}, which is more than 366 days from now: give a time within 366 days, and delay the event again when it is delivered"
+                ),
+            ));
         }
         Ok(())
     }
@@ -311,6 +337,23 @@ mod tests {
         {
             assert!(uri_reference(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_event_is_delayed_by_366_days_at_most() {
+        let now: Timestamp = "2026-01-31T12:00:00Z".parse().unwrap();
+        let delayed = |by: i64| {
+            let json = br#"{"specversion":"1.0","id":"1","source":"/t","type":"t"}"#;
+            let deliver_after = now.checked_add(SignedDuration::from_secs(by)).ok();
+            Event { deliver_after, ..Event::from_json(json).unwrap() }
+        };
+        let most = LONGEST_DELAY * 3_600;
+        for fine in [-1, 0, 1, most] {
+            assert_eq!(delayed(fine).check_delay(now), Ok(()), "{fine}");
+        }
+        let refused = delayed(most + 1).check_delay(now).unwrap_err().to_string();
+        assert!(refused.starts_with("`deliverafter` is 2027-02-01T12:00:01Z, which"), "{refused}");
+        assert_eq!(delayed(most).check_delay(Timestamp::MAX), Ok(()), "no time is later");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 use std::io::{self, BufRead};
 
+use jiff::Timestamp;
+
 use super::Event;
 use super::json::{INCOMPLETE, InvalidEvent};
 
@@ -168,7 +170,10 @@ impl<R: BufRead> Iterator for EventLines<R> {
                 if content.iter().all(u8::is_ascii_whitespace) {
                     return Ok(None);
                 }
-                Ok(Some(Event::list_from_json(content)?))
+                let events = Event::list_from_json(content)?;
+                let now = Timestamp::now();
+                events.iter().try_for_each(|event| event.check_delay(now))?;
+                Ok(Some(events))
             });
             match events {
                 Ok(None) => {}

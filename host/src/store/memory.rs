@@ -432,8 +432,16 @@ fn microseconds(time: Timestamp) -> Timestamp {
 
 /// What a database's constraints refuse.
 fn well_formed(events: &[Event]) -> Result<(), StoreError> {
-    let all = events.iter().try_for_each(Event::check);
-    all.map_err(|error| StoreError::Refused(error.to_string()))
+    // A day more than the host allows, for clocks that differ.
+    let most = Timestamp::now().checked_add(Duration::from_hours(367 * 24));
+    for event in events {
+        event.check().map_err(|error| StoreError::Refused(error.to_string()))?;
+        if event.deliver_after.is_some_and(|time| most.is_ok_and(|most| time > most)) {
+            let broken = "CHECK constraint failed: deliver_after_is_within_a_year";
+            return Err(StoreError::Refused(broken.to_owned()));
+        }
+    }
+    Ok(())
 }
 
 fn unreadable(event: &LogEvent) -> StoreError {

@@ -113,6 +113,7 @@ impl UnderWay {
             data: if message.data.is_empty() { None } else { Some(message.data) },
         };
         event.check().map_err(|error| error.to_string())?;
+        event.check_delay(Timestamp::now()).map_err(|error| error.to_string())?;
         Ok(event)
     }
 }
@@ -280,6 +281,13 @@ mod tests {
                     ..message()
                 },
                 "`deliverafter` is no text",
+            ),
+            (
+                Message {
+                    extensions: ext("deliverafter", text("9999-01-01T00:00:00Z")),
+                    ..message()
+                },
+                "`deliverafter` is 9999-01-01T00:00:00Z, which is more than 366 days from now",
             ),
             (
                 Message { extensions: ext("trace", text("a\nb")), ..message() },
