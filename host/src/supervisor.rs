@@ -29,7 +29,7 @@ use crate::delivery::group::{Awaited, Control, GroupLoop, GroupSettings, PASS_IN
 use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
-use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::store::{self, Deployed, DueFetch, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
 pub use keeper::Keeper;
 use reporter::Reporter;
@@ -466,8 +466,9 @@ fn restart_delay(times: u32) -> Duration {
 }
 
 /// Returns once every group that is to be run has done everything in the log but
-/// what is to be delivered later. Gives how many deliveries that are.
-async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Clock) -> usize {
+/// what is to be delivered later. Gives how many deliveries that are, counted up to
+/// [`store::MOST_COUNTED`] a group.
+async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Clock) -> i64 {
     loop {
         match is_drained(store, groups, clock).await {
             Ok(Some(delayed)) => return delayed,
@@ -483,8 +484,8 @@ async fn is_drained(
     store: &dyn Store,
     groups: &Controls,
     clock: &dyn Clock,
-) -> Result<Option<usize>, StoreError> {
-    let (mut lowest, mut lowest_open, mut delayed) = (None, None, 0);
+) -> Result<Option<i64>, StoreError> {
+    let (mut lowest, mut lowest_open, mut led) = (None, None, Vec::new());
     let mut controls = store.controls().await?;
     controls
         .retain(|control| control.state == GroupState::Running && groups.contains(&control.name));
@@ -497,15 +498,23 @@ async fn is_drained(
     }
     for control in controls {
         let cursor = store.cursor(&control.name).await?;
-        let redeliveries = store.redeliveries(&control.name).await?;
-        let now = clock.now();
-        if cursor.head.is_some() || !redeliveries.iter().all(|one| one.is_delayed(now)) {
+        if cursor.head.is_some() || !store.redeliveries(&control.name).await?.is_empty() {
             return Ok(None);
         }
-        delayed += redeliveries.len();
+        let due = DueFetch {
+            group: &control.name,
+            now: clock.now(),
+            after: None,
+            up_to: cursor.position,
+            max_events: 1,
+        };
+        if !store.due(due).await?.events.is_empty() {
+            return Ok(None);
+        }
         lowest_open = [lowest_open, cursor.open.first()].into_iter().flatten().min();
         let position = cursor.position;
         lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
+        led.push(control.name);
     }
     // Read after the cursors, so that what a group emitted meanwhile shows.
     let is_drained = match lowest {
@@ -516,5 +525,12 @@ async fn is_drained(
         }
         None => true,
     };
-    Ok(is_drained.then_some(delayed))
+    if !is_drained {
+        return Ok(None);
+    }
+    let mut delayed = 0_i64;
+    for group in &led {
+        delayed = delayed.saturating_add(store.deferred(group).await?);
+    }
+    Ok(Some(delayed))
 }

@@ -417,9 +417,12 @@ CREATE TABLE event_host.consumer_groups (
     head_due_at       timestamptz,
     head_failure_kind text,
     head_failure_text text,
-    head_in_flight    boolean NOT NULL DEFAULT false,
-    -- The host that began the attempt that is in flight.
-    head_begun_by     text,
+    -- The attempt that was recorded as begun, by a leader that goes on one event at a
+    -- time after crashes, and the host that began it. In columns of its own: the event
+    -- need not be the one that is retried.
+    mark_position     bigint,
+    mark_attempt      bigint,
+    mark_begun_by     text,
     -- Leaderships in a row that settled nothing and did not end cleanly.
     fruitless         bigint NOT NULL DEFAULT 0,
     -- Failed attempts so far, by the kind of the failure.
@@ -433,6 +436,7 @@ CREATE TABLE event_host.consumer_groups (
         (head_position IS NULL) = (head_attempt IS NULL)
         AND (head_position IS NULL) = (head_due_at IS NULL)),
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
+    CONSTRAINT a_mark_is_whole CHECK ((mark_position IS NULL) = (mark_attempt IS NULL)),
     CONSTRAINT a_partition_is_called_by_its_group CHECK (
         (part_of IS NULL) = (strpos(name, '#') = 0)
         AND (part_of IS NULL) = (partition IS NULL)
@@ -449,8 +453,7 @@ CREATE TABLE event_host.consumer_groups (
 CREATE INDEX partitions_of_a_group ON event_host.consumer_groups (part_of)
 WHERE part_of IS NOT NULL;
 
--- Events that a group's cursor has passed and that come again, or are to be
--- delivered later. The leader knows them all and reads them once, so there is no
+-- Events that a group's cursor has passed and that come again. The leader knows them all and reads them once, so there is no
 -- index of those that are due: with it no update could stay on its page.
 CREATE TABLE event_host.redeliveries (
     group_name   text COLLATE "C" NOT NULL REFERENCES event_host.consumer_groups (name),
@@ -473,6 +476,39 @@ CREATE TABLE event_host.redeliveries (
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Events that a group's cursor has passed and that are to be delivered later, whole, so
+-- that the log need not keep them. The leader reads those that are due, and knows of the
+-- others when the first is. One that failed is a redelivery besides. A row is gone once
+-- its event is handled or given up.
+CREATE TABLE event_host.deferred (
+    group_name      text COLLATE "C" NOT NULL REFERENCES event_host.consumer_groups (name),
+    position        bigint NOT NULL
+                    CONSTRAINT position_is_above_zero CHECK (position > 0),
+    due_at          timestamptz NOT NULL,
+    time            timestamptz NOT NULL,
+    deliver_after   timestamptz,
+    -- It was committed after the cursor had passed it.
+    late            boolean NOT NULL DEFAULT false,
+    deliver_to      text,
+    digest          text,
+    type            text NOT NULL,
+    id              text NOT NULL,
+    source          text NOT NULL,
+    subject         text,
+    datacontenttype text,
+    dataschema      text,
+    partitionkey    text,
+    extensions      jsonb,
+    data            bytea,
+    PRIMARY KEY (group_name, position)
+) WITH (
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX deferred_by_time ON event_host.deferred (group_name, due_at, position);
 
 -- The number of a dead letter that is gone must not come to mean another one:
 -- an identity never goes back.
@@ -859,8 +895,9 @@ CROSS JOIN LATERAL (SELECT substring(c.relname FROM '^events_([0-9]+)$')::bigint
 WHERE i.inhparent = 'event_host.events'::regclass;
 
 -- What keeps events in the log: of each group, the positions at or below which
--- nothing is needed, for its cursor, for the first event that comes again, and for
--- the first position that it has passed and that may still hold one.
+-- nothing is needed, for its cursor, for the first event that comes again and is not
+-- kept beside the log, and for the first position that it has passed and that may still
+-- hold one.
 CREATE VIEW event_host.log_pins AS
 SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
 -- What is split has no cursor of its own.
@@ -873,7 +910,10 @@ UNION ALL
 SELECT g.name, r.position - 1 FROM event_host.consumer_groups g
 CROSS JOIN LATERAL (
     SELECT f.position FROM event_host.redeliveries f
-    WHERE f.group_name = g.name ORDER BY f.position LIMIT 1) r;
+    WHERE f.group_name = g.name
+      AND NOT EXISTS (SELECT FROM event_host.deferred d
+                      WHERE d.group_name = f.group_name AND d.position = f.position)
+    ORDER BY f.position LIMIT 1) r;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row
 -- where they are kept for ever.

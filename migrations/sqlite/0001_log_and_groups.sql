@@ -237,7 +237,11 @@ CREATE TABLE consumer_groups (
     head_due_at       INTEGER,
     head_failure_kind TEXT,
     head_failure_text TEXT,
-    head_in_flight    INTEGER NOT NULL DEFAULT 0,
+    -- The attempt that was recorded as begun, by a leader that goes on one event at a
+    -- time after crashes. In columns of its own: the event need not be the one that is
+    -- retried.
+    mark_position     INTEGER,
+    mark_attempt      INTEGER,
     -- Leaderships in a row that settled nothing and did not end cleanly.
     fruitless         INTEGER NOT NULL DEFAULT 0,
     -- Failed attempts so far, by the kind of the failure: a JSON object.
@@ -249,6 +253,7 @@ CREATE TABLE consumer_groups (
         (head_position IS NULL) = (head_attempt IS NULL)
         AND (head_position IS NULL) = (head_due_at IS NULL)),
     CONSTRAINT a_failure_is_whole CHECK ((head_failure_kind IS NULL) = (head_failure_text IS NULL)),
+    CONSTRAINT a_mark_is_whole CHECK ((mark_position IS NULL) = (mark_attempt IS NULL)),
     CONSTRAINT a_partition_is_called_by_its_group CHECK (
         (part_of IS NULL) = (instr(name, '#') = 0)
         AND (part_of IS NULL) = (partition IS NULL)
@@ -257,8 +262,7 @@ CREATE TABLE consumer_groups (
 
 CREATE INDEX partitions_of_a_group ON consumer_groups (part_of) WHERE part_of IS NOT NULL;
 
--- Events that a group's cursor has passed and that come again, or are to be
--- delivered later. The leader knows
+-- Events that a group's cursor has passed and that come again. The leader knows
 -- them all and reads them once, so there is no index of those that are due.
 CREATE TABLE redeliveries (
     group_name   TEXT NOT NULL REFERENCES consumer_groups (name),
@@ -274,6 +278,33 @@ CREATE TABLE redeliveries (
     PRIMARY KEY (group_name, position),
     CONSTRAINT a_failure_is_whole CHECK ((failure_kind IS NULL) = (failure_text IS NULL))
 );
+
+-- Events that a group's cursor has passed and that are to be delivered later, whole, so
+-- that the log need not keep them. The leader reads those that are due, and knows of the
+-- others when the first is. One that failed is a redelivery besides. A row is gone once
+-- its event is handled or given up.
+CREATE TABLE deferred (
+    group_name      TEXT NOT NULL REFERENCES consumer_groups (name),
+    position        INTEGER NOT NULL
+                    CONSTRAINT position_is_above_zero CHECK (position > 0),
+    due_at          INTEGER NOT NULL,
+    deliver_to      TEXT,
+    digest          TEXT,
+    type            TEXT NOT NULL,
+    time            INTEGER NOT NULL,
+    id              TEXT NOT NULL,
+    source          TEXT NOT NULL,
+    subject         TEXT,
+    datacontenttype TEXT,
+    dataschema      TEXT,
+    partitionkey    TEXT,
+    deliver_after   INTEGER,
+    extensions      TEXT,
+    data            BLOB,
+    PRIMARY KEY (group_name, position)
+);
+
+CREATE INDEX deferred_by_time ON deferred (group_name, due_at, position);
 
 -- AUTOINCREMENT, because the number of a dead letter that is gone must not
 -- come to mean another one.
@@ -342,7 +373,8 @@ CREATE TABLE deployments (
 CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE state = 'active';
 
 -- What keeps events in the log: of each group, the positions at or below which
--- nothing is needed, for its cursor and for the first event that comes again.
+-- nothing is needed, for its cursor and for the first event that comes again and is not
+-- kept beside the log.
 CREATE VIEW log_pins AS
 SELECT name AS group_name, position FROM consumer_groups
 -- What is split has no cursor of its own.
@@ -350,7 +382,11 @@ WHERE CASE WHEN part_of IS NULL THEN partitions = 1
            ELSE partitions > 1 AND partition < partitions END
 UNION ALL
 SELECT name, first - 1 FROM (
-    SELECT g.name, (SELECT min(r.position) FROM redeliveries r WHERE r.group_name = g.name) AS first
+    SELECT g.name, (
+        SELECT min(r.position) FROM redeliveries r
+        WHERE r.group_name = g.name
+          AND NOT EXISTS (SELECT 1 FROM deferred d
+                          WHERE d.group_name = r.group_name AND d.position = r.position)) AS first
     FROM consumer_groups g)
 WHERE first IS NOT NULL;
 

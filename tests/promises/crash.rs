@@ -12,6 +12,7 @@ tests::on_both_stores! {
     an_event_that_kills_the_process_becomes_a_dead_letter_and_bystanders_do_not_suffer,
     once_an_event_is_suspected_each_death_counts_as_an_attempt,
     a_group_that_is_careful_after_crashes_says_so_in_status,
+    a_death_in_a_delayed_event_changes_nothing_of_the_retry_behind_it,
     a_group_that_was_idle_is_not_suspected_after_crashes,
     after_crashes_of_an_idle_host_no_group_waits_for_another,
     a_crash_is_not_counted_against_an_event_that_was_merely_under_way,
@@ -208,15 +209,65 @@ fn a_group_that_is_careful_after_crashes_says_so_in_status(store: Store) {
     }
     let host = rig.spawn_run();
     wait_until_deadly(&host);
-    let mut head = Value::Null;
+    let mut group = Value::Null;
     wait_until("the event is marked", PATIENCE, || {
-        head = rig.group("poisoned")["head"].clone();
-        head["in_flight"] == true
+        group = rig.group("poisoned");
+        !group["in_flight"].is_null()
     });
-    assert_eq!((&head["position"], &head["attempt"]), (&json!(1), &json!(1)));
+    assert_eq!(group["in_flight"], json!({ "position": 1, "attempt": 1 }));
+    assert_eq!(group["head"], Value::Null, "nothing is retried");
     let status = rig.host(["status"]).ok();
     assert!(status.contains("one event at a time after crashes"), "{status}");
     host.kill9();
+}
+
+// Promise 8: a delayed event runs before one that waits for its next attempt, and the
+// process dies of it.
+fn a_death_in_a_delayed_event_changes_nothing_of_the_retry_behind_it(store: Store) {
+    let rig = Rig::on(
+        store,
+        &Settings::of([Handler::new("orders", "chaos", &["command"])
+            .set("limits.timeout = \"1h\"")
+            .set("retry.initial = \"1h\"")
+            .set("retry.max = \"1h\"")]),
+    );
+    let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
+    let fails = json!([{ "do": "log", "line": "fails" }, { "do": "retry", "text": "later" }]);
+    let soon = jiff::Timestamp::now() + Duration::from_secs(3);
+    rig.publish(&[
+        with(event("command", 1, deadly), "deliverafter", soon.to_string()),
+        event("command", 2, fails),
+    ]);
+    let retry = |group: &Value| {
+        let head = &group["head"];
+        (head["position"].clone(), head["attempt"].clone(), head["due_at"].clone())
+    };
+    // The first leader settles that the second event failed; two that follow settle
+    // nothing, and the fourth marks its attempt.
+    let mut before = None;
+    for _ in 0..3 {
+        let host = rig.spawn_run();
+        wait_until_deadly(&host);
+        before = Some(retry(&rig.group("orders")));
+        host.kill9();
+    }
+    let before = before.expect("a retry");
+    assert_eq!((&before.0, &before.1), (&json!(2), &json!(2)));
+    let host = rig.spawn_run();
+    wait_until_deadly(&host);
+    let mark = json!({ "position": 1, "attempt": 1 });
+    wait_until("its attempt is marked", PATIENCE, || rig.group("orders")["in_flight"] == mark);
+    host.kill9();
+    assert_eq!(retry(&rig.group("orders")), before, "the retry is lost");
+
+    // The death is counted, and the other event waits on.
+    let host = rig.spawn_run();
+    wait_until("the death is counted", PATIENCE, || {
+        rig.number("SELECT count(*) FROM redeliveries WHERE position = 1 AND attempt = 2") == 1
+    });
+    host.stop();
+    assert_eq!(retry(&rig.group("orders")), before);
+    assert_eq!(rig.group("orders")["in_flight"], Value::Null);
 }
 
 // Promise 8.

@@ -136,15 +136,23 @@ impl Groups {
 }
 
 /// What a removal did, in a sentence.
-fn removal(name: &GroupName, Removed { parked }: Removed) -> String {
+fn removal(name: &GroupName, Removed { parked, deferred }: Removed) -> String {
     let along = match parked {
         0 => String::new(),
-        1 => ", and with it 1 event that was to come again: the log still has it".to_owned(),
-        many => {
-            format!(", and with it {many} events that were to come again: the log still has them")
-        }
+        1 => ", and with it 1 event that was to come again".to_owned(),
+        many => format!(", and with it {many} events that were to come again"),
     };
-    format!("group {name} is removed{along}")
+    let later = match deferred {
+        0 => String::new(),
+        1 => ", and with it 1 event that was to be delivered later".to_owned(),
+        many => format!(", and with it {many} events that were to be delivered later"),
+    };
+    let where_they_are = match parked + deferred {
+        0 => "",
+        1 => ": the log still has it, unless its retention is over",
+        _ => ": the log still has them, unless their retention is over",
+    };
+    format!("group {name} is removed{along}{later}{where_they_are}")
 }
 
 fn print(group: &GroupStatus) -> std::io::Result<()> {
@@ -166,6 +174,10 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     if group.parked > 0 {
         let parked = at_least(group.parked, group.parked_is_at_least);
         field("parked", format!("{parked} events that the cursor has passed"))?;
+    }
+    if group.deferred > 0 {
+        let deferred = at_least(group.deferred, group.deferred_is_at_least);
+        field("deferred", format!("{deferred} events for a later time"))?;
     }
     if group.late_events > 0 {
         field("late", format!("{} events so far", group.late_events))?;
@@ -193,6 +205,7 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
             "lag time",
             "retries",
             "parked",
+            "deferred",
         ]);
         for part in &group.partitions {
             table.add_row([
@@ -204,6 +217,7 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
                 at_least(seconds(part.lag_seconds), part.lag_seconds_is_at_least),
                 at_least(part.retries_pending, part.parked_is_at_least),
                 at_least(part.parked, part.parked_is_at_least),
+                at_least(part.deferred, part.deferred_is_at_least),
             ]);
         }
         output::print_table(&table)?;
@@ -223,15 +237,19 @@ mod tests {
     #[test]
     fn a_removal_says_what_waited() {
         let name = "g".parse().unwrap();
-        let said = |parked| removal(&name, Removed { parked });
+        let said = |parked| removal(&name, Removed { parked, deferred: 0 });
         assert_eq!(said(0), "group g is removed");
         assert_eq!(
             said(1),
-            "group g is removed, and with it 1 event that was to come again: the log still has it"
+            "group g is removed, and with it 1 event that was to come again: the log still has it, unless its retention is over"
         );
         assert_eq!(
             said(12),
-            "group g is removed, and with it 12 events that were to come again: the log still has them"
+            "group g is removed, and with it 12 events that were to come again: the log still has them, unless their retention is over"
+        );
+        assert_eq!(
+            removal(&name, Removed { parked: 1, deferred: 2 }),
+            "group g is removed, and with it 1 event that was to come again, and with it 2 events that were to be delivered later: the log still has them, unless their retention is over"
         );
     }
 }

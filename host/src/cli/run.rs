@@ -27,7 +27,7 @@ pub(super) struct Run {
     /// The settings [default: handlers.toml]
     #[arg(conflicts_with = "config")]
     file: Option<PathBuf>,
-    /// Exit once nothing is left to do
+    /// Exit once nothing is left to do but what is to be delivered later
     #[arg(long)]
     drain: bool,
     /// Follow the settings and the components as they change on disk; without

@@ -186,12 +186,18 @@ pub(super) fn remark(group: &GroupStatus) -> Option<String> {
     Some(format!("{}: {}; it goes on as before", group.name, short(remark, 400)))
 }
 
-/// What comes again for a group that goes on meanwhile, if anything does.
+/// What comes again for a group that goes on meanwhile, or is to be delivered later, if
+/// anything is.
 pub(super) fn parked(group: &GroupStatus) -> Option<String> {
-    let events = match group.parked {
-        0 => return None,
-        1 => "1 event waits".to_owned(),
-        many => format!("{} events wait", at_least(many, group.parked_is_at_least)),
+    let (count, later) = (group.parked, group.deferred);
+    let parked = at_least(count, group.parked_is_at_least);
+    let deferred = at_least(later, group.deferred_is_at_least);
+    let waits = |events: i64| if events == 1 { "event waits" } else { "events wait" };
+    let events = match (count, later) {
+        (0, 0) => return None,
+        (0, _) => format!("{deferred} {} for a later time", waits(later)),
+        (_, 0) => format!("{parked} {} to come again", waits(count)),
+        _ => format!("{parked} {} to come again, and {deferred} for a later time", waits(count)),
     };
     let when = group.next_due_at.map(|at| {
         let wait = at.duration_since(Timestamp::now()).as_secs_f64();
@@ -201,7 +207,7 @@ pub(super) fn parked(group: &GroupStatus) -> Option<String> {
             ", the next now".to_owned()
         }
     });
-    Some(format!("{}: {events} to come again{}", group.name, when.unwrap_or_default()))
+    Some(format!("{}: {events}{}", group.name, when.unwrap_or_default()))
 }
 
 /// What a group has passed that open transactions may still commit, if there is such
@@ -268,11 +274,15 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
             session(holder)
         ));
     }
+    if let Some(mark) = &group.in_flight {
+        return Some(format!(
+            "{}: the event at position {} is under way, one event at a time after crashes",
+            group.name, mark.position
+        ));
+    }
     if let Some(head) = &group.head {
         let wait = head.due_at.duration_since(Timestamp::now()).as_secs_f64();
-        let when = if head.in_flight {
-            "is under way, one event at a time after crashes".to_owned()
-        } else if wait > 0.0 {
+        let when = if wait > 0.0 {
             format!("waits for attempt {}, due in {}", head.attempt, seconds(wait))
         } else {
             format!("waits for attempt {}, due now", head.attempt)
@@ -337,6 +347,8 @@ mod tests {
             redelivered: Vec::new(),
             failures: None,
             overtaking: None,
+            mark: None,
+            deferred: Vec::new(),
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         parked(&store.group(&settings.name).await.unwrap())

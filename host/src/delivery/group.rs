@@ -16,12 +16,14 @@
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
-//! `flow` is the loop itself, `late` finds what open transactions committed late, `slot`
-//! makes the attempts, `together` those of several events in one call, `settle` commits,
+//! `flow` is the loop itself, `late` finds what open transactions committed late, `due`
+//! what was deferred and is due, `slot` makes the attempts, `together` those of several
+//! events in one call, `settle` commits,
 //! `refused` finds the event for which a settlement is refused, `large` reads what is too
 //! large to be read with others.
 
 mod ceilings;
+mod due;
 mod flow;
 mod large;
 mod late;
@@ -57,7 +59,7 @@ use super::permits::Share;
 use super::{Handler, Worker};
 use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::{
-    FailureCounts, GroupState, Head, Leadership, OpenRanges, Redelivery, Store, Subscription,
+    FailureCounts, GroupState, Head, Leadership, Mark, OpenRanges, Redelivery, Store, Subscription,
 };
 use crate::troubles::Troubles;
 
@@ -123,7 +125,7 @@ pub struct GroupSettings {
     /// Attempts at once. At least 1; 1 where the order is total.
     pub concurrency: usize,
     /// Events that wait for their next attempt, or behind one that does, while
-    /// others pass; with so many the cursor waits.
+    /// others pass; with so many the group reads no further.
     pub max_parked: usize,
     /// Transactions that have been about to publish for longer than this are not
     /// waited for; `None` where all are.
@@ -203,6 +205,8 @@ pub struct Led {
     committed: Position,
     /// The head, as it is committed.
     head: Option<Head>,
+    /// The mark that the leadership began with, until its death is counted.
+    mark: Option<Mark>,
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
     /// What the cursor has passed and what may still appear, as it is committed.
@@ -219,7 +223,7 @@ pub struct Led {
     refused: Refused,
     /// The leadership counts as fruitless until its first settlement.
     begun: bool,
-    /// The head may be recorded as in flight.
+    /// An attempt may be recorded as begun.
     marked: bool,
     last_commit: Instant,
     /// How many events are fetched at once.
@@ -286,6 +290,7 @@ impl GroupLoop {
             settled: leadership.settled,
             committed: leadership.position,
             head: leadership.head,
+            mark: leadership.mark,
             redeliveries: None,
             open: leadership.open,
             failures: leadership.failures,
@@ -316,7 +321,7 @@ impl GroupLoop {
         if leadership.state == GroupState::Tripped {
             led.tripped = Some(self.tripped(0));
         }
-        if led.head.as_ref().is_some_and(|head| head.in_flight) {
+        if led.mark.is_some() {
             // The process died in a marked attempt: what comes next is marked too,
             // or the next death of the same event would not be counted.
             led.cautious = self.most_under_way();
@@ -362,6 +367,7 @@ impl GroupLoop {
             self.settings.max_parked,
             led.committed,
             led.head.clone(),
+            led.mark,
             redeliveries,
             self.clock.now(),
         )

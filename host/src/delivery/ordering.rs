@@ -12,8 +12,9 @@
 //! | none | every event by itself | is parked alone |
 //!
 //! An event that is to be delivered later is *delayed* until its time, whatever the
-//! ordering: it is parked outside its lane and before nobody. Then it joins its lane
-//! in position order. Where later events of the lane were done meanwhile, it waits
+//! ordering: it is in no lane and before nobody. The settlement that comes to it
+//! *defers* it: the store keeps it, and the schedule knows no more of it than when the
+//! next one is due. Then it joins its lane in position order. Where later events of the lane were done meanwhile, it waits
 //! until a settlement has taken them, because it builds on what they wrote.
 //!
 //! The cursor may pass an event that is done or parked. So the window is cut at the
@@ -34,7 +35,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use schedule::{Again, Cut, Effects, Job, Schedule, Written};
+pub use schedule::{Again, Cut, DueRead, Effects, Job, Schedule, Written};
 
 /// How many events go into one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

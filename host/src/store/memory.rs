@@ -23,14 +23,17 @@ use super::backlog::{Backlog, Class, Counted, Part, Seen};
 use super::gone::{self, Beginning};
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
-    GroupStatus, Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership, LockSession,
-    LogPin, LogStatus, Maintained, NewVersion, OpenRange, OpenRanges, Overtaken, Overtaking,
-    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch, Sought, Start, Store,
-    StoreError, Subscription, Version, VersionNumber, VersionState, refusals,
+    Deployment, Due, DueFetch, FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings,
+    GroupState, GroupStatus, Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership,
+    LockSession, LogPin, LogStatus, MOST_COUNTED, Maintained, Mark, NewVersion, OpenRange,
+    OpenRanges, Overtaken, Overtaking, Redelivery, Removed, Replayed, Retention, Settled,
+    Settlement, Sketch, Sought, Start, Store, StoreError, Subscription, Version, VersionNumber,
+    VersionState, refusals,
 };
 use crate::digest::Digest;
-use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant};
+use crate::event::{
+    Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
+};
 use crate::failure::FailureKind;
 use crate::store::split::whole;
 
@@ -52,8 +55,11 @@ pub enum Operation {
     EndLeadership,
     BeginWork,
     BeginAttempt,
+    WithdrawAttempt,
     Settle,
     Redeliveries,
+    Due,
+    Deferred,
     EventsAt,
     Cursor,
     Controls,
@@ -95,6 +101,8 @@ impl Operation {
                 | Self::Heartbeat
                 | Self::Sharers
                 | Self::Redeliveries
+                | Self::Due
+                | Self::Deferred
                 | Self::EventsAt
                 | Self::Cursor
                 | Self::Controls
@@ -196,6 +204,14 @@ struct Stored {
     event: LogEvent,
 }
 
+/// A deferred event.
+#[derive(Clone)]
+struct Kept {
+    due_at: Timestamp,
+    late: bool,
+    event: LogEvent,
+}
+
 #[derive(Clone)]
 struct Group {
     tenant: Tenant,
@@ -209,7 +225,9 @@ struct Group {
     remark: Option<String>,
     failures: FailureCounts,
     head: Option<Head>,
+    mark: Option<Mark>,
     redeliveries: BTreeMap<Position, Redelivery>,
+    deferred: BTreeMap<Position, Kept>,
     open: OpenRanges,
     late_events: u64,
     fruitless: u32,
@@ -230,6 +248,26 @@ impl Part {
         let hash = Partition::hash(event.partitionkey.as_deref(), *position);
         let published_at = stored.published_at;
         self.add(class, Seen { position: *position, published_at, hash });
+    }
+}
+
+impl Group {
+    /// The deferred events that are no redeliveries.
+    fn waiting(&self) -> impl Iterator<Item = (&Position, &Kept)> {
+        self.deferred.iter().filter(|(position, _)| !self.redeliveries.contains_key(position))
+    }
+}
+
+impl Kept {
+    fn redelivery(&self, position: Position) -> Redelivery {
+        Redelivery {
+            position,
+            attempt: Attempt::FIRST,
+            due_at: self.due_at,
+            key: self.event.event.partitionkey.clone(),
+            failure: None,
+            late: self.late,
+        }
     }
 }
 
@@ -592,7 +630,8 @@ impl Log {
             group.partitions <= 1 || name.partition_number().is_some()
         };
         let behind = self.groups.iter().filter(in_use).map(|(name, group)| {
-            let first = group.redeliveries.keys().next();
+            let mut redeliveries = group.redeliveries.keys();
+            let first = redeliveries.find(|position| !group.deferred.contains_key(position));
             let again = first.map_or(group.position, |first| Position(first.0 - 1));
             (name, group.position.min(again))
         });
@@ -694,6 +733,8 @@ impl Log {
         let looked_at = || group.redeliveries.values().take(looked_at);
         let redeliveries = looked_at().map(|redelivery| redelivery.due_at);
         let redeliveries = redeliveries.filter(|due_at| *due_at > Timestamp::UNIX_EPOCH);
+        let later = counted(group.waiting().count());
+        let deferred = group.waiting().map(|(_, kept)| kept.due_at);
         let waits = |one: &&Redelivery| one.is_delayed(Timestamp::UNIX_EPOCH);
         let delayed = looked_at().filter(waits).count();
         GroupStatus {
@@ -717,8 +758,11 @@ impl Log {
                 + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
             parked,
             parked_is_at_least: all_parked.is_at_least,
-            next_due_at: head.chain(redeliveries).min(),
+            deferred: later.rows,
+            deferred_is_at_least: later.is_at_least,
+            next_due_at: head.chain(redeliveries).chain(deferred).min(),
             head: group.head.clone(),
+            in_flight: group.mark,
             dead_letters: dead.rows,
             dead_letters_is_at_least: dead.is_at_least,
             open_ranges: group.open.as_slice().to_vec(),
@@ -741,14 +785,32 @@ impl Log {
         if let Some(why) = self.refuses.as_ref().and_then(|refuses| refuses(settlement)) {
             return Err(StoreError::Unstorable(why));
         }
+        let taken_over: Vec<Kept> = redeliveries
+            .deferred
+            .iter()
+            .filter_map(|one| {
+                let event = self.events.get(&one.position.0)?.event.clone();
+                Some(Kept { due_at: microseconds(one.due_at), late: one.late, event })
+            })
+            .collect();
         let Some(group) = self.led_after(group, *epoch, number - 1) else {
             return Ok(Settled::NotLeader);
         };
+        for kept in taken_over {
+            group.deferred.entry(kept.event.position).or_insert(kept);
+        }
+        for one in redeliveries.deferred {
+            if group.deferred.contains_key(&one.position) {
+                group.redeliveries.remove(&one.position);
+            }
+        }
         group.settled = *number;
         group.position = settlement.position;
         group.head = settlement.head.as_ref().map(stored_head);
+        group.mark = settlement.mark;
         for position in redeliveries.over {
             group.redeliveries.remove(&Position(position));
+            group.deferred.remove(&Position(position));
         }
         for redelivery in redeliveries.set {
             let stored =
@@ -1044,7 +1106,9 @@ impl Store for MemoryStore {
                 remark: None,
                 failures: FailureCounts::new(),
                 head: None,
+                mark: None,
                 redeliveries: BTreeMap::new(),
+                deferred: BTreeMap::new(),
                 open: OpenRanges::NONE,
                 late_events: 0,
                 fruitless: 0,
@@ -1073,6 +1137,7 @@ impl Store for MemoryStore {
                 settled: group.settled,
                 position: group.position,
                 head: group.head.clone(),
+                mark: group.mark,
                 state: group.state,
                 fruitless: group.fruitless,
                 failures: group.failures.clone(),
@@ -1088,9 +1153,7 @@ impl Store for MemoryStore {
             if let Some(group) = log.led(group, epoch) {
                 group.leader = None;
                 group.fruitless = 0;
-                if let Some(head) = &mut group.head {
-                    head.in_flight = false;
-                }
+                group.mark = None;
             }
             Ok(())
         })
@@ -1119,15 +1182,28 @@ impl Store for MemoryStore {
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
-        head: &Head,
+        mark: Mark,
     ) -> Result<Settled, StoreError> {
         let group = group.clone();
-        let head = Head { in_flight: true, ..stored_head(head) };
         self.write(Operation::BeginAttempt, move |log| {
             let Some(group) = log.led_after(&group, epoch, settled) else {
                 return Ok(Settled::NotLeader);
             };
-            group.head = Some(head);
+            group.mark = Some(mark);
+            Ok(Settled::Committed)
+        })
+        .await
+    }
+
+    async fn withdraw_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+    ) -> Result<Settled, StoreError> {
+        let group = group.clone();
+        self.write(Operation::WithdrawAttempt, move |log| {
+            let Some(group) = log.led(&group, epoch) else { return Ok(Settled::NotLeader) };
+            group.mark = None;
             Ok(Settled::Committed)
         })
         .await
@@ -1140,8 +1216,40 @@ impl Store for MemoryStore {
 
     async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
         self.call(Operation::Redeliveries, |log| {
-            let group = log.groups.get(group);
-            Ok(group.map_or_else(Vec::new, |group| group.redeliveries.values().cloned().collect()))
+            let Some(group) = log.groups.get(group) else { return Ok(Vec::new()) };
+            let mut all = group.redeliveries.clone();
+            let marked = group.mark.and_then(|mark| group.deferred.get_key_value(&mark.position));
+            if let (Some(mark), Some((position, kept))) = (group.mark, marked) {
+                let first = || Redelivery { attempt: mark.attempt, ..kept.redelivery(*position) };
+                all.entry(*position).or_insert_with(first);
+            }
+            Ok(all.into_values().collect())
+        })
+        .await
+    }
+
+    async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError> {
+        self.call(Operation::Due, |log| {
+            let Some(group) = log.groups.get(due.group) else { return Ok(Due::default()) };
+            let now = microseconds(due.now);
+            let mut events: Vec<Redelivery> = group
+                .waiting()
+                .filter(|(position, kept)| kept.due_at <= now && **position <= due.up_to)
+                .filter(|(position, kept)| Some((kept.due_at, **position)) > due.after)
+                .map(|(position, kept)| kept.redelivery(*position))
+                .collect();
+            events.sort_by_key(|event| (event.due_at, event.position));
+            events.truncate(due.max_events);
+            let next = group.deferred.values().map(|kept| kept.due_at).filter(|at| *at > now).min();
+            Ok(Due { events, next })
+        })
+        .await
+    }
+
+    async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError> {
+        self.call(Operation::Deferred, |log| {
+            let count = log.groups.get(group).map_or(0, |group| group.waiting().count());
+            Ok(i64::try_from(count).unwrap_or(i64::MAX).min(MOST_COUNTED))
         })
         .await
     }
@@ -1155,7 +1263,9 @@ impl Store for MemoryStore {
         self.call(Operation::EventsAt, |log| {
             let looked_to = positions.iter().max().copied().unwrap_or_default();
             let mut found = Found { events: Vec::new(), looked_to };
-            let Some(Group { tenant, .. }) = log.groups.get(group) else { return Ok(found) };
+            let Some(Group { tenant, deferred, .. }) = log.groups.get(group) else {
+                return Ok(found);
+            };
             let positions: BTreeSet<Position> = positions.iter().copied().collect();
             let stored = positions.iter().filter_map(|position| log.events.get(&position.0));
             let theirs = stored.filter(|stored| {
@@ -1166,8 +1276,14 @@ impl Store for MemoryStore {
                         .as_ref()
                         .is_none_or(|only| only.as_str() == group.whole())
             });
+            let mut all: BTreeMap<Position, &LogEvent> =
+                theirs.map(|stored| (stored.event.position, &stored.event)).collect();
+            let kept = positions.iter().filter_map(|position| deferred.get(position));
+            for Kept { event, .. } in kept {
+                all.entry(event.position).or_insert(event);
+            }
             let mut bytes = 0;
-            for Stored { event, .. } in theirs {
+            for event in all.into_values() {
                 if log.unreadable.contains(&event.position.0) {
                     let Some(last) = found.events.last() else { return Err(unreadable(event)) };
                     found.looked_to = last.position;
@@ -1193,6 +1309,7 @@ impl Store for MemoryStore {
                 settled: group.settled,
                 position: group.position,
                 head: group.head.clone(),
+                mark: group.mark,
                 open: group.open.clone(),
             })
         })
@@ -1362,10 +1479,20 @@ impl Store for MemoryStore {
             if exactly {
                 gone::exactly(to, gone.as_ref())?;
             }
+            let there: BTreeSet<Position> = log.events.keys().copied().map(Position).collect();
+            let mut last = None;
+            for row in log.rows_of_mut(group) {
+                row.deferred.retain(|kept, _| *kept <= position || !there.contains(kept));
+                last = last.max(row.deferred.keys().next_back().copied());
+            }
+            let first = there.range(Position(position.0 + 1)..).next();
+            let first = first.map_or(Position(i64::MAX), |first| Position(first.0 - 1));
+            let position = position.max(last.unwrap_or(position).min(first));
             for row in log.rows_of_mut(group) {
                 row.position = position;
                 row.epoch.0 += 1;
                 row.head = None;
+                row.mark = None;
                 row.redeliveries.retain(|redelivered, _| *redelivered <= position);
                 row.open = row.open.up_to(position);
                 row.fruitless = 0;
@@ -1394,10 +1521,12 @@ impl Store for MemoryStore {
                 ));
             }
             let parked: usize = log.rows_of(group).map(|(_, row)| row.redeliveries.len()).sum();
+            let deferred: usize = log.rows_of(group).map(|(_, row)| row.waiting().count()).sum();
             log.groups.retain(|name, _| name.whole() != group.as_str());
             log.dead_letters.retain(|_, letter| letter.group != *group);
             log.state.retain(|(of_group, _, _), _| of_group != group);
-            Ok(Removed { parked: i64::try_from(parked).unwrap_or(i64::MAX) })
+            let count = |count| i64::try_from(count).unwrap_or(i64::MAX);
+            Ok(Removed { parked: count(parked), deferred: count(deferred) })
         })
         .await
     }

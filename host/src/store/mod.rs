@@ -12,6 +12,8 @@
 //! - a group that read past it remembers, with its cursor, where something still can;
 //! - a redelivery stands at or below its group's cursor: the log brings what is
 //!   above it;
+//! - an event that is deferred is kept whole until it is handled or given up, though
+//!   the log lets it go;
 //! - no event goes that a group has not settled, and no position comes again;
 //! - a dead letter is replayed or discarded once, whoever asks at once;
 //! - of a handler's versions one is active from the first deployment on, its
@@ -19,6 +21,7 @@
 
 mod backlog;
 mod dead_letter_pages;
+mod deferred;
 mod deployment;
 mod gone;
 mod late;
@@ -56,6 +59,7 @@ use crate::event::{
 use crate::failure::FailureKind;
 
 pub use backlog::Counting;
+pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
 pub use gone::{Gone, Sought};
 pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
@@ -306,16 +310,23 @@ impl FailureRecord {
 pub struct Head {
     /// The event's position.
     pub position: Position,
-    /// The attempt that comes next, or that was under way when `in_flight`.
+    /// The attempt that comes next.
     pub attempt: Attempt,
     /// When it may begin: whole microseconds, as stores keep them.
     pub due_at: Timestamp,
     /// Why the attempt before failed; `None` while there was none.
     pub failure: Option<FailureRecord>,
-    /// The attempt was recorded as begun, by a group that goes on one event at a
-    /// time after crashes. A new leader that finds it knows that the process
-    /// died in it.
-    pub in_flight: bool,
+}
+
+/// An attempt that was recorded as begun, by a group that goes on one event at a time
+/// after crashes. A new leader that finds it knows that the process died in it. It says
+/// nothing of the head, and the head nothing of it: they may be of two events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Mark {
+    /// The event's position.
+    pub position: Position,
+    /// The attempt.
+    pub attempt: Attempt,
 }
 
 /// What a new leader begins with.
@@ -330,12 +341,14 @@ pub struct Leadership {
     pub position: Position,
     /// The retry that was pending.
     pub head: Option<Head>,
+    /// The attempt that was recorded as begun and of which nothing was settled.
+    pub mark: Option<Mark>,
     /// Whether the group is to be run.
     pub state: GroupState,
     /// How many leaderships in a row, before this one, began work and ended
     /// without a settlement and without a clean end.
     pub fruitless: u32,
-    /// The host that recorded the head's attempt as begun, in a store where a
+    /// The host that recorded the marked attempt as begun, in a store where a
     /// host can lose its lock and live on: [`Store::has_shown_itself`] tells
     /// whether it does.
     pub begun_by: Option<String>,
@@ -440,6 +453,8 @@ pub struct Settlement {
     pub position: Position,
     /// The retry that is pending after it.
     pub head: Option<Head>,
+    /// The attempt that is marked after it: the one that was marked before, or none.
+    pub mark: Option<Mark>,
     /// Events given up on.
     pub dead_letters: Vec<NewDeadLetter>,
     /// Events to publish, in this order, for the group's tenant.
@@ -449,9 +464,12 @@ pub struct Settlement {
     /// Events at or below the cursor that come again: new ones, or as they are
     /// now. The last one of a position wins.
     pub redeliveries: Vec<Redelivery>,
-    /// Positions of redeliveries that are over: handled, or dead letters. A
-    /// position that is also in `redeliveries` is over.
+    /// Positions of redeliveries and of deferred events that are over: handled, or
+    /// dead letters. A position that is also in `redeliveries` is over.
     pub redelivered: Vec<Position>,
+    /// Events at or below the cursor that are to be delivered later: the store takes
+    /// them over from the log. One that was a redelivery is none any more.
+    pub deferred: Vec<Deferral>,
     /// How often attempts have failed so far, if any did since the settlement
     /// before.
     pub failures: Option<FailureCounts>,
@@ -483,6 +501,8 @@ pub struct Cursor {
     pub position: Position,
     /// The retry that is pending.
     pub head: Option<Head>,
+    /// The attempt that is recorded as begun.
+    pub mark: Option<Mark>,
     /// What the cursor has passed and what may still appear.
     pub open: OpenRanges,
 }
@@ -554,16 +574,25 @@ pub struct GroupStatus {
     /// Retries that wait: the one at the head, and all that are parked but those
     /// that are to be delivered later and were never attempted.
     pub retries_pending: i64,
-    /// Redeliveries: events that the cursor has passed and that come again, or are
-    /// to be delivered later.
+    /// Redeliveries: events that the cursor has passed and that come again.
     pub parked: i64,
     /// There may be more of them, and more retries, and one that is due earlier.
     #[serde(skip_serializing_if = "is_exact")]
     pub parked_is_at_least: bool,
-    /// When the earliest of the head and of what is parked may begin.
+    /// Events that the cursor has passed, that are to be delivered later and were
+    /// never attempted.
+    pub deferred: i64,
+    /// There may be more of them.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub deferred_is_at_least: bool,
+    /// When the earliest of the head, of what is parked and of what is deferred may
+    /// begin.
     pub next_due_at: Option<Timestamp>,
     /// The retry at the head, which holds the group up.
     pub head: Option<Head>,
+    /// The attempt that is recorded as begun, while the group goes on one event at a
+    /// time after crashes.
+    pub in_flight: Option<Mark>,
     /// Dead letters.
     pub dead_letters: i64,
     /// There may be more of them.
@@ -599,8 +628,11 @@ pub(crate) fn is_exact(is_at_least: &bool) -> bool {
 /// What went with a group that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
-    /// How many redeliveries waited: the log still has their events.
+    /// How many redeliveries waited: the log still has the events of those that were
+    /// not deferred.
     pub parked: i64,
+    /// How many deferred events waited, and are gone.
+    pub deferred: i64,
 }
 
 /// Everything that `status` tells.
@@ -994,7 +1026,8 @@ pub trait Store: Send + Sync + 'static {
         settled: i64,
     ) -> Result<Settled, StoreError>;
 
-    /// Records, before it begins, the attempt that a crash would leave behind.
+    /// Records, before it begins, the attempt that a crash would leave behind,
+    /// beside the retry that is pending, which stays as it is.
     /// Not progress: it does not end a run of fruitless leaderships.
     ///
     /// Only while `settled` is the number of the group's last settlement: one
@@ -1004,7 +1037,15 @@ pub trait Store: Send + Sync + 'static {
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
-        head: &Head,
+        mark: Mark,
+    ) -> Result<Settled, StoreError>;
+
+    /// Forgets the attempt that was recorded as begun, because the host that began it
+    /// lives: no later leader counts it either.
+    async fn withdraw_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
     ) -> Result<Settled, StoreError>;
 
     /// Records a settlement: cursor, head, redeliveries, dead letters, emits and
@@ -1019,11 +1060,21 @@ pub trait Store: Send + Sync + 'static {
     /// that, tried again, it is committed once.
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError>;
 
-    /// Every redelivery of a group, by position. A group that does not exist has
-    /// none.
+    /// Every redelivery of a group, by position; among them the deferred event that an
+    /// attempt of is marked, as the redelivery that it would be. A group that does not
+    /// exist has none.
     async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError>;
 
-    /// The events of the log at these positions, in position order; one that is
+    /// A group's deferred events whose time has come. Costs the same however many
+    /// wait for a later time.
+    async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError>;
+
+    /// How many deferred events of a group wait that are no redeliveries, counted up
+    /// to [`MOST_COUNTED`].
+    async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError>;
+
+    /// The events at these positions, in position order, whether the log has them or
+    /// they are deferred; one that is
     /// not there is left out, and so is one of another tenant or for another group
     /// alone. The subscription does not matter: it may have changed since the
     /// group received them.
@@ -1108,9 +1159,11 @@ pub trait Store: Send + Sync + 'static {
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
 
     /// Moves the cursor and raises the epoch, in one statement, so that an open
-    /// batch is refused. Forgets the pending retry, and the redeliveries and what is
+    /// batch is refused. Forgets the pending retry, and the redeliveries, deferred events
+    /// and what is
     /// open above the new cursor, whose events the log brings again; no settlement, so the number
-    /// of the last one stays. Gives the new cursor.
+    /// of the last one stays. A deferred event that the log does not have any more is
+    /// kept, and the cursor put no lower than it. Gives the new cursor.
     async fn seek(&self, group: &GroupName, to: Start) -> Result<Position, StoreError> {
         Ok(self.seek_to(group, to, false).await?.position)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{FailureRecord, Settlement, StoreError, refusals};
+use super::{Deferral, FailureRecord, Settlement, StoreError, refusals};
 use crate::event::{Attempt, Position};
 
 /// An event that the cursor has passed and that comes again for the group.
@@ -28,45 +28,60 @@ pub struct Redelivery {
 
 impl Redelivery {
     /// Whether it is of an event that is to be delivered later and was never
-    /// attempted: nothing waits for it.
+    /// attempted: nothing waits for it, and it need be no redelivery.
     #[must_use]
     pub fn is_delayed(&self, now: Timestamp) -> bool {
         self.attempt == Attempt::FIRST && self.failure.is_none() && self.due_at > now
     }
 }
 
-/// What a settlement changes of its group's redeliveries: each position is in one
-/// of the two, once, because a statement must not touch a row twice.
+/// What a settlement changes of its group's redeliveries and deferred events: each
+/// position is in one of the three, once, because a statement must not touch a row
+/// twice.
 #[derive(Debug)]
 pub(super) struct Changes<'a> {
-    /// As they are from now on, by position.
+    /// Redeliveries as they are from now on, by position.
     pub(super) set: Vec<&'a Redelivery>,
     /// The positions of those that are over, ascending.
     pub(super) over: Vec<i64>,
+    /// Events that are deferred, by position.
+    pub(super) deferred: Vec<&'a Deferral>,
 }
 
 impl Settlement {
-    /// What it changes of the group's redeliveries.
+    /// What it changes of the group's redeliveries and deferred events.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] for a redelivery above the cursor: the log would
-    /// bring the event too, and it would be handled twice.
+    /// [`StoreError::Refused`] for one above the cursor: the log would bring the event
+    /// too, and it would be handled twice.
     pub(super) fn redelivery_changes(&self) -> Result<Changes<'_>, StoreError> {
         let over: BTreeSet<i64> = self.redelivered.iter().map(|position| position.0).collect();
-        let mut set = BTreeMap::new();
+        let (mut set, mut deferred) = (BTreeMap::new(), BTreeMap::new());
+        for deferral in &self.deferred {
+            self.is_passed(deferral.position)?;
+            if !over.contains(&deferral.position.0) {
+                deferred.insert(deferral.position, deferral);
+            }
+        }
         for redelivery in &self.redeliveries {
             let Redelivery { position, .. } = redelivery;
-            if *position > self.position {
-                return Err(refusals::redelivery_above_the_cursor(
-                    &self.group,
-                    *position,
-                    self.position,
-                ));
-            }
-            if !over.contains(&position.0) {
+            self.is_passed(*position)?;
+            if !over.contains(&position.0) && !deferred.contains_key(position) {
                 set.insert(*position, redelivery);
             }
         }
-        Ok(Changes { set: set.into_values().collect(), over: over.into_iter().collect() })
+        Ok(Changes {
+            set: set.into_values().collect(),
+            over: over.into_iter().collect(),
+            deferred: deferred.into_values().collect(),
+        })
+    }
+
+    fn is_passed(&self, position: Position) -> Result<(), StoreError> {
+        if position > self.position {
+            let (group, cursor) = (&self.group, self.position);
+            return Err(refusals::redelivery_above_the_cursor(group, position, cursor));
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{FailureCounts, GroupStatus, Head, Leader, is_exact};
+use super::{FailureCounts, GroupStatus, Head, Leader, Mark, is_exact};
 use crate::event::{Epoch, GroupName, Partition, Position};
 
 /// How many events may come again when a group is split anew.
@@ -39,8 +39,15 @@ pub struct PartitionStatus {
     /// There may be more of them, and more retries.
     #[serde(skip_serializing_if = "is_exact")]
     pub parked_is_at_least: bool,
+    /// Its deferred events.
+    pub deferred: i64,
+    /// There may be more of them.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub deferred_is_at_least: bool,
     /// The retry that holds it up, where events are handled one at a time.
     pub head: Option<Head>,
+    /// The attempt that is recorded as begun, after crashes.
+    pub in_flight: Option<Mark>,
     /// When it last settled something.
     pub settled_at: Option<Timestamp>,
 }
@@ -158,6 +165,9 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         retries_pending: part.retries_pending,
         parked: part.parked,
         parked_is_at_least: part.parked_is_at_least,
+        deferred: part.deferred,
+        deferred_is_at_least: part.deferred_is_at_least,
+        in_flight: part.in_flight,
         head: part.head,
         settled_at: part.settled_at,
     };
@@ -165,6 +175,7 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         // What its own row says is not in use.
         group.leader = None;
         group.head = None;
+        group.in_flight = None;
         group.position = part.position;
         group.lag_events = 0;
         group.lag_events_is_at_least = false;
@@ -173,6 +184,8 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         group.retries_pending = 0;
         group.parked = 0;
         group.parked_is_at_least = false;
+        group.deferred = 0;
+        group.deferred_is_at_least = false;
         group.next_due_at = None;
     }
     group.epoch = group.epoch.max(part.epoch);
@@ -184,6 +197,8 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
     group.lag_events_is_at_least |= part.lag_events_is_at_least;
     group.lag_seconds_is_at_least |= part.lag_seconds_is_at_least;
     group.parked_is_at_least |= part.parked_is_at_least;
+    group.deferred = group.deferred.saturating_add(part.deferred);
+    group.deferred_is_at_least |= part.deferred_is_at_least;
     group.next_due_at = [group.next_due_at, part.next_due_at].into_iter().flatten().min();
     group.late_events = group.late_events.saturating_add(part.late_events);
     group.settled_at = group.settled_at.max(part.settled_at);

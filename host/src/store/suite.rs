@@ -11,6 +11,7 @@
 #![allow(missing_docs, reason = "a promise is its own documentation")]
 
 pub mod dead_letters;
+pub mod deferred;
 pub mod deployments;
 pub mod fetching;
 pub mod groups;
@@ -78,6 +79,8 @@ macro_rules! store_suite {
                 a_former_leader_cannot_commit_anything
                 leaderships_that_settle_nothing_are_counted
                 a_crash_leaves_behind_what_was_in_flight
+                a_mark_leaves_the_retry_that_waits_as_it_was
+                an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader
                 a_clean_end_leaves_nothing_in_flight
                 a_late_mark_is_refused
                 a_lock_has_one_holder
@@ -143,6 +146,18 @@ macro_rules! store_suite {
                 status_counts_what_is_parked_and_says_what_is_due_next
                 status_counts_what_is_delivered_later_as_parked_and_not_as_a_retry
                 events_are_found_at_their_positions
+            }
+            deferred {
+                a_deferred_event_is_kept_whole_though_the_log_lets_it_go
+                what_is_due_comes_by_time_and_in_parts
+                what_is_deferred_is_settled_with_the_rest_or_not_at_all
+                thousands_of_events_are_deferred_at_once_and_a_few_are_due
+                the_deferred_event_of_a_marked_attempt_is_known_to_the_next_leader
+                a_seek_forgets_what_the_log_brings_again_and_keeps_what_it_does_not
+                a_removed_group_takes_what_is_deferred_along
+                status_counts_what_is_deferred_apart
+                what_is_deferred_goes_along_when_a_group_is_split_anew
+                an_event_for_later_than_a_year_is_refused
             }
             state {
                 the_last_write_of_a_key_wins
@@ -213,6 +228,7 @@ mod tests {
         let list = include_str!("suite.rs");
         for source in [
             include_str!("suite/dead_letters.rs"),
+            include_str!("suite/deferred.rs"),
             include_str!("suite/deployments.rs"),
             include_str!("suite/fetching.rs"),
             include_str!("suite/groups.rs"),

@@ -15,7 +15,7 @@ use crate::delivery::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Sign
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
 use crate::repeats::Repeats;
-use crate::store::{self, Deployed, HostIdentity, Store, StoreError};
+use crate::store::{self, Deployed, HostIdentity, Settled, Store, StoreError};
 use crate::troubles::Troubles;
 
 /// How long a host that began an attempt and lost its lock is given to show that
@@ -195,7 +195,9 @@ impl GroupTask {
             );
             // Whichever version goes on with the head has to know.
             let patient = Signals { replaced: CancellationToken::new(), ..signals.clone() };
-            self.look_for_signs_of_life(&mut leadership, &patient).await;
+            if !self.look_for_signs_of_life(&mut leadership, &patient).await {
+                continue;
+            }
             let mut led = version.group.begin_leading(leadership);
             let mut end = version.group.lead(&mut led, signals).await;
             let mut before = None;
@@ -339,15 +341,18 @@ impl GroupTask {
 
     /// An attempt that is recorded as begun is a crash if the host that began it
     /// is dead. One that only lost its lock shows itself soon: then the attempt
-    /// counts for nothing.
-    async fn look_for_signs_of_life(&self, leadership: &mut store::Leadership, signals: &Signals) {
-        let store::Leadership { head: Some(head), begun_by: Some(begun_by), .. } = leadership
+    /// counts for nothing, for this leader and, because that is recorded, for all later
+    /// ones, who could not know it any more. Whether the leadership goes on.
+    async fn look_for_signs_of_life(
+        &self,
+        leadership: &mut store::Leadership,
+        signals: &Signals,
+    ) -> bool {
+        let store::Leadership { epoch, mark: Some(mark), begun_by: Some(begun_by), .. } =
+            leadership
         else {
-            return;
+            return true;
         };
-        if !head.in_flight {
-            return;
-        }
         let until = Instant::now() + SIGN_OF_LIFE;
         let mut lives = *begun_by == self.host.id;
         while !lives && Instant::now() < until {
@@ -356,7 +361,7 @@ impl GroupTask {
                 Some(Ok(true)) => lives = true,
                 Some(Ok(false)) => {}
                 Some(Err(why)) => debug!(group = %self.name, "{why}"),
-                None => return,
+                None => return false,
             }
             if !lives {
                 self.pause(LIFE_POLL).await;
@@ -365,10 +370,33 @@ impl GroupTask {
         if lives {
             info!(
                 group = %self.name,
-                position = head.position.0,
+                position = mark.position.0,
                 "the host that began this attempt lost its lock and lives: no attempt is counted"
             );
-            head.in_flight = false;
+            if !self.withdraw(*epoch, signals).await {
+                return false;
+            }
+            leadership.mark = None;
+        }
+        true
+    }
+
+    /// Has the attempt that is recorded as begun forgotten. Whether that is committed:
+    /// the leadership is over otherwise.
+    async fn withdraw(&self, epoch: Epoch, signals: &Signals) -> bool {
+        let mut failures = 0_u32;
+        loop {
+            match signals.answer(self.store.withdraw_attempt(&self.name, epoch)).await {
+                Some(Ok(Settled::Committed)) => return true,
+                Some(Ok(Settled::NotLeader)) | None => return false,
+                Some(Err(why)) => {
+                    if failures == 0 {
+                        error!(group = %self.name, "cannot begin to lead: {why}");
+                    }
+                    failures = failures.saturating_add(1);
+                    self.pause(restart_delay(failures)).await;
+                }
+            }
         }
     }
 

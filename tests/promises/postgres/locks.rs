@@ -333,3 +333,50 @@ fn a_leader_that_loses_its_lock_again_and_again_is_not_taken_for_one_that_crashe
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0]["attempt"], 1);
 }
+
+/// A host that began an attempt and lost its lock, and lives, as the next leader sees.
+/// That leader dies before it has settled anything, and the first host stops. The leader
+/// after it has nobody to ask any more, and must count no crash all the same.
+#[test]
+fn an_attempt_whose_host_lived_is_counted_by_no_later_leader() {
+    let rig = Rig::on(
+        Store::Postgres,
+        &Settings::of([Handler::new("orders", "chaos", &["command"]).attempts(1)]),
+    );
+    rig.publish(&[event("command", 1, json!({ "do": "report", "type": "seen" }))]);
+    let mut client = Client::new(&rig);
+    let first = rig.spawn_run();
+    rig.wait_until_handled("orders", 1);
+    let _ = rig.host(["groups", "pause", "orders"]).ok();
+    rig.publish(&[event("command", 2, json!({ "do": "report", "type": "seen" }))]);
+    let position = rig.number("SELECT max(position) FROM events WHERE type = 'command'");
+    let second = rig.spawn_run();
+    second.wait_for_log("standing by", |line| {
+        line["message"].as_str().is_some_and(|message| message.contains("standing by"))
+    });
+    // The first host loses its lock in the midst of a marked attempt.
+    client.execute(&format!(
+        "UPDATE consumer_groups
+         SET mark_position = {position}, mark_attempt = 1, mark_begun_by = leader"
+    ));
+    assert_eq!(rig.number("SELECT count(mark_position) FROM consumer_groups"), 1);
+    assert_eq!(end_lock_sessions(&mut client), 2);
+    wait_until("a leader sees that the host lives", PATIENCE, || {
+        [&first, &second].into_iter().any(|host| {
+            host.log().iter().any(|line| {
+                line["message"].as_str().is_some_and(|message| message.contains("and lives"))
+            })
+        })
+    });
+    wait_until("that is recorded", PATIENCE, || {
+        rig.number("SELECT count(mark_position) FROM consumer_groups") == 0
+    });
+    first.kill9();
+    second.kill9();
+    let _ = rig.host(["groups", "resume", "orders"]).ok();
+    let third = rig.spawn_run();
+    rig.wait_until_handled("orders", position);
+    third.stop();
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    assert_eq!(rig.data_of("seen").len(), 2);
+}

@@ -298,7 +298,7 @@ fn with_a_poisoned_group() -> (Rig, Running) {
     }
     let host = rig.spawn_run();
     wait_until("it is marked", PATIENCE, || {
-        rig.number("SELECT count(*) FROM consumer_groups WHERE head_in_flight") == 1
+        rig.number("SELECT count(*) FROM consumer_groups WHERE mark_position IS NOT NULL") == 1
     });
     (rig, host)
 }
@@ -335,7 +335,10 @@ fn a_locked_a_failing_a_paused_and_a_poisoned_group_slow_no_other() {
     });
     assert_eq!((rig.state("locked", "count"), rig.state("paused", "count")), (0, 0));
     assert!(rig.number("SELECT head_attempt FROM consumer_groups WHERE name = 'failing'") > 20);
-    assert_eq!(rig.number("SELECT count(*) FROM consumer_groups WHERE head_in_flight"), 1);
+    assert_eq!(
+        rig.number("SELECT count(*) FROM consumer_groups WHERE mark_position IS NOT NULL"),
+        1
+    );
 
     operator.execute("COMMIT");
     wait_until("the locked group goes on", PATIENCE, || rig.state("locked", "count") == published);

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument as _, debug, error, info, warn};
 
+use super::due::DueAnswer;
 use super::large::{OneByOne, Unread, read_alone};
 use super::late::{Looked, MOST_OPEN_RANGES};
 use super::settle::NotCommitted;
@@ -26,7 +27,7 @@ use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
 use crate::event::Position;
 use crate::store::{
-    Fetch, Fetched, Found, GroupState, Head, OpenRanges, Overtaken, Settled, Settlement,
+    Fetch, Fetched, Found, GroupState, Mark, OpenRanges, Overtaken, Settled, Settlement,
     Subscription,
 };
 
@@ -111,6 +112,7 @@ pub(super) struct Flow<'a> {
     fetching: Option<UnderWay<Result<Read, Unread>>>,
     loading: Option<UnderWay<Loaded>>,
     pub(super) looking: Option<UnderWay<Looked>>,
+    pub(super) reading_due: Option<UnderWay<DueAnswer>>,
     settling: Option<UnderWay<Committed>>,
     /// Whether events are read one by one, and parked ones are.
     one_by_one: OneByOne,
@@ -123,6 +125,7 @@ pub(super) struct Flow<'a> {
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
     pub(super) look_after: Option<Instant>,
+    pub(super) due_after: Option<Instant>,
     run_after: Option<Instant>,
     /// When the log was last read, how many events came, and how many had been
     /// handled before.
@@ -138,6 +141,7 @@ enum Happened {
     Fetched(Result<Read, Unread>),
     Loaded(Loaded),
     Looked(Looked),
+    DueRead(DueAnswer),
     Committed(Box<Committed>),
 }
 
@@ -166,6 +170,7 @@ impl<'a> Flow<'a> {
             fetching: None,
             loading: None,
             looking: None,
+            reading_due: None,
             settling: None,
             one_by_one: OneByOne::default(),
             load_one_by_one: OneByOne::default(),
@@ -174,6 +179,7 @@ impl<'a> Flow<'a> {
             fetch_after: None,
             load_after: None,
             look_after: None,
+            due_after: None,
             run_after: None,
             last_fetch: None,
             waits: Waits::new(&signals.awaited),
@@ -198,6 +204,7 @@ impl<'a> Flow<'a> {
         UnderWay::end(self.fetching.take()).await;
         UnderWay::end(self.loading.take()).await;
         UnderWay::end(self.looking.take()).await;
+        UnderWay::end(self.reading_due.take()).await;
         end
     }
 
@@ -251,9 +258,10 @@ impl<'a> Flow<'a> {
             }
         }
         if !idles {
-            self.say_whether_held_back(passable, signals).await;
+            self.say_whether_held_back(safe, passable, signals).await;
             self.fetch(safe, passable);
             self.look_for_late(safe);
+            self.read_due();
             self.load();
             if !one_at_a_time {
                 if !self.dispatch(signals).await? {
@@ -282,7 +290,7 @@ impl<'a> Flow<'a> {
         self.led.cautious > 0
             || self.led.one_by_one > 0
             || self.led.tripped.is_some()
-            || self.led.head.as_ref().is_some_and(|head| head.in_flight)
+            || self.led.mark.is_some()
     }
 
     /// Ends all attempts that are under way; they count for nothing.
@@ -303,7 +311,7 @@ impl<'a> Flow<'a> {
         seen: Seen,
         signals: &mut Signals,
     ) -> Result<(), End> {
-        let Self { work, slots, fetching, loading, looking, settling, .. } = self;
+        let Self { work, slots, fetching, loading, looking, reading_due, settling, .. } = self;
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
             () = work.progress.notified() => Happened::Something,
@@ -311,6 +319,7 @@ impl<'a> Flow<'a> {
             fetched = ended(fetching) => Happened::Fetched(fetched),
             loaded = ended(loading) => Happened::Loaded(loaded),
             looked = ended(looking) => Happened::Looked(looked),
+            due = ended(reading_due) => Happened::DueRead(due),
             committed = ended(settling) => Happened::Committed(Box::new(committed)),
         };
         match happened {
@@ -319,6 +328,7 @@ impl<'a> Flow<'a> {
             Happened::Fetched(fetched) => self.fetched(fetched),
             Happened::Loaded(loaded) => self.loaded(loaded),
             Happened::Looked(looked) => self.looked(looked),
+            Happened::DueRead(due) => self.due_is_read(due),
             Happened::Committed(committed) => self.committed(*committed)?,
         }
         Ok(())
@@ -339,12 +349,16 @@ impl<'a> Flow<'a> {
             self.run_after,
             self.fetch_after,
             self.load_after,
+            self.due_after,
             self.look_after.filter(|_| self.looking.is_none() && book.schedule.open_ranges() > 0),
         ];
         let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
         // Those that were due when the look came to them run or are loaded.
         let waits = !idles && self.loading.is_none() && is_over(self.load_after);
-        let due = waits.then(|| book.schedule.next_due()).flatten().map(|due| {
+        let due = waits.then(|| book.schedule.next_due()).flatten();
+        let reads = !idles && is_over(self.due_after);
+        let deferred = reads.then(|| book.schedule.next_deferred()).flatten();
+        let due = [due, deferred].into_iter().flatten().min().map(|due| {
             let wait = Duration::try_from(due.duration_since(self.group().clock.now()));
             Instant::now() + wait.unwrap_or_default().min(LONGEST_NAP)
         });
@@ -756,7 +770,7 @@ impl<'a> Flow<'a> {
         job: &Job,
         interrupts: &mut Interrupts,
     ) -> Result<Option<OwnedSemaphorePermit>, End> {
-        let GroupLoop { settings, store, suspects, clock, .. } = &self.work.group;
+        let GroupLoop { settings, store, suspects, .. } = &self.work.group;
         let permit = tokio::select! {
             biased;
             interrupt = interrupts.next() => {
@@ -769,15 +783,9 @@ impl<'a> Flow<'a> {
         if interrupts.is_lost() {
             return Err(End::Lost);
         }
-        let head = Head {
-            position: job.event.position,
-            attempt: job.attempt,
-            due_at: clock.now(),
-            failure: job.failure.clone(),
-            in_flight: true,
-        };
+        let mark = Mark { position: job.event.position, attempt: job.attempt };
         self.led.marked = true;
-        let begin = store.begin_attempt(&settings.name, self.led.epoch, self.led.settled, &head);
+        let begin = store.begin_attempt(&settings.name, self.led.epoch, self.led.settled, mark);
         let begun = match interrupts.answer(begin).await {
             Ok(begun) => begun,
             Err(Interrupt::Lost) => return Err(End::Lost),
@@ -877,12 +885,14 @@ impl<'a> Flow<'a> {
             number: self.led.settled + 1,
             position: self.led.committed,
             head: None,
+            mark: None,
             dead_letters: Vec::new(),
             emits: Vec::new(),
             state: Vec::new(),
             failures: with_failures(&self.led.failures, cut.failed()),
             redeliveries: Vec::new(),
             redelivered: Vec::new(),
+            deferred: Vec::new(),
             overtaking: None,
         };
         let gone = std::mem::take(&mut cut.gone);
@@ -924,6 +934,7 @@ impl<'a> Flow<'a> {
         self.led.settled = settlement.number;
         self.led.committed = settlement.position;
         self.led.head = settlement.head;
+        self.led.mark = settlement.mark;
         if let Some(failures) = settlement.failures {
             self.led.failures = failures;
         }

@@ -83,10 +83,16 @@ impl Flow<'_> {
 
     /// Says so when as many events are parked, or as much is open, as may be, and
     /// when that is over.
-    pub(super) async fn say_whether_held_back(&mut self, passable: Position, signals: &Signals) {
+    pub(super) async fn say_whether_held_back(
+        &mut self,
+        safe: Position,
+        passable: Position,
+        signals: &Signals,
+    ) {
+        let now = self.group().clock.now();
         let held_back = {
             let schedule = &self.work.book().schedule;
-            if schedule.is_held_back() {
+            if schedule.is_held_back(safe.max(passable), now) {
                 Some(HeldBack::Parked)
             } else if schedule.open_ranges() >= MOST_OPEN_RANGES && schedule.scanned_to() < passable
             {
@@ -101,7 +107,7 @@ impl Flow<'_> {
         let GroupLoop { settings, store, .. } = &self.work.group;
         let remark = held_back.map(|held_back| match held_back {
             HeldBack::Parked => format!(
-                "{} events wait for their time, for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
+                "{} events or more wait for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
                 settings.max_parked
             ),
             HeldBack::Open => format!(

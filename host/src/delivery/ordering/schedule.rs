@@ -1,6 +1,7 @@
 //! The window above the cursor and the parked events below it.
 
 mod calls;
+mod deferred;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -9,6 +10,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use calls::Company;
+use deferred::Deferred;
+pub use deferred::DueRead;
 
 use super::lanes::{LaneId, Lanes};
 use super::{Calls, Ordering};
@@ -17,8 +20,8 @@ use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;
 use crate::store::{
-    FailureRecord, Fetched, Head, Late, NewDeadLetter, OpenRanges, Overtaken, Overtaking,
-    Redelivery, Settlement,
+    Deferral, FailureRecord, Fetched, Head, Late, Mark, NewDeadLetter, OpenRanges, Overtaken,
+    Overtaking, Redelivery, Settlement,
 };
 
 /// So many parked events are held in memory at most because they are due, however
@@ -124,8 +127,6 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// To be delivered later. It is in no lane yet.
-    Delayed,
     /// For its time.
     Due,
     /// For those before it in its lane.
@@ -159,6 +160,8 @@ pub struct Cut {
     pub position: Position,
     /// The retry that is pending after it.
     pub head: Option<Head>,
+    /// The attempt that is marked after it.
+    pub mark: Option<Mark>,
     /// Events that are handled or given up.
     pub done: usize,
     /// Whether there is more in it than the cursor.
@@ -168,6 +171,7 @@ pub struct Cut {
     pub gone: Vec<Arc<LogEvent>>,
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
+    deferred: Vec<Deferral>,
     finished: Vec<Finished>,
     /// Where what is finished stands, if it is one event.
     only: Option<Position>,
@@ -183,15 +187,20 @@ struct Finished {
     lane: Option<LaneId>,
 }
 
-/// The writes of a settlement, to be forgotten once it is committed.
+/// What is to be done once a settlement is committed: its writes are to be forgotten,
+/// and what it deferred is to be read when it is due.
 #[derive(Debug, Default)]
-pub struct Written(Vec<(BatchState, Option<LaneId>, String, u64)>);
+pub struct Written {
+    writes: Vec<(BatchState, Option<LaneId>, String, u64)>,
+    /// The first of what it deferred.
+    deferred: Option<(Timestamp, Position)>,
+}
 
 /// Which events of a group may run now, and what of it a settlement may take.
 #[derive(Debug)]
 pub struct Schedule {
     ordering: Ordering,
-    /// Events are parked up to this number.
+    /// With so many events parked the log is read no further.
     max_parked: usize,
     calls: Calls,
     window: VecDeque<Slot>,
@@ -219,6 +228,10 @@ pub struct Schedule {
     /// last of which, which stands first, it has not.
     held: Vec<(Position, Position)>,
     parked: BTreeMap<Position, Parked>,
+    /// Those of them that run since before the cursor passed them.
+    passed: usize,
+    /// Events that the store keeps until their time.
+    deferred: Deferred,
     /// Parked events that are loaded, or are to be.
     loaded: usize,
     /// Parked events of which the store does not know the latest.
@@ -239,6 +252,8 @@ pub struct Schedule {
     arrived: Vec<Redelivery>,
     /// The event that the process may have died of, and whether it did.
     suspect: Option<Position>,
+    /// The mark as settlements have it.
+    mark: Option<Mark>,
     /// A head that the log has not come to yet.
     head_ahead: Option<Head>,
     /// The head as settlements have it.
@@ -261,14 +276,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a group whose cursor, head and redeliveries are committed so,
-    /// at this time.
+    /// The schedule of a group whose cursor, head, mark and redeliveries are committed
+    /// so, at this time.
     #[must_use]
     pub fn new(
         ordering: Ordering,
         max_parked: usize,
         cursor: Position,
         head: Option<Head>,
+        mark: Option<Mark>,
         redeliveries: Vec<Redelivery>,
         now: Timestamp,
     ) -> Self {
@@ -289,6 +305,8 @@ impl Schedule {
             joint: 0,
             held: Vec::new(),
             parked: BTreeMap::new(),
+            passed: 0,
+            deferred: Deferred::default(),
             loaded: 0,
             changed: BTreeSet::new(),
             over: Vec::new(),
@@ -298,7 +316,8 @@ impl Schedule {
             open: OpenRanges::NONE,
             open_taken: OpenRanges::NONE,
             arrived: Vec::new(),
-            suspect: head.as_ref().filter(|head| head.in_flight).map(|head| head.position),
+            suspect: mark.map(|mark| mark.position),
+            mark,
             head_taken: head.clone(),
             head_ahead: head,
             done: 0,
@@ -314,11 +333,12 @@ impl Schedule {
         for redelivery in redeliveries {
             schedule.take_up(redelivery, now);
         }
-        if let Some(head) = schedule.head_ahead.take_if(|head| head.position <= cursor)
-            && let Some(parked) = schedule.parked.get_mut(&head.position)
+        schedule.head_ahead.take_if(|head| head.position <= cursor);
+        if let Some(Mark { position, attempt }) = mark
+            && let Some(parked) = schedule.parked.get_mut(&position)
         {
-            // A mark: what it says of the attempt is newer than the redelivery.
-            parked.again.attempt = head.attempt;
+            // What it says of the attempt is newer than the redelivery.
+            parked.again.attempt = attempt;
         }
         if schedule
             .suspect
@@ -329,18 +349,22 @@ impl Schedule {
         schedule
     }
 
+    /// Takes an event that the cursor has passed.
     fn take_up(&mut self, redelivery: Redelivery, now: Timestamp) {
-        // One that was attempted is not, whatever this host's clock says.
-        let is_delayed = redelivery.is_delayed(now) && self.suspect != Some(redelivery.position);
+        // One that was attempted was due then, whatever this host's clock says.
+        if redelivery.is_delayed(now) && self.suspect != Some(redelivery.position) {
+            return self.deferred.defer_redelivery(&redelivery);
+        }
+        self.park_again(redelivery);
+    }
+
+    /// Parks an event that the cursor has passed.
+    fn park_again(&mut self, redelivery: Redelivery) {
         let Redelivery { position, attempt, due_at, key, failure, late } = redelivery;
         let again = Again { attempt, due_at, failure };
-        let wait = Wait::Delayed;
+        let wait = Wait::Behind;
         self.parked.insert(position, Parked { wait, lane: None, key, event: None, again, late });
-        if is_delayed {
-            self.due.insert((due_at, position));
-        } else {
-            self.join(position);
-        }
+        self.join(position);
     }
 
     /// A parked event comes into its lane, before everything newer there.
@@ -377,8 +401,9 @@ impl Schedule {
         self.offer(id);
     }
 
-    /// What the store knows of the parked events, for another schedule of the
-    /// group. Only while nothing runs and everything is settled.
+    /// What is known of the parked events, for another schedule of the group: it reads
+    /// the others that are due from the store. Only while nothing runs and everything
+    /// is settled.
     #[must_use]
     pub fn into_redeliveries(self) -> Vec<Redelivery> {
         self.parked.iter().map(|(position, parked)| parked.redelivery(*position)).collect()
@@ -443,8 +468,13 @@ impl Schedule {
         let is_too_much = self.open.len() > most_ranges;
         let up_to = if is_too_much { self.cursor.min(safe) } else { self.cursor };
         let open = self.open.up_to(up_to);
-        let room = self.max_parked.saturating_sub(self.parked.len() + self.arrived.len());
+        let room = self.room();
         (!open.is_empty() && room > 0).then_some((open, room))
+    }
+
+    /// How many more events may be parked.
+    fn room(&self) -> usize {
+        self.max_parked.saturating_sub(self.waits_parked() + self.arrived.len())
     }
 
     /// Takes what has become of the positions that were to be looked at, at this time.
@@ -473,15 +503,12 @@ impl Schedule {
     fn push(&mut self, event: Arc<LogEvent>, now: Timestamp) {
         let position = event.position;
         let number = self.first + self.window.len() as u64;
-        let head = self.head_ahead.take_if(|head| head.position == position);
-        let again = head.map(|head| {
-            let Head { attempt, due_at, failure, .. } = head;
-            Box::new(Again { attempt, due_at, failure })
-        });
+        let again = self.pending(position);
         let mut state = SlotState::Waiting;
+        let is_suspect = self.suspect == Some(position);
         // The attempt in which the process died is not waited for.
         if let Some(again) = &again
-            && self.suspect != Some(position)
+            && !is_suspect
         {
             state = SlotState::Failed;
             self.due.insert((again.due_at, position));
@@ -491,6 +518,7 @@ impl Schedule {
         let company = self.company(now);
         // One that was attempted was due then, whatever this host's clock says.
         if again.is_none()
+            && !is_suspect
             && let Some(deliver_after) = event.event.deliver_after.filter(|time| *time > now)
         {
             self.due.insert((deliver_after, position));
@@ -512,6 +540,29 @@ impl Schedule {
             None if state == SlotState::Waiting => self.offer_or_gather(number, 0),
             None => {}
         }
+    }
+
+    /// The attempt of an event that is pending as it is read from the log: its retry, or
+    /// a later one that is marked.
+    fn pending(&mut self, position: Position) -> Option<Box<Again>> {
+        let head = self.head_ahead.take_if(|head| head.position == position);
+        let head = head.map(|head| {
+            let Head { attempt, due_at, failure, .. } = head;
+            Again { attempt, due_at, failure }
+        });
+        let marked = self.mark.filter(|mark| {
+            mark.position == position
+                && self.suspect == Some(position)
+                && mark.attempt > head.as_ref().map_or(Attempt::FIRST, |again| again.attempt)
+        });
+        let again = match marked {
+            Some(Mark { attempt, .. }) => {
+                let failure = head.and_then(|again| again.failure);
+                Some(Again { attempt, due_at: AT_ONCE, failure })
+            }
+            None => head,
+        };
+        again.map(Box::new)
     }
 
     /// Where an event of the window is.
@@ -603,10 +654,6 @@ impl Schedule {
         let is_first = self.is_first_parked(position);
         let parked = self.parked.get_mut(&position)?;
         match parked.wait {
-            Wait::Delayed => {
-                self.join(position);
-                None
-            }
             // One that was delayed has come before it.
             Wait::Due if !is_first => {
                 parked.wait = Wait::Behind;
@@ -884,7 +931,10 @@ impl Schedule {
     fn unload(&mut self, passed: bool) {
         if passed {
             self.running_fresh -= 1;
+            self.passed -= 1;
         } else {
+            // There may be room to read on.
+            self.woken |= self.waits_parked() + 1 >= self.max_parked;
             self.running_parked -= 1;
             self.woken |= self.loaded >= LOADED;
             self.loaded -= 1;
@@ -957,8 +1007,9 @@ impl Schedule {
 
     /// Takes what a settlement may take: at most so many events of the window, or
     /// those that one call had together where they are more. What is delayed is
-    /// parked; with `over_gaps`, also what runs or waits where something behind it is
-    /// done or failed.
+    /// deferred. What waits for its next attempt, or behind what does, is parked, also
+    /// beyond `max_parked`, because what is done behind it is to be settled; with
+    /// `over_gaps`, also what runs or waits where something behind it is done or failed.
     ///
     /// The schedule goes on as if it were committed; if it cannot be, the schedule
     /// is worth nothing any more.
@@ -970,19 +1021,20 @@ impl Schedule {
         let mut touched = Vec::new();
         while end < most && end < self.window.len() {
             let slot = &self.window[end];
-            if slot.state == SlotState::Done {
-                behind -= 1;
-                end += 1;
-                continue;
+            match slot.state {
+                SlotState::Done => behind -= 1,
+                SlotState::Delayed => self.set_aside(end),
+                _ => {
+                    let parks =
+                        self.is_to_park(slot) || self.ordering.parks() && over_gaps && behind > 0;
+                    if reach.is_none() && !parks {
+                        break;
+                    }
+                    touched.extend(slot.lane);
+                    behind -= usize::from(slot.again.is_some());
+                    self.park(end);
+                }
             }
-            let parks = self.is_to_park(slot) || self.ordering.parks() && over_gaps && behind > 0;
-            let has_room = self.parked.len() < self.max_parked || self.is_overtaken(slot);
-            if reach.is_none() && !(parks && has_room) {
-                break;
-            }
-            touched.extend(slot.lane);
-            behind -= usize::from(slot.again.is_some());
-            self.park(end);
             end += 1;
         }
         let mut position = self.cursor;
@@ -1012,7 +1064,9 @@ impl Schedule {
         }
         self.let_go(position);
         let overtaking = self.take_over(position);
-        done += self.over.len();
+        let redelivered = std::mem::take(&mut self.over);
+        let deferred = self.deferred.take(&redelivered);
+        done += redelivered.len();
         self.done -= done;
         let kept = self.finished.split_off(&Position(position.0.saturating_add(1)));
         let finished = std::mem::replace(&mut self.finished, kept);
@@ -1021,26 +1075,31 @@ impl Schedule {
         self.done_bytes -= finished.iter().map(|f| f.effects.bytes()).sum::<usize>();
         let changed = std::mem::take(&mut self.changed);
         let redelivery = |position| Some(self.parked.get(&position)?.redelivery(position));
-        let head = self.head();
+        let (head, mark) = (self.head(), self.marked());
         let cut = Cut {
             position,
             done,
             has_work: done > 0
                 || !changed.is_empty()
+                || !deferred.is_empty()
                 || !self.failed.is_empty()
                 || overtaking.is_some()
-                || head != self.head_taken,
+                || head != self.head_taken
+                || mark != self.mark,
             redeliveries: changed.into_iter().filter_map(redelivery).collect(),
-            redelivered: std::mem::take(&mut self.over),
+            redelivered,
+            deferred,
             finished,
             only,
             failed: std::mem::take(&mut self.failed),
             overtaking,
             head,
+            mark,
             gone,
         };
         self.cursor = position;
         self.head_taken = cut.head.clone();
+        self.mark = mark;
         cut
     }
 
@@ -1050,8 +1109,12 @@ impl Schedule {
         let open = self.open.up_to(position);
         let late = self.arrived.len() as u64;
         for redelivery in std::mem::take(&mut self.arrived) {
+            if redelivery.is_delayed(AT_ONCE) {
+                self.deferred.defer(&redelivery);
+                continue;
+            }
             self.changed.insert(redelivery.position);
-            self.take_up(redelivery, AT_ONCE);
+            self.park_again(redelivery);
         }
         if late == 0 && open == self.open_taken {
             return None;
@@ -1061,23 +1124,21 @@ impl Schedule {
     }
 
     /// Whether an event of the window waits for something that lets others pass: its
-    /// time, its next attempt, or a parked event of its lane.
+    /// next attempt, or a parked event of its lane.
     fn is_to_park(&self, slot: &Slot) -> bool {
         match slot.state {
-            SlotState::Delayed => true,
             SlotState::Failed => self.ordering.parks(),
             SlotState::Waiting | SlotState::Gathering | SlotState::Offered => {
                 let lane = slot.lane.and_then(|id| self.lanes.get(id));
                 let is_behind = lane.is_some_and(|lane| !lane.parked.is_empty());
                 self.ordering.parks() && is_behind || self.is_overtaken(slot)
             }
-            SlotState::Running | SlotState::Done => false,
+            SlotState::Delayed | SlotState::Running | SlotState::Done => false,
         }
     }
 
     /// Whether an event that was delayed waits for later ones of its lane to be
-    /// taken, which the cursor only reaches past it. So it is parked even beyond
-    /// `max_parked`, as few as the window has of that kind.
+    /// taken, which the cursor only reaches past it.
     fn is_overtaken(&self, slot: &Slot) -> bool {
         slot.is_ready()
             && slot
@@ -1111,11 +1172,15 @@ impl Schedule {
         match slot.state {
             SlotState::Running => {
                 parked.wait = Wait::Passed;
+                self.passed += 1;
             }
-            // Both stand among those that wait for their time.
-            SlotState::Delayed => parked.wait = Wait::Delayed,
+            // It stands among those that wait for their time.
             SlotState::Failed => self.waiting -= 1,
-            SlotState::Waiting | SlotState::Gathering | SlotState::Offered | SlotState::Done => {
+            SlotState::Waiting
+            | SlotState::Gathering
+            | SlotState::Offered
+            | SlotState::Delayed
+            | SlotState::Done => {
                 self.waiting -= 1;
                 if lane.is_some() {
                     parked.wait = Wait::Behind;
@@ -1137,14 +1202,10 @@ impl Schedule {
     /// The event at the head that was attempted before, of a group whose events
     /// wait for it.
     fn head(&self) -> Option<Head> {
-        if self.suspect.is_some() {
-            // The mark stays until the death is counted.
-            return self.head_taken.clone();
-        }
         if self.ordering.parks() {
             return self.head_ahead.clone();
         }
-        // What is delayed waits there only while it cannot be parked.
+        // What is delayed is deferred by the settlement that comes to it.
         let first = self.window.front().filter(|slot| slot.state != SlotState::Delayed);
         let first = first.or_else(|| {
             let mut slots = self.window.iter();
@@ -1156,12 +1217,18 @@ impl Schedule {
             return self.head_ahead.clone();
         };
         let Again { attempt, due_at, failure } = (**again).clone();
-        Some(Head { position, attempt, due_at, failure, in_flight: false })
+        Some(Head { position, attempt, due_at, failure })
+    }
+
+    /// The mark, which stays until the death is counted.
+    fn marked(&self) -> Option<Mark> {
+        self.mark.filter(|_| self.suspect.is_some())
     }
 
     /// What a settlement wrote is committed.
     pub fn committed(&mut self, written: Written) {
-        for (state, lane, key, by) in written.0 {
+        self.deferred.committed(written.deferred);
+        for (state, lane, key, by) in written.writes {
             state.forget(&key, by);
             if let Some(lane) = lane {
                 self.lanes.tidy(lane);
@@ -1186,6 +1253,18 @@ impl Schedule {
             || self.at_hand() < appetite.max(self.calls.size)
                 && self.window.len() < most
                 && self.window_bytes < most_bytes
+                && !self.is_full()
+    }
+
+    /// How many events are parked and do not run.
+    fn waits_parked(&self) -> usize {
+        self.parked.len() - self.passed
+    }
+
+    /// Whether as many events are parked as may be.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.waits_parked() + self.arrived.len() >= self.max_parked
     }
 
     /// Up to where the log was read.
@@ -1229,15 +1308,17 @@ impl Schedule {
     pub fn has_work(&self) -> bool {
         let passes_first = self.window.front().is_some_and(|slot| {
             slot.state == SlotState::Done && self.takes_first(slot)
-                || self.parked.len() < self.max_parked && self.is_to_park(slot)
-                || self.is_overtaken(slot)
+                || slot.state == SlotState::Delayed
+                || self.is_to_park(slot)
         });
         passes_first
             || !self.over.is_empty()
             || !self.changed.is_empty()
             || !self.failed.is_empty()
             || self.has_overtaking()
+            || self.deferred.has_some()
             || self.head() != self.head_taken
+            || self.marked() != self.mark
     }
 
     /// Whether the cursor can pass events of others.
@@ -1246,18 +1327,27 @@ impl Schedule {
         self.window.is_empty() && self.scanned_to > self.cursor
     }
 
-    /// Whether the cursor, or what may be late, waits because as many events are parked
-    /// as may be.
+    /// Whether something waits to be read because as many events are parked as may be:
+    /// the log, which could be read up to there, what may be late, or what is due.
     #[must_use]
-    pub fn is_held_back(&self) -> bool {
-        let waits = |slot: &Slot| self.is_to_park(slot) && !self.is_overtaken(slot);
-        self.parked.len() >= self.max_parked
-            && (!self.open_taken.is_empty() || self.window.front().is_some_and(waits))
+    pub fn is_held_back(&self, up_to: Position, now: Timestamp) -> bool {
+        self.is_full()
+            && (self.scanned_to < up_to || !self.open_taken.is_empty() || self.deferred.is_due(now))
     }
 
     #[cfg(test)]
     pub(super) fn parked(&self) -> usize {
         self.parked.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn holds(&self, position: Position) -> bool {
+        self.parked.contains_key(&position)
+    }
+
+    #[cfg(test)]
+    pub(super) fn window(&self) -> usize {
+        self.window.len()
     }
 
     #[cfg(test)]
@@ -1310,14 +1400,17 @@ impl Cut {
         settlement.head = self.head;
         settlement.redeliveries = self.redeliveries;
         settlement.redelivered = self.redelivered;
+        settlement.mark = self.mark;
         settlement.overtaking = self.overtaking;
-        let mut written = Written::default();
+        let first = self.deferred.iter().map(|one| (one.due_at, one.position)).min();
+        let mut written = Written { writes: Vec::new(), deferred: first };
+        settlement.deferred = self.deferred;
         for Finished { effects, state, lane } in self.finished {
             settlement.emits.extend(effects.emits);
             settlement.dead_letters.extend(effects.dead_letter.map(|dead| *dead));
             // In position order, so that of a key's writes the last one counts.
             for Accepted { by, write } in effects.writes {
-                written.0.push((state.clone(), lane, write.key.clone(), by));
+                written.writes.push((state.clone(), lane, write.key.clone(), by));
                 settlement.state.push(write);
             }
         }

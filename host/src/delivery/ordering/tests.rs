@@ -13,7 +13,9 @@ use crate::delivery::settlement::after;
 use crate::delivery::state::EmptyState;
 use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
 use crate::failure::FailureKind;
-use crate::store::{FailureRecord, Fetched, Head, NewDeadLetter, Redelivery, Settlement};
+use crate::store::{
+    Deferral, Due, FailureRecord, Fetched, Head, Mark, NewDeadLetter, Redelivery, Settlement,
+};
 
 /// Events as the log gives them, which was read up to there.
 fn fetched(events: impl IntoIterator<Item = LogEvent>, scanned_to: i64) -> Fetched {
@@ -84,6 +86,10 @@ enum Step {
     Pass(u32),
     /// What is due cannot be loaded.
     FailToLoad,
+    /// The store is asked for deferred events that are due, and answers later.
+    AskForDue,
+    /// It answers, or fails.
+    AnswerWithDue(bool),
     /// Another leader goes on with what is committed, and its clock is so many
     /// seconds behind.
     Crash(u32),
@@ -100,6 +106,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<bool>(), 1..12_usize).prop_map(|(gaps, most)| Step::Settle(gaps, most)),
         2 => (0..4_u32).prop_map(Step::Pass),
         1 => Just(Step::FailToLoad),
+        1 => Just(Step::AskForDue),
+        1 => any::<bool>().prop_map(Step::AnswerWithDue),
         1 => prop_oneof![3 => Just(0), 1 => 1..4_u32].prop_map(Step::Crash),
         1 => (0..3_usize).prop_map(Step::Die),
     ]
@@ -110,7 +118,9 @@ fn step() -> impl Strategy<Value = Step> {
 struct Committed {
     cursor: Position,
     head: Option<Head>,
+    mark: Option<Mark>,
     redeliveries: BTreeMap<Position, Redelivery>,
+    deferred: BTreeMap<Position, Deferral>,
     handled: BTreeSet<i64>,
     dead: BTreeSet<i64>,
 }
@@ -129,11 +139,8 @@ struct Driver {
     /// Events that were in a call with others which failed, as far as this leader
     /// knows.
     alone: BTreeSet<i64>,
-    /// The first and the last event of each call with several that succeeded.
-    together: Vec<(i64, i64)>,
-    /// Events that were parked after their time had come, which a clock that is set
-    /// back does not change.
-    were_delayed: BTreeSet<i64>,
+    /// What the store was asked for and has not answered: what it found then.
+    asked: Option<(DueRead, Due)>,
     /// When events were read from the log by this leader.
     read_at: BTreeMap<i64, Timestamp>,
     /// Handled or given up, as far as this leader knows.
@@ -158,7 +165,8 @@ impl Driver {
         fates: Vec<Fate>,
     ) -> Self {
         let now = beginning();
-        let schedule = Schedule::new(ordering, max_parked, Position::ZERO, None, Vec::new(), now);
+        let schedule =
+            Schedule::new(ordering, max_parked, Position::ZERO, None, None, Vec::new(), now);
         Self {
             ordering,
             concurrency: if ordering == Ordering::Total { 1 } else { concurrency },
@@ -170,8 +178,7 @@ impl Driver {
             schedule: schedule.with_calls(calls),
             running: Vec::new(),
             alone: BTreeSet::new(),
-            together: Vec::new(),
-            were_delayed: BTreeSet::new(),
+            asked: None,
             read_at: BTreeMap::new(),
             done: BTreeSet::new(),
             next: BTreeMap::new(),
@@ -205,8 +212,37 @@ impl Driver {
         event
     }
 
-    /// The model: whether an event is to be delivered later, and was not attempted.
+    /// The redelivery that a deferred event would be.
+    fn due(&self, Deferral { position, due_at, late }: Deferral) -> Redelivery {
+        let key = self.key(position.0).map(|key| key.to_string());
+        Redelivery { position, attempt: Attempt::FIRST, due_at, key, failure: None, late }
+    }
+
+    /// What the store finds.
+    fn find_due(&self, DueRead { after, up_to, max_events }: DueRead) -> Due {
+        let waits = |one: &&Deferral| !self.committed.redeliveries.contains_key(&one.position);
+        let mut all: Vec<Deferral> =
+            self.committed.deferred.values().filter(waits).copied().collect();
+        all.sort_by_key(|one| (one.due_at, one.position));
+        let (due, later): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.due_at <= self.now);
+        let due = due.into_iter().filter(|one| Some((one.due_at, one.position)) > after);
+        let due = due.filter(|one| one.position <= up_to).take(max_events);
+        Due {
+            events: due.map(|one| self.due(one)).collect(),
+            next: later.first().map(|one| one.due_at),
+        }
+    }
+
+    /// The model: whether an event is to be delivered later, and was not attempted. One
+    /// that is deferred is, until the store has given it back.
     fn is_delayed(&self, position: i64) -> bool {
+        let is_deferred = self.committed.deferred.contains_key(&Position(position))
+            && !self.committed.redeliveries.contains_key(&Position(position));
+        if is_deferred && !self.schedule.holds(Position(position)) && !self.done.contains(&position)
+        {
+            return true;
+        }
         let redelivery = self.committed.redeliveries.get(&Position(position));
         let due_at = redelivery.map(|redelivery| redelivery.due_at);
         due_at.or(self.deliver_after(position)).is_some_and(|time| time > self.now)
@@ -272,12 +308,37 @@ impl Driver {
                     next.and_modify(|next| next.1 = until).or_insert((Attempt::FIRST, until));
                 }
             }
+            Step::AskForDue => {
+                if self.asked.is_none()
+                    && let Some(asked) = self.schedule.read_due(self.now)
+                {
+                    self.asked = Some((asked, self.find_due(asked)));
+                }
+            }
+            Step::AnswerWithDue(succeeds) => {
+                match self.asked.take() {
+                    Some((asked, due)) if *succeeds => self.schedule.due_is_read(asked, due),
+                    Some(_) => self.schedule.due_is_not_read(),
+                    None => {}
+                }
+                self.load();
+            }
             Step::Crash(behind) => self.crash(*behind),
             Step::Die(nth) => self.die(*nth),
         }
     }
 
     fn fetch(&mut self, count: usize) {
+        if !self.schedule.wants_more(usize::MAX, usize::MAX, usize::MAX) {
+            return self.load();
+        }
+        let waits = |position: &&Position| {
+            let mut running = self.running.iter().flatten();
+            !self.done.contains(&position.0) && running.all(|job| job.event.position != **position)
+        };
+        let parked = self.committed.redeliveries.keys().filter(waits).count();
+        let is_suspect_ahead = self.suspect.is_some_and(|at| at > self.schedule.scanned_to().0);
+        assert!(parked < self.max_parked || is_suspect_ahead, "it reads on with {parked} parked");
         let after = self.schedule.scanned_to().0;
         let up_to = (after + i64::try_from(count).unwrap()).min(self.last());
         let events: Vec<LogEvent> =
@@ -289,6 +350,12 @@ impl Driver {
     }
 
     fn load(&mut self) {
+        while self.asked.is_none()
+            && let Some(asked) = self.schedule.read_due(self.now)
+        {
+            let due = self.find_due(asked);
+            self.schedule.due_is_read(asked, due);
+        }
         loop {
             let asked = self.schedule.wake(self.now);
             if asked.is_empty() {
@@ -347,11 +414,17 @@ impl Driver {
             let position = job.event.position.0;
             assert!(!job.died && job.attempt == Attempt::FIRST, "{position} goes with others");
             assert!(!self.alone.contains(&position), "{position} goes with others again");
-            let is_parked = self.committed.redeliveries.contains_key(&job.event.position);
-            assert!(!is_parked, "{position} was parked");
+            assert!(!self.is_kept(position), "{position} was parked");
             let share = position == first || self.share_a_lane(first, position);
             assert!(share || self.ordering == Ordering::None, "{position} goes with {first}");
         }
+    }
+
+    /// Whether the cursor has passed an event that is not over, as it is committed.
+    fn is_kept(&self, position: i64) -> bool {
+        let position = Position(position);
+        self.committed.redeliveries.contains_key(&position)
+            || self.committed.deferred.contains_key(&position)
     }
 
     /// The model: whether an event may wait for others to go into one call with it.
@@ -376,7 +449,7 @@ impl Driver {
             let runs = running.any(|job| job.event.position.0 == *position);
             let waits = self.next.get(position).is_some_and(|(_, due)| *due > self.now);
             // One that was parked behind others is loaded when its turn comes.
-            let is_parked = self.committed.redeliveries.contains_key(&Position(*position));
+            let is_parked = self.is_kept(*position);
             if !runs && !waits && !is_parked && !self.done.contains(position) {
                 let may_run = self.may_run(*position, &[]) && !self.may_wait(*position);
                 assert!(!may_run, "{position} could run: {:#?}", self.schedule);
@@ -433,7 +506,6 @@ impl Driver {
             self.alone.extend(positions);
             self.schedule.apart(call);
         } else {
-            self.together.extend(positions.first().copied().zip(positions.last().copied()));
             self.done.extend(positions);
             let emit =
                 |job: &Job| Event { id: job.event.position.to_string(), ..job.event.event.clone() };
@@ -444,7 +516,13 @@ impl Driver {
     }
 
     fn settle(&mut self, over_gaps: bool, most: usize) {
+        let takes_all = over_gaps && most >= self.schedule.window();
         let cut = self.schedule.cut(most, over_gaps);
+        assert!(
+            !takes_all || self.schedule.done_so_far() == 0,
+            "what is done is not settled: {:#?}",
+            self.schedule
+        );
         let mut settlement = settlement();
         let done = cut.done;
         let written = cut.fill(&mut settlement);
@@ -473,7 +551,14 @@ impl Driver {
         committed.handled.extend(handled);
         committed.dead.extend(dead);
         for position in &settlement.redelivered {
-            assert!(committed.redeliveries.remove(position).is_some(), "{position} was not parked");
+            let was_parked = committed.redeliveries.remove(position).is_some();
+            let was_deferred = committed.deferred.remove(position).is_some();
+            assert!(was_parked || was_deferred, "{position} was not parked");
+        }
+        for one in &settlement.deferred {
+            assert!(one.position <= settlement.position, "deferred above the cursor");
+            committed.redeliveries.remove(&one.position);
+            assert!(committed.deferred.insert(one.position, *one).is_none(), "deferred twice");
         }
         for again in &settlement.redeliveries {
             assert!(again.position <= settlement.position, "parked above the cursor");
@@ -481,32 +566,18 @@ impl Driver {
         }
         committed.cursor = settlement.position;
         committed.head.clone_from(&settlement.head);
-        let marked = committed.head.as_ref().filter(|head| head.in_flight);
-        let marked = marked.map(|head| head.position.0);
+        committed.mark = settlement.mark;
+        let marked = committed.mark.map(|mark| mark.position.0);
         assert_eq!(marked, self.suspect, "the mark lasts as long as nobody has counted it");
         for position in 1..=settlement.position.0 {
             let is_done =
                 committed.handled.contains(&position) || committed.dead.contains(&position);
-            let is_parked = committed.redeliveries.contains_key(&Position(position));
+            let is_parked = committed.redeliveries.contains_key(&Position(position))
+                || committed.deferred.contains_key(&Position(position));
             assert!(is_done != is_parked, "{position}: done {is_done}, parked {is_parked}");
         }
         let parked: Vec<i64> =
             self.committed.redeliveries.keys().map(|position| position.0).collect();
-        // What was delayed and is overtaken may have to be parked beyond the bound.
-        let was_delayed =
-            |position: i64| self.deliver_after(position).is_some() && !self.is_delayed(position);
-        // And so what lies between the events of a call, which are taken together.
-        let is_between = |position: i64| {
-            self.together.iter().any(|(first, last)| (first..last).contains(&&position))
-        };
-        let late: Vec<i64> =
-            parked.iter().copied().filter(|position| was_delayed(*position)).collect();
-        let were_delayed =
-            |position: &i64| late.contains(position) || self.were_delayed.contains(position);
-        let is_counted = |position: &&i64| !were_delayed(position) && !is_between(**position);
-        let counted = parked.iter().filter(is_counted).count();
-        assert!(counted <= self.max_parked, "too many are parked: {parked:?}");
-        self.were_delayed.extend(late);
         if self.ordering == Ordering::Total {
             let all = parked.iter().all(|position| self.deliver_after(*position).is_some());
             assert!(all, "parked in a group with total order: {parked:?}");
@@ -525,17 +596,27 @@ impl Driver {
             self.next.insert(again.position.0, (again.attempt, again.due_at));
         }
         if let Some(head) = &self.committed.head {
-            let due_at = if head.in_flight { Timestamp::MIN } else { head.due_at };
-            self.next.insert(head.position.0, (head.attempt, due_at));
+            self.next.insert(head.position.0, (head.attempt, head.due_at));
         }
-        let marked = self.committed.head.as_ref().filter(|head| head.in_flight);
-        self.suspect = marked.map(|head| head.position.0);
+        if let Some(mark) = self.committed.mark {
+            self.next.insert(mark.position.0, (mark.attempt, Timestamp::MIN));
+        }
+        self.suspect = self.committed.mark.map(|mark| mark.position.0);
+        self.asked = None;
+        let mut redeliveries = self.committed.redeliveries.clone();
+        if let Some(mark) = self.committed.mark
+            && let Some(one) = self.committed.deferred.get(&mark.position)
+        {
+            let marked = Redelivery { attempt: mark.attempt, ..self.due(*one) };
+            redeliveries.entry(mark.position).or_insert(marked);
+        }
         self.schedule = Schedule::new(
             self.ordering,
             self.max_parked,
             self.committed.cursor,
             self.committed.head.clone(),
-            self.committed.redeliveries.values().cloned().collect(),
+            self.committed.mark,
+            redeliveries.into_values().collect(),
             self.now,
         )
         .with_calls(self.calls);
@@ -548,19 +629,14 @@ impl Driver {
         if let Some([job]) = self.running.get(nth).map(Vec::as_slice)
             && !job.died
         {
-            self.committed.head = Some(Head {
-                position: job.event.position,
-                attempt: job.attempt,
-                due_at: self.now,
-                failure: job.failure.clone(),
-                in_flight: true,
-            });
+            self.committed.mark = Some(Mark { position: job.event.position, attempt: job.attempt });
         }
         self.crash(0);
     }
 
     /// Without further crashes everything comes to an end.
     fn drain(&mut self) {
+        self.take(&Step::AnswerWithDue(true));
         for _ in 0..self.fates.len() * 20 + 100 {
             self.fetch(3);
             self.run();
@@ -570,7 +646,10 @@ impl Driver {
             self.settle(true, 5);
             self.now = after(self.now, Duration::from_secs(1));
             self.load();
-            if self.committed.cursor.0 == self.last() && self.committed.redeliveries.is_empty() {
+            if self.committed.cursor.0 == self.last()
+                && self.committed.redeliveries.is_empty()
+                && self.committed.deferred.is_empty()
+            {
                 break;
             }
         }
@@ -634,6 +713,8 @@ fn settlement() -> Settlement {
         state: Vec::new(),
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
     }
@@ -653,14 +734,8 @@ fn parked(position: i64, key: Option<&str>, due_in: u64) -> Redelivery {
 }
 
 /// The mark of an attempt that the process died in.
-fn mark(position: i64) -> Head {
-    Head {
-        position: Position(position),
-        attempt: Attempt(2),
-        due_at: NOW,
-        failure: None,
-        in_flight: true,
-    }
+fn mark(position: i64) -> Mark {
+    Mark { position: Position(position), attempt: Attempt(2) }
 }
 
 /// Loads what is due, and gives what runs then.
@@ -675,21 +750,22 @@ fn next(schedule: &mut Schedule, now: Timestamp) -> Option<Job> {
 fn a_death_is_counted_though_others_of_the_key_come_first() {
     // As after a change of the order from `none`.
     let redeliveries = vec![parked(1, Some("a"), 5), parked(2, Some("a"), 0)];
-    let (cursor, head) = (Position(2), Some(mark(2)));
+    let (cursor, mark) = (Position(2), Some(mark(2)));
     let later = after(NOW, Duration::from_secs(5));
-    let mut schedule = Schedule::new(Ordering::Key, 10, cursor, head.clone(), redeliveries, later);
-    assert_eq!(schedule.cut(10, true).head, head, "the mark is erased");
+    let mut schedule = Schedule::new(Ordering::Key, 10, cursor, None, mark, redeliveries, later);
+    assert_eq!(schedule.cut(10, true).mark, mark, "the mark is erased");
     let second = next(&mut schedule, later).expect("nothing runs");
     assert_eq!((second.event.position, second.died), (Position(2), true));
     schedule.done(second, None, Effects::default());
-    assert_eq!(schedule.cut(10, true).head, None);
+    assert_eq!(schedule.cut(10, true).mark, None);
     let first = next(&mut schedule, later).expect("nothing runs");
     assert_eq!((first.event.position, first.died), (Position(1), false));
 }
 
 #[test]
 fn an_event_that_the_process_died_of_is_read_however_many_are_at_hand() {
-    let mut schedule = Schedule::new(Ordering::None, 1, Position::ZERO, Some(mark(3)), vec![], NOW);
+    let mut schedule =
+        Schedule::new(Ordering::None, 1, Position::ZERO, None, Some(mark(3)), vec![], NOW);
     let events = (1..=2).map(|position| event(position, None));
     schedule.admit(fetched(events, 2), NOW);
     assert!(schedule.next(1).is_none());
@@ -705,8 +781,8 @@ fn more_events_that_are_due_than_are_loaded_do_not_hide_the_one_the_process_died
         (1..=200).map(|position| parked(position, None, 0)).collect();
     redeliveries.push(parked(201, None, 1));
     let now = after(NOW, Duration::from_secs(1));
-    let (cursor, head) = (Position(201), Some(mark(201)));
-    let mut schedule = Schedule::new(Ordering::None, 1_000, cursor, head, redeliveries, NOW);
+    let (cursor, mark) = (Position(201), Some(mark(201)));
+    let mut schedule = Schedule::new(Ordering::None, 1_000, cursor, None, mark, redeliveries, NOW);
     let mut died = 0;
     while let Some(job) = next(&mut schedule, now) {
         died += usize::from(job.died);
@@ -721,7 +797,7 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
         let redeliveries = if parks { vec![parked(1, None, 0)] } else { Vec::new() };
         let cursor = Position(i64::from(parks));
         let mut schedule =
-            Schedule::new(Ordering::Key, 10, cursor, Some(mark(1)), redeliveries, NOW);
+            Schedule::new(Ordering::Key, 10, cursor, None, Some(mark(1)), redeliveries, NOW);
         if !parks {
             let events = vec![event(1, None)];
             schedule.admit(fetched(events, 1), NOW);
@@ -739,17 +815,18 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
 fn an_event_the_process_died_of_that_the_log_no_longer_has_holds_up_nothing() {
     let redeliveries = vec![parked(1, None, 0), parked(2, None, 0)];
     let mut schedule =
-        Schedule::new(Ordering::None, 10, Position(2), Some(mark(1)), redeliveries, NOW);
+        Schedule::new(Ordering::None, 10, Position(2), None, Some(mark(1)), redeliveries, NOW);
     let asked = schedule.wake(NOW);
     assert_eq!(schedule.loaded(&asked, vec![event(2, None)], NOW), [Position(1)]);
     let other = schedule.next(1).expect("nothing runs");
     assert_eq!((other.event.position, other.died), (Position(2), false));
-    assert_eq!(schedule.cut(10, true).head, None);
+    assert_eq!(schedule.cut(10, true).mark, None);
 }
 
 #[test]
 fn what_a_lane_wrote_is_kept_until_it_is_committed_and_no_longer() {
-    let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
+    let mut schedule =
+        Schedule::new(Ordering::Key, 10, Position::ZERO, None, None, Vec::new(), NOW);
     let events = vec![event(1, Some("a"))];
     schedule.admit(fetched(events, 1), NOW);
     let job = schedule.next(1).unwrap();
@@ -766,7 +843,8 @@ fn what_a_lane_wrote_is_kept_until_it_is_committed_and_no_longer() {
 #[test]
 fn one_attempt_at_a_time_is_of_either_kind_in_turn() {
     let redeliveries = (1..=3).map(|position| parked(position, None, 0)).collect();
-    let mut schedule = Schedule::new(Ordering::None, 10, Position(3), None, redeliveries, NOW);
+    let mut schedule =
+        Schedule::new(Ordering::None, 10, Position(3), None, None, redeliveries, NOW);
     let events = (4..=6).map(|position| event(position, None));
     schedule.admit(fetched(events, 6), NOW);
     let mut order = Vec::new();
@@ -779,7 +857,8 @@ fn one_attempt_at_a_time_is_of_either_kind_in_turn() {
 
 #[test]
 fn so_much_data_is_read_on_once_what_was_there_is_settled() {
-    let mut schedule = Schedule::new(Ordering::Key, 10, Position::ZERO, None, Vec::new(), NOW);
+    let mut schedule =
+        Schedule::new(Ordering::Key, 10, Position::ZERO, None, None, Vec::new(), NOW);
     let mut large = event(1, None);
     large.event.data = Some(vec![0; 10]);
     schedule.admit(fetched(vec![large], 1), NOW);
@@ -795,7 +874,8 @@ fn so_much_data_is_read_on_once_what_was_there_is_settled() {
 #[test]
 fn so_many_redeliveries_are_loaded_at_once_and_the_next_one_when_there_is_room() {
     let redeliveries = (1..=200).map(|position| parked(position, None, 0)).collect();
-    let mut schedule = Schedule::new(Ordering::None, 1_000, Position(200), None, redeliveries, NOW);
+    let mut schedule =
+        Schedule::new(Ordering::None, 1_000, Position(200), None, None, redeliveries, NOW);
     let asked = schedule.wake(NOW);
     assert!(asked.len() < 100 && schedule.next_due().is_none());
     let events = asked.iter().map(|position| event(position.0, None)).collect();
@@ -812,7 +892,7 @@ fn so_many_redeliveries_are_loaded_at_once_and_the_next_one_when_there_is_room()
 fn in_calls(ordering: Ordering, size: usize, keys: &[Option<&str>]) -> Schedule {
     let calls = Calls { size, wait: Duration::ZERO };
     let mut schedule =
-        Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+        Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW).with_calls(calls);
     let events: Vec<LogEvent> = (1..).zip(keys).map(|(at, key)| event(at, *key)).collect();
     let scanned_to = events.last().unwrap().position;
     schedule.admit(fetched(events, scanned_to.0), NOW);
@@ -942,8 +1022,10 @@ fn what_the_cursor_passed_of_a_call_is_kept_until_the_rest_is_taken() {
 fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
     let calls = Calls { size: 3, wait: Duration::from_secs(1) };
     for ordering in [Ordering::Total, Ordering::Key, Ordering::None] {
-        let new =
-            || Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+        let new = || {
+            Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW)
+                .with_calls(calls)
+        };
         let admit = |schedule: &mut Schedule, position: i64, now| {
             let events = vec![event(position, Some("a"))];
             schedule.admit(fetched(events, position), now);
@@ -974,8 +1056,8 @@ fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
     let calls = Calls { size: 3, wait: Duration::from_secs(1) };
     let now = after(NOW, Duration::from_hours(1));
     for ordering in [Ordering::Total, Ordering::None] {
-        let mut schedule =
-            Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), now).with_calls(calls);
+        let mut schedule = Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), now)
+            .with_calls(calls);
         let events = (1..=2).map(|position| event(position, None));
         schedule.admit(fetched(events, 2), now);
         schedule.wake(now);
@@ -989,8 +1071,8 @@ fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
 fn an_event_of_a_call_that_failed_waits_for_nobody() {
     let calls = Calls { size: 2, wait: Duration::from_secs(1) };
     for ordering in [Ordering::Total, Ordering::None] {
-        let mut schedule =
-            Schedule::new(ordering, 10, Position::ZERO, None, Vec::new(), NOW).with_calls(calls);
+        let mut schedule = Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW)
+            .with_calls(calls);
         let events = (1..=2).map(|position| event(position, None));
         schedule.admit(fetched(events, 2), NOW);
         let call = next_call(&mut schedule);

@@ -56,7 +56,9 @@ impl Log {
             remark: None,
             failures: FailureCounts::new(),
             head: None,
+            mark: None,
             redeliveries: std::collections::BTreeMap::new(),
+            deferred: std::collections::BTreeMap::new(),
             open: OpenRanges::NONE,
             late_events: 0,
             fruitless: 0,
@@ -95,10 +97,11 @@ impl Log {
         };
         let highest = old.iter().filter(in_use).map(read_to).max();
         let highest = highest.unwrap_or(Position::ZERO);
-        let mut again = Vec::new();
+        let (mut again, mut deferred) = (Vec::new(), Vec::new());
         let mut failures = FailureCounts::new();
         for (_, row) in &old {
             again.extend(row.redeliveries.values().cloned());
+            deferred.extend(row.deferred.values().cloned());
             add_failures(&mut failures, &row.failures);
         }
         let parked = again.len();
@@ -136,6 +139,8 @@ impl Log {
             row.epoch = Epoch(epoch);
             row.fruitless = 0;
             row.head = None;
+            row.mark = None;
+            row.deferred.clear();
             row.failures.clear();
             row.late_events = 0;
             row.redeliveries.clear();
@@ -143,16 +148,17 @@ impl Log {
         let group = self.group_mut(name)?;
         (group.failures, group.late_events) = (failures, late_events);
         self.make_parts(name);
+        let place = |key: Option<&str>, position| match partitions {
+            0 | 1 => name.clone(),
+            of => name.partition(Partition::number_of(key, position, of)),
+        };
         for redelivery in again {
-            let place = match partitions {
-                0 | 1 => name.clone(),
-                of => name.partition(Partition::number_of(
-                    redelivery.key.as_deref(),
-                    redelivery.position,
-                    of,
-                )),
-            };
+            let place = place(redelivery.key.as_deref(), redelivery.position);
             self.group_mut(&place)?.redeliveries.insert(redelivery.position, redelivery);
+        }
+        for kept in deferred {
+            let place = place(kept.event.event.partitionkey.as_deref(), kept.event.position);
+            self.group_mut(&place)?.deferred.insert(kept.event.position, kept);
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ const OPERATOR: &[&str] = &[
     // one nobody can change.
     "DELETE, UPDATE (id) ON event_host.dead_letters",
     "DELETE ON event_host.redeliveries",
+    "DELETE ON event_host.deferred",
     "DELETE ON event_host.state",
     "INSERT, UPDATE ON event_host.home",
     // The table sees to it that no bytes stand under a digest that is not theirs;
@@ -59,6 +60,7 @@ const HOST: &[&str] = &[
     "INSERT, UPDATE ON event_host.consumer_groups",
     "INSERT ON event_host.dead_letters",
     "INSERT, UPDATE, DELETE ON event_host.redeliveries",
+    "INSERT, UPDATE, DELETE ON event_host.deferred",
     "INSERT, UPDATE, DELETE ON event_host.state",
     "INSERT, UPDATE, DELETE ON event_host.hosts",
     "INSERT ON event_host.home",

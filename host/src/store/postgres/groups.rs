@@ -12,7 +12,7 @@ use sqlx::{Executor, PgConnection, Row};
 use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::connection::begin_long;
 use super::error::Broken;
-use super::{log, split};
+use super::{deferred, log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::gone::{self, Sought};
 use crate::store::lock_key::LockKey;
@@ -20,13 +20,13 @@ use crate::store::split::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
+    Leadership, Mark, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
 macro_rules! head_columns {
     () => {
-        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text, head_in_flight"
+        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text"
     };
 }
 pub(super) use head_columns;
@@ -45,8 +45,23 @@ pub(super) fn read_head(row: &PgRow, first: usize) -> Result<Option<Head>, Broke
         attempt: Attempt(count(row, first + 1)?),
         due_at: time(row, first + 2)?,
         failure,
-        in_flight: row.try_get_unchecked(first + 5)?,
     }))
+}
+
+/// The columns of a mark, in the order of [`read_mark`].
+macro_rules! mark_columns {
+    () => {
+        "mark_position, mark_attempt"
+    };
+}
+pub(super) use mark_columns;
+
+/// Reads the columns of [`mark_columns`], the first of which stands at `first`.
+pub(super) fn read_mark(row: &PgRow, first: usize) -> Result<Option<Mark>, Broken> {
+    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
+        return Ok(None);
+    };
+    Ok(Some(Mark { position: Position(position), attempt: Attempt(count(row, first + 1)?) }))
 }
 
 /// Binds the columns of a head, in the order of [`head_columns`].
@@ -58,7 +73,6 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
         .bind(head.map(|head| Time(head.due_at)))
         .bind(failure.map(|failure| kept(&failure.kind)))
         .bind(failure.map(|failure| kept(&failure.text)))
-        .bind(head.is_some_and(|head| head.in_flight))
 }
 
 /// Reads id, hostname, pid and since, the first of which stands at `first`.
@@ -214,10 +228,12 @@ pub(super) async fn begin_leadership(
          UPDATE event_host.consumer_groups
          SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
          WHERE name = $4 AND lock_key = coalesce($5, lock_key)
-         RETURNING epoch, position, state, fruitless, settled, head_begun_by, failures::text, ",
+         RETURNING epoch, position, state, fruitless, settled, mark_begun_by, failures::text, ",
         head_columns!(),
         ", ",
-        open_columns!()
+        open_columns!(),
+        ", ",
+        mark_columns!()
     ))
     .bind(&host.id)
     .bind(&host.hostname)
@@ -241,7 +257,8 @@ pub(super) async fn begin_leadership(
         begun_by: row.try_get_unchecked(5)?,
         failures: stored::failures(row.try_get_unchecked(6)?),
         head: read_head(&row, 7)?,
-        open: read_open(&row, 13)?,
+        open: read_open(&row, 12)?,
+        mark: read_mark(&row, 14)?,
     }))
 }
 
@@ -269,7 +286,8 @@ pub(super) async fn end_leadership(
 ) -> Result<(), Broken> {
     sqlx::query(
         "UPDATE event_host.consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0, head_in_flight = false
+         SET leader = NULL, leader_since = NULL, fruitless = 0,
+             mark_position = NULL, mark_attempt = NULL
          WHERE name = $1 AND epoch = $2",
     )
     .bind(group.as_str())
@@ -345,22 +363,36 @@ pub(super) async fn begin_attempt(
     group: &GroupName,
     epoch: Epoch,
     settled: i64,
-    head: &Head,
+    mark: Mark,
 ) -> Result<Settled, Broken> {
-    let head = Head { in_flight: true, ..head.clone() };
-    let statement = sqlx::query(
+    let done = sqlx::query(
         "UPDATE event_host.consumer_groups
-         SET head_position = $1, head_attempt = $2, head_due_at = $3,
-             head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
-             head_begun_by = leader
-         WHERE name = $7 AND epoch = $8 AND settled = $9",
-    );
-    let done = bind_head(statement, Some(&head))
-        .bind(group.as_str())
-        .bind(epoch.0)
-        .bind(settled)
-        .execute(connection)
-        .await?;
+         SET mark_position = $1, mark_attempt = $2, mark_begun_by = leader
+         WHERE name = $3 AND epoch = $4 AND settled = $5",
+    )
+    .bind(mark.position.0)
+    .bind(i64::from(mark.attempt.0))
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .bind(settled)
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn withdraw_attempt(
+    connection: &mut PgConnection,
+    group: &GroupName,
+    epoch: Epoch,
+) -> Result<Settled, Broken> {
+    let done = sqlx::query(
+        "UPDATE event_host.consumer_groups SET mark_position = NULL, mark_attempt = NULL
+         WHERE name = $1 AND epoch = $2",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .execute(connection)
+    .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
@@ -375,6 +407,8 @@ pub(super) async fn cursor(
         head_columns!(),
         ", ",
         open_columns!(),
+        ", ",
+        mark_columns!(),
         " FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE"
     ))
     .bind(group.as_str())
@@ -386,7 +420,8 @@ pub(super) async fn cursor(
         position: Position(row.try_get_unchecked(1)?),
         settled: row.try_get_unchecked(2)?,
         head: read_head(&row, 3)?,
-        open: read_open(&row, 9)?,
+        open: read_open(&row, 8)?,
+        mark: read_mark(&row, 10)?,
     })
 }
 
@@ -446,13 +481,17 @@ pub(super) async fn seek(
         gone::exactly(to, gone.as_ref())?;
     }
     split::lock_rows(&mut transaction, group).await?;
+    // After the rows, so that what was settled meanwhile is seen.
+    deferred::forget(&mut transaction, group, position).await?;
+    let position = deferred::past_kept(&mut transaction, group, position).await?;
     // The crashes that a new leader would count belong to the old place.
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups
          SET position = $1, epoch = epoch + 1, fruitless = 0,
              open_ranges = nullif(open_ranges * int8multirange(int8range(1, $1 + 1)), '{}'),
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
-             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false
+             head_failure_kind = NULL, head_failure_text = NULL,
+             mark_position = NULL, mark_attempt = NULL
          WHERE name = $2 OR part_of = $2",
     )
     .bind(position.0)
@@ -494,6 +533,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
+    let deferred = deferred::remove(&mut transaction, group).await?;
     let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in [
         "DELETE FROM event_host.dead_letters WHERE group_name = $1",
@@ -509,7 +549,7 @@ pub(super) async fn remove(
         return Err(refusals::no_group(group).into());
     }
     transaction.commit().await?;
-    Ok(Removed { parked })
+    Ok(Removed { parked, deferred })
 }
 
 /// Who leads a group, or one of its partitions, with one of these sessions. A row may

@@ -18,6 +18,7 @@
 mod columns;
 mod connection;
 mod dead_letters;
+mod deferred;
 mod deployments;
 mod error;
 mod grants;
@@ -60,10 +61,10 @@ use tracing::debug;
 use super::unreadable::Said;
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus, Maintained,
-    NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch,
-    Sought, Start, Store, StoreError, Version, VersionNumber, deployment,
+    Deployment, Due, DueFetch, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
+    GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus,
+    Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled,
+    Settlement, Sketch, Sought, Start, Store, StoreError, Version, VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -521,10 +522,20 @@ impl Store for PostgresStore {
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
-        head: &Head,
+        mark: Mark,
     ) -> Result<Settled, StoreError> {
         on_shared!(self.connections, "record the begin of an attempt", |c| {
-            groups::begin_attempt(c, group, epoch, settled, head)
+            groups::begin_attempt(c, group, epoch, settled, mark)
+        })
+    }
+
+    async fn withdraw_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+    ) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "forget the begin of an attempt", |c| {
+            groups::withdraw_attempt(c, group, epoch)
         })
     }
 
@@ -538,6 +549,16 @@ impl Store for PostgresStore {
 
     async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
         on_shared!(self.connections, "list redeliveries", |c| redeliveries::list(c, group))
+    }
+
+    async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError> {
+        on_shared!(self.connections, "read what is due", |c| deferred::due(c, &due))
+    }
+
+    async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "count what is deferred", LONG_DEADLINE, |c| {
+            deferred::count(c, group)
+        })
     }
 
     async fn events_at(

@@ -5,29 +5,34 @@ use std::borrow::Cow;
 use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, count, kept, read_log_event, time};
+use super::deferred;
 use super::error::Broken;
 use super::reading::{Next, Part, Reading};
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
 use crate::store::{FailureRecord, Found, Redelivery};
 
-/// Within a transaction that has the row of the group's cursor. One statement,
+/// Within a transaction that has the row of the group's cursor. One statement, and
+/// another for what is deferred,
 /// however many they are: what is over and what is set are never the same rows.
 pub(super) async fn write(
     connection: &mut PgConnection,
     group: &GroupName,
     changes: &Changes<'_>,
 ) -> Result<(), Broken> {
-    let Changes { set, over } = changes;
-    if set.is_empty() && over.is_empty() {
-        return Ok(());
-    }
+    let Changes { set, over, deferred } = changes;
+    deferred::write(connection, group, deferred).await?;
     let failures = |part: fn(&FailureRecord) -> &str| -> Vec<Option<Cow<'_, str>>> {
         set.iter().map(|r| r.failure.as_ref().map(|failure| kept(part(failure)))).collect()
     };
+    if set.is_empty() && over.is_empty() {
+        return Ok(());
+    }
     sqlx::query(
         "WITH gone AS (
-             DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position = ANY ($2))
+             DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position = ANY ($2)),
+         over AS (
+             DELETE FROM event_host.deferred WHERE group_name = $1 AND position = ANY ($2))
          INSERT INTO event_host.redeliveries (
              group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text, late)
          SELECT $1, r.* FROM unnest($3::bigint[], $4::bigint[], $5::timestamptz[], $6::text[],
@@ -58,7 +63,16 @@ pub(super) async fn list(
 ) -> Result<Vec<Redelivery>, Broken> {
     let rows = sqlx::query(
         "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text, late
-         FROM event_host.redeliveries WHERE group_name = $1 ORDER BY position",
+         FROM event_host.redeliveries WHERE group_name = $1
+         UNION ALL
+         -- An event whose marked attempt was its first is no redelivery yet.
+         SELECT d.position, g.mark_attempt, d.due_at, d.partitionkey, NULL, NULL, d.late
+         FROM event_host.consumer_groups g
+         JOIN event_host.deferred d ON d.group_name = g.name AND d.position = g.mark_position
+         WHERE g.name = $1
+           AND NOT EXISTS (SELECT FROM event_host.redeliveries r
+                           WHERE r.group_name = d.group_name AND r.position = d.position)
+         ORDER BY position",
     )
     .bind(group.as_str())
     .fetch_all(connection)
@@ -82,7 +96,7 @@ pub(super) async fn list(
 }
 
 /// The events at the positions of `$2`, for the group or the partition `$1` of the
-/// group `$3`.
+/// group `$3`. What the log does not have any more may be deferred.
 pub(super) const EVENTS: &str =
     "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
             dataschema, partitionkey, deliver_after, extensions::text, data
@@ -90,6 +104,12 @@ pub(super) const EVENTS: &str =
      WHERE position = ANY ($2)
        AND tenant = (SELECT tenant FROM event_host.consumer_groups WHERE name = $1)
        AND (deliver_to IS NULL OR deliver_to = $3)
+     UNION ALL
+     SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
+            dataschema, partitionkey, deliver_after, extensions::text, data
+     FROM event_host.deferred d
+     WHERE group_name = $1 AND position = ANY ($2)
+       AND NOT EXISTS (SELECT FROM event_host.events e WHERE e.position = d.position)
      ORDER BY position";
 
 /// The first of them, as many as come in time and make up so many bytes.

@@ -23,12 +23,13 @@ use crate::store::{NewDeadLetter, Overtaking, Settled, Settlement, StateWrite, r
 /// the epochs are those of the one before.
 const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
      SET head_position = $1, head_attempt = $2, head_due_at = $3,
-         head_failure_kind = $4, head_failure_text = $5, head_in_flight = $6,
-         position = $7, settled = $8, settled_at = clock_timestamp(), fruitless = 0,
-         failures = coalesce($11::jsonb, failures)
-     WHERE name = $9 AND epoch = $10 AND settled = $8 - 1
+         head_failure_kind = $4, head_failure_text = $5,
+         mark_position = $6, mark_attempt = $7,
+         position = $8, settled = $9, settled_at = clock_timestamp(), fruitless = 0,
+         failures = coalesce($12::jsonb, failures)
+     WHERE name = $10 AND epoch = $11 AND settled = $9 - 1
        AND EXISTS (SELECT FROM event_host.incarnation)
-       AND $7 <= coalesce(pg_sequence_last_value('event_host.events_position_seq'::regclass),
+       AND $8 <= coalesce(pg_sequence_last_value('event_host.events_position_seq'::regclass),
                           event_host.last_drawn())
      RETURNING tenant";
 
@@ -43,6 +44,7 @@ pub(super) async fn settle(
         && state.is_empty()
         && settlement.redeliveries.is_empty()
         && settlement.redelivered.is_empty()
+        && settlement.deferred.is_empty()
         && overtaking.is_none();
     if nothing_else {
         // The common case: a single statement, which commits by itself, in one
@@ -77,6 +79,8 @@ async fn move_cursor(
     settlement: &Settlement,
 ) -> Result<Option<Tenant>, Broken> {
     let row = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
+        .bind(settlement.mark.map(|mark| mark.position.0))
+        .bind(settlement.mark.map(|mark| i64::from(mark.attempt.0)))
         .bind(settlement.position.0)
         .bind(settlement.number)
         .bind(settlement.group.as_str())

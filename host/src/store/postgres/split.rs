@@ -110,6 +110,21 @@ pub(super) async fn forget_redeliveries(
     Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
 }
 
+/// Moves the rows of the parts `$3` of a group to where they belong: the group `$1` is
+/// split into `$2` partitions, or into none.
+macro_rules! move_rows {
+    ($table:literal) => {
+        concat!(
+            "UPDATE event_host.",
+            $table,
+            " SET group_name = $1 || coalesce('#' || (",
+            partition_hash!(),
+            ") % $2::bigint, '')
+             WHERE group_name = ANY ($3)"
+        )
+    };
+}
+
 /// Splits a group anew, within a transaction in which no event goes. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
 /// part had before it of the subscription as it is now, comes again in the part where it
@@ -200,7 +215,8 @@ async fn join_cursors(
         "UPDATE event_host.consumer_groups
          SET partitions = $2, position = $3, epoch = $4, fruitless = 0,
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
-             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = false,
+             head_failure_kind = NULL, head_failure_text = NULL,
+             mark_position = NULL, mark_attempt = NULL,
              failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
              late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
@@ -219,24 +235,20 @@ async fn join_cursors(
     Ok(())
 }
 
-/// Moves what is parked to where it belongs now.
+/// Moves what is parked and what is deferred to where it belongs now.
 async fn move_redeliveries(
     connection: &mut PgConnection,
     settings: &GroupSettings,
     before: &Parts,
 ) -> Result<(), Broken> {
-    sqlx::query(concat!(
-        "UPDATE event_host.redeliveries
-         SET group_name = $1 || coalesce('#' || (",
-        partition_hash!(),
-        ") % $2::bigint, '')
-         WHERE group_name = ANY ($3)"
-    ))
-    .bind(settings.name.as_str())
-    .bind(of(settings))
-    .bind(before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
-    .execute(connection)
-    .await?;
+    for statement in [move_rows!("redeliveries"), move_rows!("deferred")] {
+        sqlx::query(statement)
+            .bind(settings.name.as_str())
+            .bind(of(settings))
+            .bind(before.rows.iter().map(|part| part.name.as_str()).collect::<Vec<_>>())
+            .execute(&mut *connection)
+            .await?;
+    }
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use sqlx::{Executor, PgConnection, Row};
 use super::columns::{count, kept, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::Broken;
-use super::groups::{head_columns, open_columns, read_head, read_leader, read_open};
+use super::groups::{
+    head_columns, mark_columns, open_columns, read_head, read_leader, read_mark, read_open,
+};
 use super::horizon::Horizon;
 use super::lag::{self, Reads};
 use super::{HELD_UP_AFTER, retention, safe};
@@ -72,7 +74,8 @@ macro_rules! select {
             ", ",
             open_columns!(),
             ", s.pid, s.gid, s.application, s.role, s.age,
-               w.pid, w.gid, w.application, w.role, w.age",
+               w.pid, w.gid, w.application, w.role, w.age, ",
+            mark_columns!(),
             " FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN held led ON led.key = g.lock_key
@@ -224,6 +227,8 @@ async fn statuses(
         if let Some(waiting) = waiting.get(status.name.as_str()) {
             status.parked = waiting.parked.rows;
             status.parked_is_at_least = waiting.parked.is_at_least;
+            status.deferred = waiting.deferred.rows;
+            status.deferred_is_at_least = waiting.deferred.is_at_least;
             status.retries_pending += waiting.parked.rows - waiting.delayed;
             status.next_due_at = status.next_due_at.into_iter().chain(waiting.due_at).min();
         }
@@ -258,9 +263,9 @@ fn read(row: &PgRow) -> Result<Read, Broken> {
     let partition = name.partition_number().map(|number| Partition { number, of });
     let head = read_head(row, 17)?;
     let leader = read_leader(row, 10)?;
-    let lock_held_by = read_holder(row, 25)?;
+    let lock_held_by = read_holder(row, 24)?;
     // A leader's own transactions are over in a moment, or hold nobody up.
-    let row_held_by = read_holder(row, 30)?.filter(|holder| match holder.age_seconds {
+    let row_held_by = read_holder(row, 29)?.filter(|holder| match holder.age_seconds {
         Some(age) => age >= HELD_UP_AFTER.as_secs_f64(),
         None => holder.prepared.is_some() || leader.is_none(),
     });
@@ -282,11 +287,14 @@ fn read(row: &PgRow) -> Result<Read, Broken> {
         retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked: 0,
         parked_is_at_least: false,
+        deferred: 0,
+        deferred_is_at_least: false,
+        in_flight: read_mark(row, 34)?,
         next_due_at: head.as_ref().map(|head| head.due_at),
         head,
         dead_letters: 0,
         dead_letters_is_at_least: false,
-        open_ranges: read_open(row, 23)?.as_slice().to_vec(),
+        open_ranges: read_open(row, 22)?.as_slice().to_vec(),
         open_ranges_held_by: Vec::new(),
         late_events: row.try_get_unchecked(9)?,
         partitions: Vec::new(),
@@ -358,7 +366,9 @@ struct Waiting {
     parked: Counted,
     /// How many of those are to be delivered later, and were never attempted.
     delayed: i64,
-    /// When the earliest of them is due.
+    /// What is deferred and was never attempted.
+    deferred: Counted,
+    /// When the earliest of all of them is due.
     due_at: Option<Timestamp>,
 }
 
@@ -371,7 +381,7 @@ async fn count_redeliveries(
         names,
         counting,
         |some, most| redeliveries(connection, some, most).await?,
-        |waiting: &Waiting| waiting.parked.is_at_least
+        |waiting: &Waiting| waiting.parked.is_at_least || waiting.deferred.is_at_least
     ))
 }
 
@@ -381,7 +391,7 @@ async fn redeliveries(
     most: i64,
 ) -> Result<HashMap<String, Waiting>, Broken> {
     let rows = sqlx::query(
-        "SELECT g.name, r.parked, r.delayed, r.due_at
+        "SELECT g.name, r.parked, r.delayed, least(r.due_at, d.due_at), d.deferred
          FROM unnest($1::text[]) AS g (name)
          CROSS JOIN LATERAL (
              SELECT count(*) AS parked,
@@ -390,7 +400,15 @@ async fn redeliveries(
                     ) AS delayed,
                     min(due_at) FILTER (WHERE due_at > 'epoch') AS due_at
              FROM (SELECT attempt, failure_kind, due_at FROM event_host.redeliveries
-                   WHERE group_name = g.name ORDER BY position LIMIT $2 + 1) few) r",
+                   WHERE group_name = g.name ORDER BY position LIMIT $2 + 1) few) r
+         CROSS JOIN LATERAL (
+             SELECT count(*) AS deferred, min(few.due_at) AS due_at
+             FROM (SELECT d.due_at FROM event_host.deferred d
+                   WHERE d.group_name = g.name
+                     AND NOT EXISTS (SELECT FROM event_host.redeliveries r
+                                     WHERE r.group_name = d.group_name
+                                       AND r.position = d.position)
+                   ORDER BY d.due_at LIMIT $2 + 1) few) d",
     )
     .bind(names)
     .bind(most)
@@ -400,7 +418,8 @@ async fn redeliveries(
         let delayed: i64 = row.try_get_unchecked(2)?;
         let parked = Counted::of(row.try_get_unchecked(1)?, most);
         let (delayed, due_at) = (delayed.min(parked.rows), optional_time(row, 3)?);
-        Ok((row.try_get_unchecked(0)?, Waiting { parked, delayed, due_at }))
+        let deferred = Counted::of(row.try_get_unchecked(4)?, most);
+        Ok((row.try_get_unchecked(0)?, Waiting { parked, delayed, deferred, due_at }))
     };
     rows.iter().map(waiting).collect()
 }

@@ -304,6 +304,8 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         redelivered: Vec::new(),
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
     }
 }
 

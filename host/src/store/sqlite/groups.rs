@@ -12,20 +12,21 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{Statement, count, optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::{locks, log, split};
+use super::{deferred, locks, log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::gone::{self, Sought};
 use crate::store::split::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals, stored,
+    Leadership, Mark, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals,
+    stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
 macro_rules! head_columns {
     () => {
-        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text, head_in_flight"
+        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text"
     };
 }
 pub(super) use head_columns;
@@ -43,8 +44,23 @@ pub(super) fn read_head(row: &SqliteRow, first: usize) -> Result<Option<Head>, B
         attempt: Attempt(count(row, first + 1)?),
         due_at: time(row, first + 2)?,
         failure,
-        in_flight: row.try_get_unchecked(first + 5)?,
     }))
+}
+
+/// The columns of a mark, in the order of [`read_mark`].
+macro_rules! mark_columns {
+    () => {
+        "mark_position, mark_attempt"
+    };
+}
+pub(super) use mark_columns;
+
+/// Reads the columns of [`mark_columns`], the first of which stands at `first`.
+pub(super) fn read_mark(row: &SqliteRow, first: usize) -> Result<Option<Mark>, Broken> {
+    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
+        return Ok(None);
+    };
+    Ok(Some(Mark { position: Position(position), attempt: Attempt(count(row, first + 1)?) }))
 }
 
 /// Binds the columns of a head, in the order of [`head_columns`].
@@ -56,7 +72,6 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
         .bind(head.map(|head| head.due_at.as_microsecond()))
         .bind(failure.map(|failure| failure.kind.as_str()))
         .bind(failure.map(|failure| failure.text.as_str()))
-        .bind(head.is_some_and(|head| head.in_flight))
 }
 
 /// Reads hostname, pid, id and since, the first of which stands at `first`.
@@ -218,7 +233,9 @@ pub(super) async fn begin_leadership(
          SET epoch = epoch + 1, leader = ?, leader_since = ?
          WHERE name = ?
          RETURNING epoch, position, state, fruitless, settled, failures, ",
-        head_columns!()
+        head_columns!(),
+        ", ",
+        mark_columns!()
     ))
     .bind(&host.id)
     .bind(Timestamp::now().as_microsecond())
@@ -237,6 +254,7 @@ pub(super) async fn begin_leadership(
         settled: row.try_get_unchecked(4)?,
         failures: stored::failures(&text(&row, 5)?),
         head: read_head(&row, 6)?,
+        mark: read_mark(&row, 11)?,
         open: OpenRanges::NONE,
     })
 }
@@ -260,7 +278,8 @@ pub(super) async fn end_leadership(
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     sqlx::query(
         "UPDATE consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0, head_in_flight = 0
+         SET leader = NULL, leader_since = NULL, fruitless = 0,
+             mark_position = NULL, mark_attempt = NULL
          WHERE name = ? AND epoch = ?",
     )
     .bind(group.as_str())
@@ -344,21 +363,36 @@ pub(super) async fn begin_attempt(
     group: &GroupName,
     epoch: Epoch,
     settled: i64,
-    head: &Head,
+    mark: Mark,
 ) -> Result<Settled, Broken> {
-    let head = Head { in_flight: true, ..head.clone() };
-    let statement = sqlx::query(
-        "UPDATE consumer_groups
-         SET head_position = ?, head_attempt = ?, head_due_at = ?,
-             head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?
+    let done = sqlx::query(
+        "UPDATE consumer_groups SET mark_position = ?, mark_attempt = ?
          WHERE name = ? AND epoch = ? AND settled = ?",
-    );
-    let done = bind_head(statement, Some(&head))
-        .bind(group.as_str())
-        .bind(epoch.0)
-        .bind(settled)
-        .execute(connection)
-        .await?;
+    )
+    .bind(mark.position.0)
+    .bind(i64::from(mark.attempt.0))
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .bind(settled)
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+/// One statement, as in [`begin_work`].
+pub(super) async fn withdraw_attempt(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+    epoch: Epoch,
+) -> Result<Settled, Broken> {
+    let done = sqlx::query(
+        "UPDATE consumer_groups SET mark_position = NULL, mark_attempt = NULL
+         WHERE name = ? AND epoch = ?",
+    )
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .execute(connection)
+    .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
@@ -369,6 +403,8 @@ pub(super) async fn cursor(
     let row = sqlx::query(concat!(
         "SELECT epoch, settled, position, ",
         head_columns!(),
+        ", ",
+        mark_columns!(),
         " FROM consumer_groups WHERE name = ?"
     ))
     .bind(group.as_str())
@@ -380,6 +416,7 @@ pub(super) async fn cursor(
         settled: row.try_get_unchecked(1)?,
         position: Position(row.try_get_unchecked(2)?),
         head: read_head(&row, 3)?,
+        mark: read_mark(&row, 8)?,
         open: OpenRanges::NONE,
     })
 }
@@ -436,12 +473,15 @@ pub(super) async fn seek(
     if exactly {
         gone::exactly(to, gone.as_ref())?;
     }
+    deferred::forget(&mut transaction, group, position).await?;
+    let position = deferred::past_kept(&mut transaction, group, position).await?;
     // The crashes that a new leader would count belong to the old place.
     sqlx::query(
         "UPDATE consumer_groups
          SET position = ?1, epoch = epoch + 1, fruitless = 0,
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
-             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0
+             head_failure_kind = NULL, head_failure_text = NULL,
+             mark_position = NULL, mark_attempt = NULL
          WHERE name = ?2 OR part_of = ?2",
     )
     .bind(position.0)
@@ -468,6 +508,7 @@ pub(super) async fn remove(
     if dead > 0 && !with_dead_letters {
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
+    let deferred = deferred::remove(&mut transaction, group).await?;
     let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in
         ["DELETE FROM dead_letters WHERE group_name = ?", "DELETE FROM state WHERE group_name = ?"]
@@ -483,7 +524,7 @@ pub(super) async fn remove(
     }
     forget_idle_hosts(&mut transaction).await?;
     transaction.commit().await?;
-    Ok(Removed { parked })
+    Ok(Removed { parked, deferred })
 }
 
 /// The leader that a group's row names, if its lock is held: a process that was

@@ -13,6 +13,7 @@
 mod columns;
 mod connection;
 mod dead_letters;
+mod deferred;
 mod deployments;
 mod error;
 mod files;
@@ -41,10 +42,10 @@ use super::split::parts as split_into;
 use super::unreadable::Said;
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState, GroupStatus, Head,
-    HostIdentity, Leadership, LockSession, LogStatus, Maintained, NewVersion, Redelivery, Removed,
-    Replayed, Retention, Settled, Settlement, Sought, Start, Store, StoreError, Version,
-    VersionNumber, deployment, refusals,
+    Deployment, Due, DueFetch, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
+    GroupStatus, HostIdentity, Leadership, LockSession, LogStatus, Maintained, Mark, NewVersion,
+    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sought, Start, Store,
+    StoreError, Version, VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
@@ -226,10 +227,20 @@ impl Store for SqliteStore {
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
-        head: &Head,
+        mark: Mark,
     ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record the begin of an attempt", |c| {
-            groups::begin_attempt(c, group, epoch, settled, head)
+            groups::begin_attempt(c, group, epoch, settled, mark)
+        })
+    }
+
+    async fn withdraw_attempt(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+    ) -> Result<Settled, StoreError> {
+        on_writer!(self.connections, "forget the begin of an attempt", |c| {
+            groups::withdraw_attempt(c, group, epoch)
         })
     }
 
@@ -245,6 +256,16 @@ impl Store for SqliteStore {
 
     async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
         on_reader!(self.connections, "list redeliveries", |c| redeliveries::list(c, group))
+    }
+
+    async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError> {
+        on_reader!(self.connections, "read what is due", |c| deferred::due(c, &due))
+    }
+
+    async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "count what is deferred", LONG_DEADLINE, |c| {
+            deferred::count(c, group)
+        })
     }
 
     async fn events_at(

@@ -4,6 +4,7 @@ use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{Statement, count, event_columns, optional_text, read_log_event, time};
+use super::deferred;
 use super::error::Broken;
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
@@ -18,14 +19,17 @@ pub(super) async fn write(
     group: &GroupName,
     changes: &Changes<'_>,
 ) -> Result<(), Broken> {
-    let Changes { set, over } = changes;
+    let Changes { set, over, deferred } = changes;
+    deferred::write(connection, group, deferred).await?;
     if !over.is_empty() {
+        let over = as_json(over.iter().copied());
+        deferred::end(connection, group, &over).await?;
         sqlx::query(
             "DELETE FROM redeliveries
              WHERE group_name = ? AND position IN (SELECT value FROM json_each(?))",
         )
         .bind(group.as_str())
-        .bind(as_json(over.iter().copied()))
+        .bind(over)
         .execute(&mut *connection)
         .await?;
     }
@@ -73,7 +77,16 @@ pub(super) async fn list(
 ) -> Result<Vec<Redelivery>, Broken> {
     let rows = sqlx::query(
         "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text
-         FROM redeliveries WHERE group_name = ? ORDER BY position",
+         FROM redeliveries WHERE group_name = ?1
+         UNION ALL
+         -- An event whose marked attempt was its first is no redelivery yet.
+         SELECT d.position, g.mark_attempt, d.due_at, d.partitionkey, NULL, NULL
+         FROM consumer_groups g
+         JOIN deferred d ON d.group_name = g.name AND d.position = g.mark_position
+         WHERE g.name = ?1
+           AND NOT EXISTS (SELECT 1 FROM redeliveries r
+                           WHERE r.group_name = d.group_name AND r.position = d.position)
+         ORDER BY position",
     )
     .bind(group.as_str())
     .fetch_all(connection)
@@ -94,7 +107,8 @@ pub(super) async fn list(
         .collect()
 }
 
-/// The first of them, as many as make up so many bytes.
+/// The first of them, as many as make up so many bytes. What the log does not have any
+/// more may be deferred.
 pub(super) async fn events(
     connection: &mut SqliteConnection,
     group: &GroupName,
@@ -109,6 +123,12 @@ pub(super) async fn events(
          WHERE position IN (SELECT value FROM json_each(?2))
            AND tenant = (SELECT tenant FROM consumer_groups WHERE name = ?1)
            AND (deliver_to IS NULL OR deliver_to = ?3)
+         UNION ALL
+         SELECT position, deliver_to, digest, ",
+        event_columns!(),
+        " FROM deferred
+         WHERE group_name = ?1 AND position IN (SELECT value FROM json_each(?2))
+           AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = deferred.position)
          ORDER BY position"
     ))
     .bind(group.as_str())

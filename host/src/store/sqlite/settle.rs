@@ -18,7 +18,7 @@ use crate::store::{NewDeadLetter, Settled, Settlement, StateWrite, stored};
 /// cursor, settle, or raise the epoch until it ends.
 const MOVE_CURSOR: &str = "UPDATE consumer_groups
      SET head_position = ?, head_attempt = ?, head_due_at = ?,
-         head_failure_kind = ?, head_failure_text = ?, head_in_flight = ?,
+         head_failure_kind = ?, head_failure_text = ?, mark_position = ?, mark_attempt = ?,
          position = ?, settled_at = ?, settled = settled + 1, fruitless = 0,
          failures = coalesce(?, failures)
      WHERE name = ? AND epoch = ? AND settled + 1 = ?";
@@ -33,7 +33,8 @@ pub(super) async fn settle(
         && emits.is_empty()
         && state.is_empty()
         && settlement.redeliveries.is_empty()
-        && settlement.redelivered.is_empty();
+        && settlement.redelivered.is_empty()
+        && settlement.deferred.is_empty();
     if nothing_else {
         // The common case, in one round trip: a single statement takes the write
         // lock before it reads, like an immediate transaction, and commits by
@@ -63,6 +64,8 @@ async fn move_cursor(
     settlement: &Settlement,
 ) -> Result<Settled, Broken> {
     let done = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
+        .bind(settlement.mark.map(|mark| mark.position.0))
+        .bind(settlement.mark.map(|mark| i64::from(mark.attempt.0)))
         .bind(settlement.position.0)
         .bind(Timestamp::now().as_microsecond())
         .bind(settlement.failures.as_ref().map(stored::failures_json))

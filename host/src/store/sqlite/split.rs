@@ -90,7 +90,8 @@ pub(super) async fn split_anew(
         "UPDATE consumer_groups
          SET partitions = ?2, position = ?3, epoch = ?4, fruitless = 0,
              head_position = NULL, head_attempt = NULL, head_due_at = NULL,
-             head_failure_kind = NULL, head_failure_text = NULL, head_in_flight = 0,
+             head_failure_kind = NULL, head_failure_text = NULL,
+             mark_position = NULL, mark_attempt = NULL,
              failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
              (state, reason) = (SELECT g.state, g.reason FROM consumer_groups g
@@ -110,7 +111,9 @@ pub(super) async fn split_anew(
         of => group.partition(Partition::number_of(key, position, of)),
     };
     for part in &parts_before.rows {
-        move_redeliveries(connection, &part.name, place).await?;
+        for table in ["redeliveries", "deferred"] {
+            move_rows(connection, table, &part.name, place).await?;
+        }
     }
     let mut again = 0;
     for (partition, after) in parts_before.behind() {
@@ -207,20 +210,21 @@ async fn rows_of(
     Ok(parts)
 }
 
-/// Moves the redeliveries of a part to where they belong.
-async fn move_redeliveries(
+/// Moves the redeliveries, or what is deferred, of a part to where they belong.
+async fn move_rows(
     connection: &mut SqliteConnection,
+    table: &str,
     part: &GroupName,
     place: impl Fn(Option<&str>, Position) -> GroupName,
 ) -> Result<(), Broken> {
-    let rows = sqlx::query("SELECT position, partitionkey FROM redeliveries WHERE group_name = ?")
-        .bind(part.as_str())
-        .fetch_all(&mut *connection)
-        .await?;
+    let all = format!("SELECT position, partitionkey FROM {table} WHERE group_name = ?");
+    let moved = format!("UPDATE {table} SET group_name = ? WHERE group_name = ? AND position = ?");
+    let rows =
+        sqlx::query(AssertSqlSafe(all)).bind(part.as_str()).fetch_all(&mut *connection).await?;
     for row in &rows {
         let position = Position(row.try_get_unchecked(0)?);
         let to = place(optional_text(row, 1)?.as_deref(), position);
-        sqlx::query("UPDATE redeliveries SET group_name = ? WHERE group_name = ? AND position = ?")
+        sqlx::query(AssertSqlSafe(moved.as_str()))
             .bind(to.as_str())
             .bind(part.as_str())
             .bind(position.0)

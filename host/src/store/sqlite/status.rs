@@ -9,7 +9,9 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, optional_text, optional_time, text, time};
 use super::error::Broken;
-use super::groups::{head_columns, if_alive, read_head, read_leader, stored_subscription};
+use super::groups::{
+    head_columns, if_alive, mark_columns, read_head, read_leader, read_mark, stored_subscription,
+};
 use super::lag::{self, Reads};
 use super::{log, retention};
 use crate::event::{Epoch, GroupName, Partition, Position};
@@ -25,6 +27,8 @@ macro_rules! select {
                     created_at, settled_at, partitions,
                     hosts.id, hosts.hostname, hosts.pid, leader_since, remark, failures, ",
             head_columns!(),
+            ", ",
+            mark_columns!(),
             " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
         )
@@ -149,6 +153,8 @@ async fn statuses(
         if let Some(waiting) = waiting.get(status.name.as_str()) {
             status.parked = waiting.parked.rows;
             status.parked_is_at_least = waiting.parked.is_at_least;
+            status.deferred = waiting.deferred.rows;
+            status.deferred_is_at_least = waiting.deferred.is_at_least;
             status.retries_pending += waiting.parked.rows - waiting.delayed;
             status.next_due_at = status.next_due_at.into_iter().chain(waiting.due_at).min();
         }
@@ -187,6 +193,9 @@ fn read(row: &SqliteRow, database: &Path) -> Result<Read, Broken> {
         retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked: 0,
         parked_is_at_least: false,
+        deferred: 0,
+        deferred_is_at_least: false,
+        in_flight: read_mark(row, 21)?,
         next_due_at: head.as_ref().map(|head| head.due_at),
         head,
         dead_letters: 0,
@@ -252,7 +261,9 @@ struct Waiting {
     parked: Counted,
     /// How many of those are to be delivered later, and were never attempted.
     delayed: i64,
-    /// When the earliest of them is due.
+    /// What is deferred and was never attempted.
+    deferred: Counted,
+    /// When the earliest of all of them is due.
     due_at: Option<Timestamp>,
 }
 
@@ -269,7 +280,7 @@ async fn count_redeliveries(
     }
     let full: Vec<String> = counts
         .iter()
-        .filter(|(_, waiting)| waiting.parked.is_at_least)
+        .filter(|(_, waiting)| waiting.parked.is_at_least || waiting.deferred.is_at_least)
         .map(|(name, _)| name.clone())
         .collect();
     if let Some(more) = counting.more(full.len()) {
@@ -295,9 +306,23 @@ async fn redeliveries(
     )
     .bind(name)
     .bind(most)
+    .fetch_one(&mut *connection)
+    .await?;
+    let later = sqlx::query(
+        "SELECT count(*), min(due_at)
+         FROM (SELECT d.due_at FROM deferred d
+               WHERE d.group_name = ?1
+                 AND NOT EXISTS (SELECT 1 FROM redeliveries r
+                                 WHERE r.group_name = d.group_name AND r.position = d.position)
+               ORDER BY d.due_at LIMIT ?2 + 1)",
+    )
+    .bind(name)
+    .bind(most)
     .fetch_one(connection)
     .await?;
     let parked = Counted::of(row.try_get_unchecked(0)?, most);
     let delayed: i64 = row.try_get_unchecked(1)?;
-    Ok(Waiting { parked, delayed: delayed.min(parked.rows), due_at: optional_time(&row, 2)? })
+    let deferred = Counted::of(later.try_get_unchecked(0)?, most);
+    let due_at = optional_time(&row, 2)?.into_iter().chain(optional_time(&later, 1)?).min();
+    Ok(Waiting { parked, delayed: delayed.min(parked.rows), deferred, due_at })
 }

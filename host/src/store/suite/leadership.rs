@@ -6,11 +6,11 @@ use tokio::sync::Barrier;
 
 use super::TestDatabase;
 use super::samples::{
-    dead, event, fetch_all, group, head, host, led, letters, publish_some, settings, settlement,
-    try_lock, until, write,
+    dead, event, fetch_all, group, head, host, led, letters, mark, publish_some, settings,
+    settlement, try_lock, until, write,
 };
 use crate::event::{Epoch, GroupName, Position};
-use crate::store::{GroupState, Head, Leadership, Settled, Settlement, Start};
+use crate::store::{GroupState, Leadership, Settled, Settlement, Start};
 
 pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
     let (one, two) = (database.handle().await, database.handle().await);
@@ -53,8 +53,8 @@ pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase)
         assert_eq!(former.settle(&late).await.unwrap(), Settled::NotLeader);
         let only_cursor = settlement(&current, "g", epoch, events[2].0).await;
         assert_eq!(former.settle(&only_cursor).await.unwrap(), Settled::NotLeader);
-        let late = head(events[2].0, 9);
-        let begun = former.begin_attempt(&group("g"), epoch, before.settled, &late).await.unwrap();
+        let late = mark(events[2].0, 9);
+        let begun = former.begin_attempt(&group("g"), epoch, before.settled, late).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
         let begun = former.begin_work(&group("g"), epoch, before.settled).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
@@ -95,7 +95,7 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
         assert_eq!(leadership.fruitless, before);
         // To begin an attempt is no progress.
         let Leadership { epoch, settled, .. } = leadership;
-        let begun = store.begin_attempt(&name, epoch, settled, &head(1, 1)).await.unwrap();
+        let begun = store.begin_attempt(&name, epoch, settled, mark(1, 1)).await.unwrap();
         assert_eq!(begun, Settled::Committed);
     }
     let fourth = begin().await;
@@ -121,21 +121,65 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
 pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
-    for begun in [Head { failure: None, ..head(7, 1) }, head(7, 3)] {
-        let told = store.begin_attempt(&group("g"), epoch, 0, &begun).await.unwrap();
+    for begun in [mark(7, 1), mark(7, 3)] {
+        let told = store.begin_attempt(&group("g"), epoch, 0, begun).await.unwrap();
         assert_eq!(told, Settled::Committed);
     }
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
-    assert_eq!(next.head, Some(Head { in_flight: true, ..head(7, 3) }));
+    assert_eq!((next.mark, next.head), (Some(mark(7, 3)), None));
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!((status.in_flight, status.retries_pending), (Some(mark(7, 3)), 0));
+}
+
+pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let epoch = led(&store, "g").await;
+    let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
+    assert_eq!(store.settle(&waiting).await.unwrap(), Settled::Committed);
+    // An event that was to be delivered later comes before it.
+    store.begin_attempt(&group("g"), epoch, 1, mark(2, 1)).await.unwrap();
+    let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
+    assert_eq!((next.head, next.mark), (Some(head(7, 3)), Some(mark(2, 1))));
+    // A settlement says of each whether it stays.
+    for (kept, left) in [(Some(mark(2, 1)), Some(head(7, 3))), (None, Some(head(7, 4)))] {
+        let settled = Settlement {
+            mark: kept,
+            head: left.clone(),
+            ..settlement(&store, "g", next.epoch, 6).await
+        };
+        assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+        let cursor = store.cursor(&group("g")).await.unwrap();
+        assert_eq!((cursor.mark, cursor.head), (kept, left));
+    }
+}
+
+pub async fn an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader(
+    database: &dyn TestDatabase,
+) {
+    let (store, other) = (database.handle().await, database.handle().await);
+    let name = group("g");
+    let former = led(&store, "g").await;
+    store.begin_attempt(&name, former, 0, mark(7, 3)).await.unwrap();
+    let next = other.begin_leadership(&name, &host("two")).await.unwrap();
+    assert_eq!(next.mark, Some(mark(7, 3)));
+    let told = store.withdraw_attempt(&name, former).await.unwrap();
+    assert_eq!(told, Settled::NotLeader, "the former leader does");
+    assert_eq!(store.cursor(&name).await.unwrap().mark, Some(mark(7, 3)));
+    let told = other.withdraw_attempt(&name, next.epoch).await.unwrap();
+    assert_eq!(told, Settled::Committed);
+    let third = store.begin_leadership(&name, &host("one")).await.unwrap();
+    assert_eq!(third.mark, None);
 }
 
 pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
-    store.begin_attempt(&group("g"), epoch, 0, &head(7, 3)).await.unwrap();
+    let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
+    store.settle(&waiting).await.unwrap();
+    store.begin_attempt(&group("g"), epoch, 1, mark(7, 3)).await.unwrap();
     store.end_leadership(&group("g"), epoch).await.unwrap();
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
-    assert_eq!(next.head, Some(head(7, 3)));
+    assert_eq!((next.head, next.mark), (Some(head(7, 3)), None));
 }
 
 pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
@@ -144,20 +188,20 @@ pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
     let name = group("g");
     let epoch = led(&store, "g").await;
     assert_eq!(store.begin_work(&name, epoch, 0).await.unwrap(), Settled::Committed);
-    let marked = store.begin_attempt(&name, epoch, 0, &head(1, 1)).await.unwrap();
+    let marked = store.begin_attempt(&name, epoch, 0, mark(1, 1)).await.unwrap();
     assert_eq!(marked, Settled::Committed);
     store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
     let before = store.cursor(&name).await.unwrap();
-    assert_eq!((before.settled, &before.head), (1, &None));
+    assert_eq!((before.settled, before.mark), (1, None));
     for not_the_last in [0, 2, i64::MIN, i64::MAX] {
-        let marked = late.begin_attempt(&name, epoch, not_the_last, &head(1, 1)).await.unwrap();
+        let marked = late.begin_attempt(&name, epoch, not_the_last, mark(1, 1)).await.unwrap();
         assert_eq!(marked, Settled::NotLeader);
         let begun = late.begin_work(&name, epoch, not_the_last).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
         assert_eq!(store.cursor(&name).await.unwrap(), before);
     }
     let next = store.begin_leadership(&name, &host("one")).await.unwrap();
-    assert_eq!((next.fruitless, next.head), (0, None));
+    assert_eq!((next.fruitless, next.mark), (0, None));
 }
 
 pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {

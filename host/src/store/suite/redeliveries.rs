@@ -259,7 +259,7 @@ pub async fn a_removed_group_takes_its_redeliveries_along(database: &dyn TestDat
     store.remove_group(&group("g"), false).await.unwrap_err();
     assert_eq!(parked(&store, "g").await, [1, 2], "it is still there");
     let removed = store.remove_group(&group("g"), true).await.unwrap();
-    assert_eq!(removed, Removed { parked: 2 });
+    assert_eq!(removed, Removed { parked: 2, deferred: 0 });
     assert_eq!(parked(&store, "h").await, [2]);
     assert_eq!(store.safe_position().await.unwrap(), events[2], "the log has them still");
 
@@ -268,8 +268,11 @@ pub async fn a_removed_group_takes_its_redeliveries_along(database: &dyn TestDat
     assert_eq!(fetch_all(&store, "g", 0).await.len(), 3);
     // Redeliveries alone do not stand in the way.
     let removed = store.remove_group(&group("h"), false).await.unwrap();
-    assert_eq!(removed, Removed { parked: 1 });
-    assert_eq!(store.remove_group(&group("g"), false).await.unwrap(), Removed { parked: 0 });
+    assert_eq!(removed, Removed { parked: 1, deferred: 0 });
+    assert_eq!(
+        store.remove_group(&group("g"), false).await.unwrap(),
+        Removed { parked: 0, deferred: 0 }
+    );
 }
 
 pub async fn status_counts_what_is_parked_and_says_what_is_due_next(database: &dyn TestDatabase) {

@@ -10,7 +10,7 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    LockSession, NewDeadLetter, Redelivery, Settled, Settlement, Start, StateWrite, Store,
+    LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, Start, StateWrite, Store,
     Subscription,
 };
 
@@ -87,8 +87,11 @@ pub(super) fn head(position: i64, attempt: u32) -> Head {
         attempt: Attempt(attempt),
         due_at: time("2026-02-01T00:00:00.000001Z"),
         failure: Some(FailureRecord::new(FailureKind::Trap, "it trapped")),
-        in_flight: false,
     }
+}
+
+pub(super) fn mark(position: i64, attempt: u32) -> Mark {
+    Mark { position: Position(position), attempt: Attempt(attempt) }
 }
 
 pub(super) fn redelivery(position: i64, attempt: u32) -> Redelivery {
@@ -124,6 +127,8 @@ pub(super) async fn settlement(
         redelivered: Vec::new(),
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
     }
 }
 

@@ -99,6 +99,8 @@ async fn the_keys_of_all_scopes_count() {
         state: vec![write("a"), write("b")],
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
     };

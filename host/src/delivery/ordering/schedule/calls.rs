@@ -272,11 +272,9 @@ impl Schedule {
 
     /// How many events of the window a cut may take of so many: none of a call
     /// without all others. It takes more than so many only where it could else take
-    /// none. What lies between the events of a call is parked even beyond
-    /// `max_parked`: what is parked may be waiting for the call to be taken.
+    /// none.
     pub(super) fn reach(&self, most: usize, over_gaps: bool) -> usize {
         let mut behind = self.done - self.over.len() + self.retried;
-        let mut parked = self.parked.len();
         // Lanes in which something would be parked by then.
         let mut lanes = BTreeSet::new();
         let (mut call_end, mut reached) = (0, 0);
@@ -291,16 +289,14 @@ impl Schedule {
                 let is_behind = self.ordering.parks()
                     && slot.is_ready()
                     && slot.lane.is_some_and(|lane| lanes.contains(&lane));
-                let parks = is_behind
+                let leaves = is_behind
+                    || slot.state == SlotState::Delayed
                     || self.is_to_park(slot)
                     || self.ordering.parks() && over_gaps && behind > 0;
-                let is_between = self.first + (index as u64) < call_end;
-                let has_room = is_between || parked < self.max_parked;
-                if !parks || !has_room && !self.is_overtaken(slot) {
+                if !leaves {
                     break;
                 }
                 behind -= usize::from(slot.again.is_some());
-                parked += 1;
                 lanes.extend(slot.lane);
             }
             if self.first + index as u64 + 1 >= call_end {

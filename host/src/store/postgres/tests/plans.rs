@@ -3,8 +3,9 @@
 
 use sqlx::PgConnection;
 
-use super::{PostgresDatabase, group, publish, run, value};
+use super::{PostgresDatabase, group, led, publish, run, value};
 use crate::event::{Position, Tenant};
+use crate::store::postgres::deferred::{DEFER, DUE};
 use crate::store::postgres::late::{GAPS, LATE};
 use crate::store::postgres::log::{FETCH, FETCH_OF_PARTITION};
 use crate::store::postgres::redeliveries::EVENTS;
@@ -211,6 +212,59 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
                 })
                 .sum();
             assert!(read.abs_diff(rows) <= 2, "{read} rows: {plan}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_is_read_and_nothing_of_what_waits() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    led(&database.store(), "g").await;
+    fill(&mut owner).await;
+    // One a second, of which the first ten are due.
+    run(
+        &mut owner,
+        format!(
+            "ALTER TABLE event_host.deferred SET (autovacuum_enabled = off);
+             INSERT INTO event_host.deferred (group_name, position, due_at, time, type, id, source)
+             SELECT 'g', i, to_timestamp(i), now(), 't', i::text, '/t'
+             FROM generate_series(1, {MANY}) i"
+        ),
+    )
+    .await;
+    for analyzed in [false, true] {
+        if analyzed {
+            run(&mut owner, "ANALYZE event_host.deferred; ANALYZE event_host.events").await;
+        }
+        let prepare = format!(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off;
+             SET plan_cache_mode = force_generic_plan;
+             PREPARE due_{analyzed} (text, timestamptz, bigint, timestamptz, bigint, bigint)
+             AS {DUE};
+             PREPARE defer_{analyzed} (text, bigint[], timestamptz[], boolean[]) AS {DEFER}"
+        );
+        run(&mut owner, prepare).await;
+        for (execute, most) in [
+            (format!("due_{analyzed} ('g', 'epoch', 0, to_timestamp(10), 200000, 1000)"), 11),
+            (
+                format!("defer_{analyzed} ('g', '{{7, 150000}}', ARRAY[now(), now()], '{{f, f}}')"),
+                8,
+            ),
+        ] {
+            let explain = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {execute}");
+            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
+                .fetch_all(&mut owner)
+                .await
+                .unwrap();
+            let plan = plan.join("\n");
+            assert!(!plan.contains("Seq Scan"), "{plan}");
+            let read = plan.lines().filter(|line| line.contains("Index")).filter_map(|line| {
+                let rows = line.split_once("rows=")?.1;
+                rows[..rows.find([' ', ')'])?].parse::<f64>().ok()
+            });
+            let read: f64 = read.sum();
+            assert!(read <= f64::from(most), "{read} rows: {plan}");
         }
     }
 }

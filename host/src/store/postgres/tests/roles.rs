@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, Deployment, GroupSettings, GroupState, Head, LockSession, LogHolder,
+    DeadLetterFilter, Deployment, GroupSettings, GroupState, LockSession, LogHolder, Mark,
     NewVersion, Retention, Settled, Settlement, Start, StateWrite, Store, StoreError,
 };
 
@@ -120,6 +120,7 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
             "SELECT * FROM event_host.consumer_groups",
             "UPDATE event_host.consumer_groups SET position = 0",
             "SELECT * FROM event_host.redeliveries",
+            "SELECT * FROM event_host.deferred",
             "SELECT * FROM event_host.dead_letters",
             "DELETE FROM event_host.dead_letters",
             "SELECT * FROM event_host.state",
@@ -367,14 +368,9 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         let event = seen(&store).await.remove(0);
         assert!(store.log_holders().await.unwrap().is_empty());
         store.begin_work(&name, Epoch(1), 0).await.unwrap();
-        let head = Head {
-            position: Position(1),
-            attempt: Attempt(1),
-            due_at: jiff::Timestamp::UNIX_EPOCH,
-            failure: None,
-            in_flight: true,
-        };
-        store.begin_attempt(&name, Epoch(1), 0, &head).await.unwrap();
+        let mark = Mark { position: Position(1), attempt: Attempt(1) };
+        store.withdraw_attempt(&name, Epoch(1)).await.unwrap();
+        store.begin_attempt(&name, Epoch(1), 0, mark).await.unwrap();
         assert!(!store.has_shown_itself("nobody", &name).await.unwrap());
         let write = |value| StateWrite { scope: String::new(), key: "k".into(), value };
         let parked = || vec![redelivery(1, 2)];

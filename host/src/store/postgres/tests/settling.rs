@@ -39,7 +39,6 @@ async fn a_settlement_that_moves_the_cursor_alone_is_one_round_trip() {
         attempt: crate::event::Attempt(2),
         due_at: jiff::Timestamp::UNIX_EPOCH,
         failure: None,
-        in_flight: false,
     };
     let with_a_retry = Settlement { head: Some(head), ..numbered(3) };
     assert_eq!(store.settle(&with_a_retry).await.unwrap(), Settled::Committed);

@@ -122,6 +122,8 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
         redelivered: vec![],
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
     }
 }
 

@@ -364,6 +364,8 @@ async fn other_writers_never_make_a_settlement_fail() {
             redelivered: vec![],
             failures: None,
             overtaking: None,
+            mark: None,
+            deferred: Vec::new(),
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
     }
@@ -442,6 +444,8 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         redelivered: vec![],
         failures: None,
         overtaking: None,
+        mark: None,
+        deferred: Vec::new(),
     };
     store.settle(&settlement).await.unwrap();
     let status = store.status().await.unwrap();

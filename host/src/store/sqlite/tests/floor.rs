@@ -91,6 +91,8 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             redelivered: vec![],
             failures: None,
             overtaking: None,
+            mark: None,
+            deferred: Vec::new(),
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
         cursor = fetched.scanned_to;
