@@ -233,7 +233,8 @@ fn a_death_in_a_delayed_event_changes_nothing_of_the_retry_behind_it(store: Stor
     );
     let deadly = json!([{ "do": "log", "line": "deadly" }, { "do": "sleep", "ms": 3_000_000 }]);
     let fails = json!([{ "do": "log", "line": "fails" }, { "do": "retry", "text": "later" }]);
-    let soon = jiff::Timestamp::now() + Duration::from_secs(3);
+    // Later than the other event fails, however slow the machine is.
+    let soon = jiff::Timestamp::now() + Duration::from_secs(12);
     rig.publish(&[
         with(event("command", 1, deadly), "deliverafter", soon.to_string()),
         event("command", 2, fails),

@@ -1085,3 +1085,110 @@ fn an_event_of_a_call_that_failed_waits_for_nobody() {
         }
     }
 }
+
+/// An event that is delivered so many seconds from [`NOW`] on.
+fn delayed(position: i64, seconds: u64) -> LogEvent {
+    let mut event = event(position, Some("a"));
+    event.event.deliver_after = Some(after(NOW, Duration::from_secs(seconds)));
+    event
+}
+
+/// Has the store say that nothing is deferred yet.
+fn nothing_is_deferred(schedule: &mut Schedule) {
+    let asked = schedule.read_due(NOW).expect("the store is asked first");
+    schedule.due_is_read(asked, Due::default());
+    assert_eq!(schedule.next_deferred(), None);
+}
+
+#[test]
+fn a_delayed_event_leaves_with_a_cut_and_is_asked_for_when_it_is_due_and_not_before() {
+    for ordering in [Ordering::Total, Ordering::Key, Ordering::None] {
+        let mut schedule = Schedule::new(ordering, 1, Position::ZERO, None, None, Vec::new(), NOW);
+        nothing_is_deferred(&mut schedule);
+        let events = vec![delayed(1, 9), delayed(2, 5), event(3, Some("a"))];
+        schedule.admit(fetched(events, 3), NOW);
+        let job = schedule.next(1).expect("nothing runs");
+        schedule.done(job, None, Effects::default());
+        let mut settled = settlement();
+        let written = schedule.cut(10, false).fill(&mut settled);
+        let at = |seconds| after(NOW, Duration::from_secs(seconds));
+        assert_eq!((settled.position, settled.redeliveries.len()), (Position(3), 0));
+        let deferral = |position, seconds| Deferral {
+            position: Position(position),
+            due_at: at(seconds),
+            late: false,
+        };
+        assert_eq!(settled.deferred, [deferral(1, 9), deferral(2, 5)], "{ordering:?}");
+        // The store does not have it before it is committed.
+        assert_eq!((schedule.next_deferred(), schedule.next_due()), (None, None));
+        schedule.committed(written);
+        assert_eq!(schedule.next_deferred(), Some(at(5)));
+        assert_eq!(schedule.read_due(at(4)), None);
+        let asked = schedule.read_due(at(5)).expect("it is due");
+        assert_eq!((asked.after, asked.up_to), (None, Position(3)));
+        assert_eq!(schedule.next_deferred(), None, "it is asked for");
+        let due = Redelivery { attempt: Attempt::FIRST, ..parked(2, Some("a"), 5) };
+        schedule.due_is_read(asked, Due { events: vec![due], next: Some(at(9)) });
+        // No more may be parked, of what is due or of the log.
+        assert_eq!(schedule.next_deferred(), None);
+        assert!(!schedule.wants_more(10, 10, 10));
+        let job = next(&mut schedule, at(5)).expect("nothing runs");
+        assert_eq!((job.event.position, job.attempt), (Position(2), Attempt::FIRST));
+        schedule.done(job, None, Effects::default());
+        assert!(schedule.take_woken() && schedule.wants_more(10, 10, 10));
+        assert_eq!(schedule.next_deferred(), Some(at(9)));
+        schedule.cut(10, false).fill(&mut settled);
+        assert_eq!(settled.redelivered, [Position(2)]);
+    }
+}
+
+#[test]
+fn an_answer_that_is_older_than_what_was_settled_brings_nothing_again() {
+    for is_committed in [false, true] {
+        // What was handed over by the schedule before.
+        let first = Redelivery { attempt: Attempt::FIRST, ..parked(1, None, 0) };
+        let mut schedule =
+            Schedule::new(Ordering::Total, 10, Position(1), None, None, vec![first.clone()], NOW);
+        let asked = schedule.read_due(NOW).unwrap();
+        let job = next(&mut schedule, NOW).expect("nothing runs");
+        schedule.done(job, None, Effects::default());
+        if is_committed {
+            let written = schedule.cut(10, true).fill(&mut settlement());
+            schedule.committed(written);
+        }
+        schedule.due_is_read(asked, Due { events: vec![first], next: None });
+        assert_eq!(schedule.parked(), 0, "it is handled twice");
+    }
+}
+
+#[test]
+fn what_is_deferred_while_the_store_is_asked_is_asked_for_all_the_same() {
+    let mut schedule =
+        Schedule::new(Ordering::Key, 10, Position::ZERO, None, None, Vec::new(), NOW);
+    let asked = schedule.read_due(NOW).unwrap();
+    schedule.admit(fetched(vec![delayed(1, 5)], 1), NOW);
+    let written = schedule.cut(10, false).fill(&mut settlement());
+    schedule.committed(written);
+    let later = after(NOW, Duration::from_secs(9));
+    schedule.due_is_read(asked, Due { events: vec![], next: Some(later) });
+    assert_eq!(schedule.next_deferred(), Some(after(NOW, Duration::from_secs(5))));
+}
+
+#[test]
+fn redeliveries_that_wait_for_a_later_time_are_deferred_a_thousand_at_a_time() {
+    let delayed = |position| Redelivery { attempt: Attempt::FIRST, ..parked(position, None, 9) };
+    let redeliveries = (1..=2_500).map(delayed).collect();
+    let mut schedule =
+        Schedule::new(Ordering::Key, 10, Position(2_500), None, None, redeliveries, NOW);
+    assert_eq!(schedule.parked(), 0);
+    let mut deferred = Vec::new();
+    while schedule.has_work() {
+        let mut settled = settlement();
+        let written = schedule.cut(10, false).fill(&mut settled);
+        schedule.committed(written);
+        assert!((1..=1_000).contains(&settled.deferred.len()));
+        deferred.extend(settled.deferred.iter().map(|one| one.position.0));
+    }
+    deferred.sort_unstable();
+    assert_eq!(deferred, (1..=2_500).collect::<Vec<_>>());
+}
