@@ -71,7 +71,7 @@ fn positions(due: &Due) -> Vec<i64> {
 
 async fn found(store: &Arc<dyn Store>, name: &str, positions: &[i64]) -> Vec<LogEvent> {
     let positions: Vec<Position> = positions.iter().copied().map(Position).collect();
-    store.events_at(&group(name), &positions).await.unwrap()
+    store.events_at(&group(name), &positions, usize::MAX).await.unwrap().events
 }
 
 async fn waits(store: &Arc<dyn Store>, name: &str) -> i64 {
@@ -88,7 +88,7 @@ async fn let_the_log_go(store: &Arc<dyn Store>) {
 
 pub async fn a_deferred_event_is_kept_whole_though_the_log_lets_it_go(database: &dyn TestDatabase) {
     let (store, other) = (database.handle().await, database.handle().await);
-    let original = Event { deliver_after: Some(at(0)), ..rich_event(database, "1") };
+    let original = Event { deliver_after: Some(at(0)), ..rich_event("1") };
     publish(&store, &[original.clone(), event("a", "2")]).await;
     let epoch = deferring(&store, "g", &[deferral(1, 0)], 2).await;
     led(&store, "h").await;
@@ -356,8 +356,8 @@ pub async fn what_is_deferred_goes_along_when_a_group_is_split_anew(database: &d
             for one in due(&store, &name, at(99)).await.events {
                 let place = Partition::number_of(one.key.as_deref(), one.position, of);
                 assert_eq!(place, number, "{one:?}");
-                let event = store.events_at(&name, &[one.position]).await.unwrap();
-                assert_eq!(ids(&event), [one.position.0.to_string()]);
+                let found = store.events_at(&name, &[one.position], usize::MAX).await.unwrap();
+                assert_eq!(ids(&found.events), [one.position.0.to_string()]);
                 found_in.push(one.position.0);
             }
         }
