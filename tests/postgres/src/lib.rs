@@ -14,3 +14,4 @@ mod user;
 
 pub use binaries::{Binaries, Missing};
 pub use server::{Server, Stop};
+pub use user::folder_for_everybody;

@@ -48,15 +48,26 @@ impl User {
 
 /// A folder for temporary files that `user` reaches.
 pub(crate) fn temporary_folder(user: Option<User>) -> Result<PathBuf> {
+    if user.is_none() {
+        return Ok(std::env::temp_dir());
+    }
+    folder_for_everybody()
+}
+
+/// A folder for temporary files that every user reaches.
+///
+/// # Errors
+/// When there is none.
+pub fn folder_for_everybody() -> Result<PathBuf> {
     let usual = std::env::temp_dir();
-    if user.is_none() || everybody_reaches(&usual) {
+    if everybody_reaches(&usual) {
         return Ok(usual);
     }
     let shared = PathBuf::from("/tmp");
     if everybody_reaches(&shared) {
         return Ok(shared);
     }
-    bail!("{} is closed to users other than root: set TMPDIR to one that is not", usual.display())
+    bail!("{} is closed to other users: set TMPDIR to one that is not", usual.display())
 }
 
 fn everybody_reaches(folder: &Path) -> bool {

@@ -1,7 +1,7 @@
 //! Parts of tests that need a process of their own: the test binary again,
 //! which then runs [`in_a_child`] and nothing else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -22,14 +22,26 @@ const READY: &str = "the child is ready";
 /// A child that is about to do its task. Killed when it is dropped.
 pub(super) fn child(task: &str, database: &Path) -> Command {
     let (_, module) = module_path!().split_once("::").unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(this_program());
     command
+        // Where whoever runs it can go, as the folder that we are in need not be.
+        .current_dir(database.parent().unwrap())
         .args(["--exact", &format!("{module}::in_a_child"), "--ignored", "--nocapture"])
         .env(TASK, task)
         .env(DATABASE, database)
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     command
+}
+
+/// This program, by a way that every user can go where there is one: the folder that it
+/// lies in may be closed to others.
+fn this_program() -> PathBuf {
+    let of_the_system = Path::new("/proc/self/exe");
+    if of_the_system.exists() {
+        return of_the_system.to_owned();
+    }
+    std::env::current_exe().unwrap()
 }
 
 /// Starts a child and waits until it says that it is ready.
