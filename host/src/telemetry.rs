@@ -4,10 +4,21 @@
 //! became a dead letter, and handlers' own lines from `info` on. Each attempt is
 //! one span with group, position, event id and attempt, so that every line
 //! written in it carries them.
+//!
+//! Everything that this process writes to stderr goes through here, the words of panics
+//! and the errors of commands too, and is written by a thread of its own ([`lines`]): a
+//! stderr that is full, closed, or read by nobody costs the lines and nothing else.
 
-use std::io::IsTerminal;
+mod lines;
 
-use tracing::Metadata;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Write};
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use lines::Lines;
+use tracing::{Level, Metadata, enabled, error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -35,36 +46,131 @@ fn from_level_on(level: &str) -> EnvFilter {
     ))
 }
 
-/// A log filter that cannot be parsed.
+/// Why there is no log.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "`{filter}` is no log filter: {reason}; use a level such as `debug`, or `event_host=debug,guest=warn`"
-)]
-pub struct InvalidFilter {
-    filter: String,
-    reason: String,
+pub enum NoLog {
+    /// A log filter that cannot be parsed.
+    #[error(
+        "`{filter}` is no log filter: {reason}; use a level such as `debug`, or `event_host=debug,guest=warn`"
+    )]
+    InvalidFilter {
+        /// The filter.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system gives no thread to write it.
+    #[error("cannot start the thread that writes the log: {0}")]
+    NoThread(#[from] io::Error),
 }
 
-/// Starts logging to stderr, for the whole process. A second call does nothing.
+/// How long the end of the process waits at most until what it said is written: as long
+/// as this only where stderr takes nothing.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long a thread that panics waits for that.
+const WORDS_OF_A_PANIC: Duration = Duration::from_millis(200);
+
+/// What is to be written to stderr.
+static STDERR: OnceLock<Lines> = OnceLock::new();
+
+/// Writes one line to stderr, or several, as soon as it takes them. Waits for nobody, and
+/// is lost where stderr cannot be written.
+pub fn say(text: &str) {
+    let line = format!("{text}\n");
+    match STDERR.get() {
+        Some(lines) => lines.push(line.as_bytes()),
+        // Before the start, and without one.
+        None => drop(io::stderr().write_all(line.as_bytes())),
+    }
+}
+
+/// Waits until everything is written that was said, and a second at most: to be called
+/// before the process ends.
+pub fn flush() {
+    flush_within(LAST_WORDS);
+}
+
+fn flush_within(patience: Duration) {
+    if let Some(lines) = STDERR.get() {
+        lines.flush(patience);
+    }
+}
+
+/// Where lines of the log go.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match STDERR.get() {
+            Some(lines) => lines.push(bytes),
+            None => drop(io::stderr().write_all(bytes)),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts the thread that writes to stderr.
+fn start_writing() -> io::Result<()> {
+    if STDERR.get().is_none() {
+        let lines = Lines::to(io::stderr(), |lost| {
+            warn!(
+                lines = lost,
+                "lines of this log were lost: stderr did not take them, or not as fast as they came"
+            );
+        })?;
+        // Whoever was faster has a thread too.
+        drop(STDERR.set(lines));
+    }
+    Ok(())
+}
+
+/// What a thread says that panics. The standard library would write it at once, and wait
+/// for a stderr that nobody reads.
+fn say_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("without a name");
+    let message = panic.payload_as_str().unwrap_or("a panic without words");
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    // Only where the environment asks for it.
+    let backtrace = Backtrace::capture();
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    if enabled!(Level::ERROR) {
+        error!(thread, place, backtrace, "panicked: {message}");
+    } else {
+        say(&format!("thread `{thread}` panicked at {place}: {message}"));
+    }
+    // What follows may be the end of the process.
+    flush_within(WORDS_OF_A_PANIC);
+}
+
+/// Starts logging to stderr, for the whole process, and has panics logged. A second call
+/// does nothing.
 ///
 /// # Errors
-/// When the filter cannot be parsed.
-pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), InvalidFilter> {
+/// When the filter cannot be parsed, and when there is no thread to write.
+pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), NoLog> {
     let filter = match filter {
         None => from_level_on("info"),
-        Some(level) if level.parse::<tracing::Level>().is_ok() => from_level_on(level),
-        Some(text) => EnvFilter::try_new(text).map_err(|reason| InvalidFilter {
+        Some(level) if level.parse::<Level>().is_ok() => from_level_on(level),
+        Some(text) => EnvFilter::try_new(text).map_err(|reason| NoLog::InvalidFilter {
             filter: text.to_owned(),
             reason: reason.to_string(),
         })?,
     };
+    start_writing()?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_span_events(FmtSpan::NONE)
-        .with_writer(std::io::stderr);
+        .with_writer(|| Stderr);
     let started = match format {
         LogFormat::Text => builder
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_ansi(io::stderr().is_terminal())
             .finish()
             .with(filter_fn(is_no_secret))
             .try_init(),
@@ -72,8 +178,10 @@ pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), InvalidFilte
             builder.json().flatten_event(true).finish().with(filter_fn(is_no_secret)).try_init()
         }
     };
-    // Somebody else, such as a test, logs already: their choice stands.
-    drop(started);
+    if started.is_ok() {
+        std::panic::set_hook(Box::new(say_panic));
+    }
+    // Else somebody logs already, such as a test: their choice stands.
     Ok(())
 }
 
@@ -100,6 +208,7 @@ mod tests {
         if std::env::var_os("IN_CHILD").is_some() {
             start(LogFormat::Text, Some("sqlx=trace,sqlx_postgres=trace")).unwrap();
             "postgres://u@h/d".parse::<PgConnectOptions>().unwrap();
+            flush();
             return;
         }
         let directory = tempfile::tempdir().unwrap();

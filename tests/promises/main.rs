@@ -22,6 +22,7 @@ mod leadership;
 mod network;
 mod operation;
 mod ordering;
+mod output;
 mod partitions;
 mod pooler;
 mod postgres;

@@ -148,6 +148,17 @@ impl Running {
         Self { child: Killed(child), log }
     }
 
+    /// Starts a command whose stderr is the test's own matter: it has no log here.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_with_stderr(command: &mut Command, stderr: Stdio) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn();
+        let log = Arc::new(Log::default());
+        log.ended.store(true, Release);
+        Self { child: Killed(child.expect("the host program starts")), log }
+    }
+
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {

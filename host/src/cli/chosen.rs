@@ -16,6 +16,7 @@ use crate::config::{Config, HandlerSettings};
 use crate::digest::Digest;
 use crate::event::{GroupName, Tenant};
 use crate::store::{DeadLetter, Store};
+use crate::telemetry;
 
 /// How many components a message lists that a few digits may mean.
 const LISTED: usize = 5;
@@ -58,7 +59,9 @@ impl<'a> Chosen<'a> {
             Ok(config) => Some(config),
             Err(_) if !path.exists() => None,
             Err(errors) => {
-                eprintln!("note: whether the component can run is not checked: {errors}");
+                telemetry::say(&format!(
+                    "note: whether the component can run is not checked: {errors}"
+                ));
                 None
             }
         };
@@ -106,11 +109,11 @@ impl<'a> Chosen<'a> {
             settings.group == letter.group && settings.tenant == letter.tenant
         };
         let Some(settings) = config.handlers.iter().find(of_group) else {
-            eprintln!(
+            telemetry::say(&format!(
                 "note: {} has no handler in group `{}`: whether the component can run there is not checked",
                 config.path.display(),
                 letter.group
-            );
+            ));
             return Ok(());
         };
         let loader = match &mut self.loader {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::sandbox::EngineSettings;
 use crate::sandbox::compile_process::{self, Order};
+use crate::telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct Compile {
@@ -17,6 +18,7 @@ pub(super) struct Compile {
 impl Compile {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let code = compile_process::obey(&self.order)?;
+        telemetry::flush();
         // At once: what is left to be cleared away is of no use to anybody.
         std::process::exit(i32::from(code))
     }

@@ -19,6 +19,7 @@ use crate::config::{Component, Config, HandlerSettings};
 use crate::event::{HandlerName, Tenant};
 use crate::sandbox::Source;
 use crate::store::{Deployment, NewVersion, Store};
+use crate::telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct Deploy {
@@ -110,13 +111,13 @@ impl Deploy {
         let name = &self.handler;
         match settings.map(|settings| &settings.component) {
             Some(Component::Deployed) => {}
-            Some(Component::File(file)) => eprintln!(
+            Some(Component::File(file)) => telemetry::say(&format!(
                 "note: {path}: handler `{name}` runs {}; it runs what is deployed with `component = \"deployed\"`",
                 file.display()
-            ),
-            None => eprintln!(
+            )),
+            None => telemetry::say(&format!(
                 "note: {path} has no handler `{name}`: the component was checked against the default limits"
-            ),
+            )),
         }
     }
 }

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use super::chosen::{Chosen, DigestStart};
 use super::interrupt::Interrupt;
-use super::output::{self, short};
+use super::output::{self, Said, short};
 use super::{AlreadySaid, Global, UsageError, database, reproduce};
 use crate::digest::Digest;
 use crate::event::GroupName;
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, Missing, Replayed, Store, StoreError,
 };
+use crate::telemetry;
 
 /// What a dry run did, however it ended.
 const NOTHING_REPLAYED: &str = "this is a dry run, and nothing was replayed";
@@ -225,6 +226,7 @@ impl Replay {
         }
         let mut tally = Tally::of("replayed", replays.len())?;
         let mut done = Vec::new();
+        let mut lines = Said::nothing();
         for (id, digest) in replays {
             if !tally.goes_on() {
                 tally.not_tried(id);
@@ -236,16 +238,15 @@ impl Replay {
                     if self.json {
                         done.push(replayed);
                     } else {
-                        output::line(said(&replayed))?;
+                        lines.line(said(&replayed));
                     }
                 }
                 Err(error) => tally.failed(id, &error),
             }
         }
-        if self.json {
-            output::json(&done)?;
-        }
-        tally.end()
+        let written = if self.json { output::json(&done) } else { lines.end() };
+        tally.end()?;
+        Ok(written?)
     }
 
     fn data(&self) -> anyhow::Result<Option<Vec<u8>>> {
@@ -308,11 +309,9 @@ impl Replay {
             }
         };
         bar.finish_and_clear();
-        if self.json {
-            output::json(&done)?;
-        }
+        let written = if self.json { output::json(&done) } else { Ok(()) };
         match ended {
-            Ok(()) if self.json => Ok(()),
+            Ok(()) if self.json => Ok(written?),
             Ok(()) => Ok(output::line(format!(
                 "{} dead letters of group {group} replayed{}",
                 done.len(),
@@ -389,9 +388,12 @@ impl Tally {
         if let StoreError::Unavailable(_) = error {
             // What comes next would fail alike, each after its deadline.
             self.stopped = Some("stopped");
-            eprintln!("error: whether dead letter {id} was {} is not known: {error}", self.what);
+            telemetry::say(&format!(
+                "error: whether dead letter {id} was {} is not known: {error}",
+                self.what
+            ));
         } else {
-            eprintln!("error: {error}");
+            telemetry::say(&format!("error: {error}"));
         }
     }
 
@@ -414,7 +416,7 @@ impl Tally {
                 false => format!("; not tried: {}{more}", named.join(", ")),
             };
             let why = stopped.map(|why| format!("{why}: ")).unwrap_or_default();
-            eprintln!("error: {why}{done} of {of} dead letters were {what}{left}");
+            telemetry::say(&format!("error: {why}{done} of {of} dead letters were {what}{left}"));
         }
         Err(AlreadySaid.into())
     }
@@ -427,6 +429,7 @@ impl Discard {
             None => self.which.ids.into_iter().map(DeadLetterId).collect(),
         };
         let mut tally = Tally::of("discarded", ids.len())?;
+        let mut lines = Said::nothing();
         for id in ids {
             if !tally.goes_on() {
                 tally.not_tried(id);
@@ -435,12 +438,13 @@ impl Discard {
             match store.discard(id).await {
                 Ok(()) => {
                     tally.done += 1;
-                    output::line(format!("dead letter {id} is discarded"))?;
+                    lines.line(format!("dead letter {id} is discarded"));
                 }
                 Err(error) => tally.failed(id, &error),
             }
         }
-        tally.end()
+        tally.end()?;
+        Ok(lines.end()?)
     }
 }
 
@@ -494,7 +498,7 @@ async fn dry_run(
             Ok(letter) => letter,
             // As the replay would: the others go on.
             Err(error @ StoreError::NotFound(_)) => {
-                eprintln!("error: {error}");
+                telemetry::say(&format!("error: {error}"));
                 continue;
             }
             Err(other) => return Err(anyhow::Error::new(other).context(NOTHING_REPLAYED)),

@@ -3,11 +3,11 @@
 //! The first SIGINT (Ctrl-C) or SIGTERM lets what is under way end, so that it is known,
 //! and has the command say what it did. A second one ends it at once.
 
-use std::io::Write as _;
-
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+use crate::telemetry;
 
 /// Whether somebody wants the command to end.
 pub(super) struct Interrupt(CancellationToken);
@@ -26,11 +26,10 @@ impl Interrupt {
                     _ = interrupt.recv() => {}
                 }
                 if asking.is_cancelled() {
-                    // Whoever closed stderr does not want to know.
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "error: interrupted twice: what was under way may have been done"
+                    telemetry::say(
+                        "error: interrupted twice: what was under way may have been done",
                     );
+                    telemetry::flush();
                     std::process::exit(1);
                 }
                 asking.cancel();

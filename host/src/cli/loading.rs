@@ -17,6 +17,7 @@ use crate::sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
 };
 use crate::store::{Deployed, Missing, Store, StoreError};
+use crate::telemetry;
 
 /// A handler with its code.
 #[derive(Clone)]
@@ -287,7 +288,11 @@ fn all_or_said(
         match outcome {
             Ok(handler) => loaded.push(handler),
             Err(why) => {
-                eprintln!("error: {}: handler `{}`: {why}", config.path.display(), settings.name);
+                telemetry::say(&format!(
+                    "error: {}: handler `{}`: {why}",
+                    config.path.display(),
+                    settings.name
+                ));
                 failed = true;
             }
         }

@@ -1,7 +1,10 @@
 //! The command line: one file a command, which parses, calls and prints.
 //!
 //! Results go to stdout, logs and errors to stderr. Exit codes: 0 done, 1
-//! failed, 2 used wrongly.
+//! failed, 2 used wrongly. What cannot be written to stderr is lost, and changes neither
+//! what is done nor the exit code. A reader of stdout that goes away, such as `head`, ends
+//! a listing quietly, with 0; what changes something does all of it first. Where stdout
+//! cannot be written for another reason, that is said, with 1.
 
 mod adopt;
 mod attempt;
@@ -29,6 +32,7 @@ mod versions;
 mod watch;
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -137,7 +141,7 @@ pub fn main() -> ExitCode {
         Err(answer) => {
             let code = if answer.use_stderr() { 2 } else { 0 };
             match secrets::hidden(&answer.render().to_string()) {
-                Cow::Owned(hidden) => eprint!("{hidden}"),
+                Cow::Owned(hidden) => telemetry::say(hidden.trim_end()),
                 Cow::Borrowed(_) => {
                     // Nothing is left to say it to, if this fails.
                     let _ = answer.print();
@@ -147,39 +151,42 @@ pub fn main() -> ExitCode {
         }
     };
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
-        eprintln!("error: {}", secrets::hidden(&wrong.to_string()));
+        telemetry::say(&format!("error: {}", secrets::hidden(&wrong.to_string())));
         return ExitCode::from(2);
     }
-    let runtime = match crate::runtime::start() {
-        Ok(runtime) => runtime,
+    let code = match crate::runtime::start() {
+        Ok(runtime) => {
+            // One that panics has said so, and ends as one that fails.
+            let run = || {
+                runtime.block_on(async {
+                    let result = dispatch(cli).await;
+                    database::close().await;
+                    result
+                })
+            };
+            let result = catch_unwind(AssertUnwindSafe(run));
+            let result = result.unwrap_or_else(|_| Err(AlreadySaid.into()));
+            // A read of stdin that nobody waits for any more must not hold up the end.
+            runtime.shutdown_background();
+            result.map_or_else(|error| exit_code(&error), |()| ExitCode::SUCCESS)
+        }
         Err(why) => {
-            eprintln!("error: cannot start: {why}");
-            return ExitCode::FAILURE;
+            telemetry::say(&format!("error: cannot start: {why}"));
+            ExitCode::FAILURE
         }
     };
-    let result = runtime.block_on(async {
-        let result = dispatch(cli).await;
-        database::close().await;
-        result
-    });
-    // A read of stdin that nobody waits for any more must not hold up the end.
-    runtime.shutdown_background();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit_code(&error),
-    }
+    telemetry::flush();
+    code
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if let Some(io) = error.downcast_ref::<std::io::Error>()
-        && io.kind() == std::io::ErrorKind::BrokenPipe
-    {
+    if output::reader_is_gone(error) {
         return ExitCode::SUCCESS;
     }
     if error.is::<AlreadySaid>() {
         return ExitCode::FAILURE;
     }
-    eprintln!("error: {}", secrets::hidden(&format!("{error:#}")));
+    telemetry::say(&format!("error: {}", secrets::hidden(&format!("{error:#}"))));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -1,6 +1,7 @@
 //! Results on stdout: text, tables, JSON.
 //!
-//! A reader that goes away, such as `head`, ends the program quietly.
+//! A reader that goes away, such as `head`, ends the program quietly. Work that changes
+//! something does not depend on who reads of it: it goes on ([`Said`]).
 
 use std::io::{self, Write};
 
@@ -10,14 +11,57 @@ use serde::Serialize;
 
 use crate::failure::storable;
 
+/// Stdout cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to stdout: {0}")]
+struct NotWritten(io::Error);
+
+/// Whether it failed because whoever read stdout is gone.
+pub(super) fn reader_is_gone(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| {
+        error.kind() == io::ErrorKind::BrokenPipe
+            && error.get_ref().is_some_and(|inner| inner.is::<NotWritten>())
+    })
+}
+
 /// Writes one line to stdout.
 ///
 /// # Errors
 /// When stdout cannot be written.
 pub(super) fn line(text: impl AsRef<str>) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_ref().as_bytes())?;
-    out.write_all(b"\n")
+    // All of it at the end of the line, which is when stdout is written.
+    let written = out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n"));
+    written.map_err(|error| io::Error::new(error.kind(), NotWritten(error)))
+}
+
+/// What is said of work while it is done. That it cannot be said does not end the work:
+/// it is an error at the end of it.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Said(io::Result<()>);
+
+impl Said {
+    /// Nothing yet.
+    pub(super) fn nothing() -> Self {
+        Self(Ok(()))
+    }
+
+    /// Writes one line to stdout, unless one before could not be written.
+    pub(super) fn line(&mut self, text: impl AsRef<str>) {
+        if self.0.is_ok() {
+            self.0 = line(text);
+        }
+    }
+
+    /// The work is done.
+    ///
+    /// # Errors
+    /// When stdout could not be written.
+    pub(super) fn end(self) -> io::Result<()> {
+        self.0
+    }
 }
 
 /// Writes a value as JSON, one line for people to pipe.

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
@@ -152,11 +153,7 @@ impl Publish {
     }
 
     /// Publishes lines as they come, in chunks.
-    async fn lines(
-        &self,
-        store: &dyn Store,
-        mut lines: mpsc::Receiver<Result<Line, LineError>>,
-    ) -> anyhow::Result<()> {
+    async fn lines(&self, store: &dyn Store, mut lines: Lines) -> anyhow::Result<()> {
         let interrupt = Interrupt::listen()?;
         let mut done = Published::default();
         let mut next_line = self.from_line;
@@ -172,11 +169,11 @@ impl Publish {
             while chunk.len() < CHUNK && bytes < CHUNK_BYTES {
                 // What stands in the channel joins; an empty channel ends the chunk,
                 // so that what is typed is published at once.
-                let line = match lines.try_recv() {
+                let line = match lines.received.try_recv() {
                     Ok(line) => Some(line),
                     Err(_) if !chunk.is_empty() => break,
                     Err(_) => tokio::select! {
-                        line = lines.recv() => line,
+                        line = lines.received.recv() => line,
                         () = interrupt.comes() => break,
                     },
                 };
@@ -220,6 +217,9 @@ impl Publish {
                 return self.broke_off(&done, line, error.into());
             }
         }
+        if lines.broke() {
+            return self.broke_off(&done, next_line, anyhow::anyhow!("reading the lines broke"));
+        }
         self.report(done)
     }
 
@@ -233,7 +233,8 @@ impl Publish {
         if self.json {
             let mut answer = done.to_json();
             answer["next_line"] = json!(next_line);
-            output::json(&answer)?;
+            // Whether somebody reads it or not, it broke off, and that is the error.
+            drop(output::json(&answer));
         }
         Err(why.context(done.so_far(next_line)))
     }
@@ -322,23 +323,34 @@ fn bar_for(file: &Path) -> anyhow::Result<ProgressBar> {
     Ok(ProgressBar::new(bytes).with_style(style))
 }
 
+/// Lines that a thread reads.
+struct Lines {
+    received: mpsc::Receiver<Result<Line, LineError>>,
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Lines {
+    /// Whether the thread panicked: that there are no more lines then does not mean that
+    /// the input has no more. To be asked once there are no more.
+    fn broke(&mut self) -> bool {
+        self.reading.take().is_some_and(|reading| reading.join().is_err())
+    }
+}
+
 /// Reads lines on a thread of its own, because stdin blocks.
-fn read_lines<R: Read + Send + 'static>(
-    reader: BufReader<R>,
-    from_line: u64,
-) -> mpsc::Receiver<Result<Line, LineError>>
+fn read_lines<R: Read + Send + 'static>(reader: BufReader<R>, from_line: u64) -> Lines
 where
     BufReader<R>: BufRead,
 {
     let (lines, received) = mpsc::channel(CHUNK);
-    std::thread::spawn(move || {
+    let reading = std::thread::spawn(move || {
         for line in EventLines::new(reader).from_line(from_line) {
             if lines.blocking_send(line).is_err() {
                 return;
             }
         }
     });
-    received
+    Lines { received, reading: Some(reading) }
 }
 
 /// Reads a time.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use crate::runtime::again_if_it_panics;
+
 /// Ticks while guests run, and ends when it is dropped.
 pub(super) struct Ticker {
     shared: Arc<Shared>,
@@ -49,7 +51,9 @@ impl Ticker {
                 }
             }
         };
-        let handle = thread::Builder::new().name("guest-ticker".to_owned()).spawn(ticking)?;
+        let handle = thread::Builder::new()
+            .name("guest-ticker".to_owned())
+            .spawn(move || again_if_it_panics("the clock of the handlers", ticking))?;
         Ok(Self { shared, thread: handle.thread().clone() })
     }
 

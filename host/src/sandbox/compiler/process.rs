@@ -24,6 +24,7 @@ use crate::sandbox::cache;
 use crate::sandbox::ending::{chain, size};
 use crate::sandbox::engine::{self, Allocation, EngineSettings};
 use crate::sandbox::load_error::LoadReason;
+use crate::telemetry;
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -226,7 +227,7 @@ pub fn obey(order: &Order) -> io::Result<u8> {
     let engine = match confine(order).map_err(Into::into).and_then(|()| engine_for(order)) {
         Ok(engine) => engine,
         Err(error) => {
-            eprintln!("{error:#}");
+            telemetry::say(&format!("{error:#}"));
             return Ok(UNABLE);
         }
     };
@@ -235,7 +236,7 @@ pub fn obey(order: &Order) -> io::Result<u8> {
     Ok(match Component::from_binary(&engine, &component) {
         Ok(_) => 0,
         Err(error) => {
-            eprintln!("{}", chain(&error));
+            telemetry::say(&chain(&error).to_string());
             REFUSED
         }
     })

@@ -10,12 +10,13 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Executor, PgConnection};
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::connection::Connections;
 use super::error::Broken;
 use super::session::SESSION;
+use crate::runtime::spawn_again_if_it_panics;
 
 /// The channel.
 const CHANNEL: &str = "event_host";
@@ -33,26 +34,21 @@ pub(super) async fn hint(connection: &mut PgConnection) -> Result<(), Broken> {
 #[derive(Debug)]
 pub(super) struct Listener {
     hints: Arc<Notify>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Listener {
     pub(super) fn start(connections: Arc<Connections>) -> Self {
         let hints = Arc::new(Notify::new());
-        let task = tokio::spawn(listen(connections, Arc::clone(&hints))).abort_handle();
-        Self { hints, task }
+        let theirs = Arc::clone(&hints);
+        let listening = move || listen(Arc::clone(&connections), Arc::clone(&theirs));
+        Self { hints, _task: spawn_again_if_it_panics("the listener for hints", listening) }
     }
 
     /// Returns after the next hint, or at once if there was one since the last
     /// time.
     pub(super) async fn hint(&self) {
         self.hints.notified().await;
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
