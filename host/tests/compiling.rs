@@ -116,7 +116,8 @@ async fn the_code_comes_from_the_other_process_for_each_kind_of_engine() {
 
 #[tokio::test]
 async fn what_is_known_to_compile_needs_no_process() {
-    let folder = tempfile::tempdir().unwrap();
+    // Where programs may be run, as from a folder for temporary files they need not.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let cache = folder.path().join("cache");
     load(&sandbox(&cache, host(), LONG), guests::noop(), None).await.unwrap();
     let refusing = folder.path().join("refuse");

@@ -46,12 +46,21 @@ impl User {
     }
 }
 
-/// A folder for temporary files that `user` reaches.
+/// Where everybody may put temporary files.
+const SHARED: &str = "/tmp";
+
+/// The longest name of a folder, in bytes, in which a server can have a folder with its
+/// socket: systems take 104 bytes for all of its path, the smallest.
+const LONGEST: usize = 60;
+
+/// A folder for temporary files that `user` reaches, and whose name is short enough.
 pub(crate) fn temporary_folder(user: Option<User>) -> Result<PathBuf> {
-    if user.is_none() {
-        return Ok(std::env::temp_dir());
+    let shared = Path::new(SHARED);
+    let usual = std::env::temp_dir();
+    if usual.as_os_str().len() > LONGEST && everybody_reaches(shared) {
+        return Ok(shared.to_owned());
     }
-    folder_for_everybody()
+    if user.is_none() { Ok(usual) } else { folder_for_everybody() }
 }
 
 /// A folder for temporary files that every user reaches.
@@ -63,9 +72,9 @@ pub fn folder_for_everybody() -> Result<PathBuf> {
     if everybody_reaches(&usual) {
         return Ok(usual);
     }
-    let shared = PathBuf::from("/tmp");
-    if everybody_reaches(&shared) {
-        return Ok(shared);
+    let shared = Path::new(SHARED);
+    if everybody_reaches(shared) {
+        return Ok(shared.to_owned());
     }
     bail!("{} is closed to other users: set TMPDIR to one that is not", usual.display())
 }
