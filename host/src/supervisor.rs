@@ -10,6 +10,8 @@
 mod keeper;
 mod reporter;
 mod task;
+#[cfg(test)]
+mod tests;
 mod watcher;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -29,6 +31,7 @@ use crate::delivery::group::{Awaited, Control, GroupLoop, GroupSettings, PASS_IN
 use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
+use crate::runtime::spawn_again_if_it_panics;
 use crate::store::{self, Deployed, DueFetch, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
 pub use keeper::Keeper;
@@ -163,7 +166,14 @@ impl Supervisor {
         }
         // It tells all that are there before it tells of the first event.
         let mut watcher = tokio::spawn(watcher.run());
-        let reporting = tokio::spawn(reporter.clone().run());
+        let reporting = {
+            let reporter = reporter.clone();
+            spawn_again_if_it_panics("what tells `status` of troubles", move || {
+                let reporter = reporter.clone();
+                async move { match reporter.run().await {} }
+            })
+        };
+        let locks = crew.locks.clone();
         let broken = loop {
             let drain = async {
                 if self.drain {
@@ -184,12 +194,19 @@ impl Supervisor {
                     }
                     break None;
                 }
-                Err(why) = &mut watcher => break Some(format!("the watcher of the log broke: {why}")),
-                () = crew.locks.broken() => break Some("the owner of the locks broke".to_owned()),
+                Err(why) = &mut watcher => break Some(watcher_broke(&why)),
+                () = locks.broken() => break Some(LOCKS_BROKE.to_owned()),
+                Some(ended) = crew.tasks.join_next() => match ended {
+                    // It was asked to.
+                    Ok(()) => continue,
+                    Err(why) => break Some(format!("what supervises a group broke: {why}")),
+                },
                 Some(change) = changes.recv() => change,
             };
             tokio::select! {
                 () = stop.cancelled() => break None,
+                Err(why) = &mut watcher => break Some(watcher_broke(&why)),
+                () = locks.broken() => break Some(LOCKS_BROKE.to_owned()),
                 refused = crew.follow(change.groups) => {
                     // Whoever asked for it may be gone.
                     let _ = change.refused.send(refused);
@@ -205,10 +222,16 @@ impl Supervisor {
             all.await;
         }
         watcher.abort();
-        reporting.abort();
+        drop(reporting);
         reporter.end().await;
         broken.map_or(Ok(()), |what| Err(StoreError::Unusable(what)))
     }
+}
+
+const LOCKS_BROKE: &str = "the owner of the locks broke";
+
+fn watcher_broke(why: &JoinError) -> String {
+    format!("the watcher of the log broke: {why}")
 }
 
 fn registration(group: &Group) -> store::GroupSettings {
@@ -265,7 +288,6 @@ impl Crew {
     /// Changes what runs to what is wanted. Gives those that go on as before,
     /// because the database did not take the change.
     async fn follow(&mut self, wanted: Vec<Group>) -> Vec<(GroupName, StoreError)> {
-        while self.tasks.try_join_next().is_some() {}
         self.leaving.retain(|_, ended| !ended.is_cancelled());
         let mut by_group: BTreeMap<GroupName, Vec<Group>> = BTreeMap::new();
         for group in wanted {
@@ -285,7 +307,7 @@ impl Crew {
             let taken = if self.is_split_otherwise(&name, &parts) {
                 self.split_anew(&name, parts).await
             } else {
-                self.take_all(parts).await
+                self.take_all(&name, parts).await
             };
             if let Err(why) = taken {
                 refused.push((name, why));
@@ -294,12 +316,21 @@ impl Crew {
         refused
     }
 
-    async fn take_all(&mut self, parts: Vec<Group>) -> Result<(), StoreError> {
-        for part in parts {
-            let name = &part.settings.name;
-            if !self.members.get(name).is_some_and(|member| member.runs(&part)) {
-                self.take(part).await?;
-            }
+    /// Starts the parts of a group, or has another version of each take over: all of
+    /// them at once, or none. What can fail comes first, and is done once for all.
+    async fn take_all(&mut self, name: &GroupName, parts: Vec<Group>) -> Result<(), StoreError> {
+        let runs = |part: &Group| {
+            let member = self.members.get(&part.settings.name);
+            member.is_some_and(|member| member.runs(part))
+        };
+        let changed: Vec<Group> = parts.into_iter().filter(|part| !runs(part)).collect();
+        let Some(first) = changed.first() else { return Ok(()) };
+        self.store.ensure_group(&registration(first)).await?;
+        if !changed.iter().any(|part| self.members.contains_key(&part.settings.name)) {
+            info!(group = %name, "the group is new here");
+        }
+        for part in changed {
+            self.take(part);
         }
         Ok(())
     }
@@ -341,29 +372,23 @@ impl Crew {
             }
             return Err(why);
         }
-        self.take_all(parts).await
+        for part in parts {
+            self.take(part);
+        }
+        Ok(())
     }
 
-    /// Starts a group, or has another version of it take over.
-    async fn take(&mut self, group: Group) -> Result<(), StoreError> {
-        self.store.ensure_group(&registration(&group)).await?;
+    /// Starts a part of a group, or has another version of it take over. That cannot
+    /// fail: whether it is to run a leader reads when it begins.
+    fn take(&mut self, group: Group) {
         let name = group.settings.name.clone();
         let version = self.version(&group);
         if let Some(member) = self.members.get_mut(&name) {
             member.group = group;
             member.version.send_replace(version).replaced.cancel();
-            return Ok(());
+            return;
         }
-        // The watcher knows the safe position already, so that the group would
-        // begin before it is told of its state.
-        let rows = self.store.controls().await?;
-        let control = rows.iter().find(|row| row.name == name).map_or(
-            Control { epoch: Epoch(0), state: GroupState::Running },
-            |row| Control { epoch: Epoch(0), state: row.state },
-        );
-        info!(group = %name, "the group is new here");
-        self.start(group, control);
-        Ok(())
+        self.start(group, Control { epoch: Epoch(0), state: GroupState::Running });
     }
 
     fn start(&mut self, group: Group, control: Control) {

@@ -82,8 +82,13 @@ impl GroupTask {
         loop {
             let task = Arc::clone(&self);
             match tokio::spawn(async move { task.compete().await }).await {
-                Ok(()) => return,
+                Ok(()) if self.stop.is_cancelled() => return,
                 Err(why) if why.is_cancelled() => return,
+                Ok(()) => {
+                    panics = panics.saturating_add(1);
+                    error!(group = %self.name, "the group's task ended, starting it anew");
+                    self.pause(restart_delay(panics)).await;
+                }
                 Err(why) => {
                     panics = panics.saturating_add(1);
                     error!(group = %self.name, "the group's task broke, starting it anew: {why}");
