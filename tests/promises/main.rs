@@ -34,3 +34,4 @@ mod retention;
 mod sandbox;
 mod swap;
 mod tenants;
+mod watch;

@@ -40,7 +40,7 @@ fn watching(store: Store) -> (Rig, Running) {
 }
 
 /// Publishes one event and gives the version that handled it.
-fn version_that_handles(rig: &Rig, id: &str) -> i64 {
+pub(super) fn version_that_handles(rig: &Rig, id: &str) -> i64 {
     rig.publish(&[event("a", id, json!({}))]);
     let mut version = None;
     wait_until("the event is handled", PATIENCE, || {

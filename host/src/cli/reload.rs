@@ -3,10 +3,12 @@
 //!
 //! Everything is read, checked and compiled before anything is switched. What
 //! does not load leaves what runs in place, and so does a file whose bytes are
-//! the same as before.
+//! the same as before. Each group changes whole or not at all, with all its partitions.
+//!
+//! What is wrong is said when it begins, when it changes, at each SIGHUP, and once it is
+//! over: not at each look.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::convert::Infallible;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +25,7 @@ use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName, Partition};
+use crate::runtime::spawn_again_if_it_panics;
 use crate::store::{Deployed, Retention, Store};
 use crate::supervisor::{Change, Group};
 
@@ -39,6 +42,8 @@ pub(super) struct Reloader {
     pub(super) overrides: Overrides,
     pub(super) loader: Loader,
     pub(super) store: Arc<dyn Store>,
+    /// The settings that the host started with.
+    pub(super) started: Config,
     /// The settings as a whole, as they were read last.
     pub(super) config: Config,
     /// What runs.
@@ -51,6 +56,39 @@ pub(super) struct Reloader {
     pub(super) retention: watch::Sender<Retention>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(super) remarks: BTreeMap<GroupName, String>,
+    /// The files, if they are watched.
+    pub(super) watch: Option<Watch>,
+    /// What is wrong.
+    pub(super) said: Said,
+}
+
+/// What can be wrong with what a host is to run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum About {
+    Settings,
+    Deployments,
+    Handler(HandlerName),
+    Group(GroupName),
+    Restart(&'static str),
+}
+
+/// What was said to be wrong and is still so.
+#[derive(Debug, Default)]
+pub(super) struct Said(BTreeMap<About, String>);
+
+impl Said {
+    /// Something is wrong. Whether that is to be said: it was not, or not so, or somebody
+    /// asks.
+    fn begins(&mut self, about: About, what: String, trigger: Trigger) -> bool {
+        let is_new = self.0.get(&about) != Some(&what);
+        self.0.insert(about, what);
+        is_new || trigger == Trigger::Hangup
+    }
+
+    /// Something is right. Whether it was said to be wrong.
+    fn is_over(&mut self, about: &About) -> bool {
+        self.0.remove(about).is_some()
+    }
 }
 
 /// Why a host looks at its files again.
@@ -65,15 +103,15 @@ enum Trigger {
 impl Reloader {
     /// Follows the triggers until the stop: SIGHUP, and the files if they are
     /// watched.
-    pub(super) async fn run(
-        mut self,
-        mut hangup: Signal,
-        mut files: Option<Watch>,
-        stop: CancellationToken,
-    ) {
+    pub(super) async fn run(mut self, mut hangup: Signal, stop: CancellationToken) {
         let (takes_deployed, wanted) = watch::channel(false);
         let deployed = Arc::new(Notify::new());
-        let looking = look_for_deployments(Arc::clone(&self.store), wanted, Arc::clone(&deployed));
+        let _looking = {
+            let (store, deployed) = (Arc::clone(&self.store), Arc::clone(&deployed));
+            spawn_again_if_it_panics("the look for deployments", move || {
+                look_for_deployments(Arc::clone(&store), wanted.clone(), Arc::clone(&deployed))
+            })
+        };
         let following = async {
             // What a host said that ran these before is over: all is loaded.
             let groups: Vec<GroupName> =
@@ -81,13 +119,10 @@ impl Reloader {
             self.tell(&groups, None).await;
             let mut again = false;
             loop {
-                if let Some(files) = &mut files {
-                    files.follow(self.files());
-                }
                 takes_deployed.send_replace(deployed_ones(&self.config).next().is_some());
                 let changed = async {
-                    match &mut files {
-                        Some(files) => files.changed().await,
+                    match &mut self.watch {
+                        Some(watch) => watch.changed().await,
                         None => std::future::pending().await,
                     }
                 };
@@ -102,19 +137,8 @@ impl Reloader {
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            never = looking => match never {},
             () = following => {}
         }
-    }
-
-    /// The files that a change of would matter.
-    fn files(&self) -> impl Iterator<Item = &Path> {
-        let components =
-            self.config.handlers.iter().filter_map(|handler| match &handler.component {
-                Component::File(path) => Some(path.as_path()),
-                Component::Deployed => None,
-            });
-        components.chain([self.path.as_path()])
     }
 
     /// Loads what changed, and has the host run it. Whether there is nothing to
@@ -123,21 +147,35 @@ impl Reloader {
         let config = match Config::load(&self.path, &self.overrides) {
             Ok(config) => config,
             Err(errors) => {
-                error!("the settings are refused, and everything goes on as before: {errors}");
+                if self.said.begins(About::Settings, errors.to_string(), trigger) {
+                    error!("the settings are refused, and everything goes on as before: {errors}");
+                }
                 let said = format!("the changed settings are refused: {errors}");
                 let groups = self.running.values().map(|loaded| loaded.settings.group.clone());
                 self.remark(groups.map(|group| (group, said.clone())).collect()).await;
                 return true;
             }
         };
-        self.say_what_takes_a_restart(&config);
+        if self.said.is_over(&About::Settings) {
+            info!("the settings are right again");
+        }
+        self.say_what_takes_a_restart(&config, trigger);
+        if let Some(watch) = &mut self.watch {
+            // Before the components are read, so that no change is missed.
+            watch.follow(files(&self.path, &config)).await;
+        }
         let active = match self.active(&config).await {
             Ok(active) => active,
             Err(why) => {
-                error!("cannot read what is deployed, and everything goes on as before: {why}");
+                if self.said.begins(About::Deployments, why.to_string(), trigger) {
+                    error!("cannot read what is deployed, and everything goes on as before: {why}");
+                }
                 return false;
             }
         };
+        if self.said.is_over(&About::Deployments) {
+            info!("what is deployed can be read again");
+        }
         let mut wanted = BTreeMap::new();
         let mut remarks = BTreeMap::new();
         let mut all = true;
@@ -146,54 +184,75 @@ impl Reloader {
             match self.load(settings, before, &active).await {
                 Ok(loaded) => {
                     wanted.insert(settings.name.clone(), loaded);
+                    if self.said.is_over(&About::Handler(settings.name.clone())) {
+                        info!(handler = %settings.name, "loads again");
+                    }
                 }
                 Err(why) => {
                     all &= !matches!(why, NotLoaded::Store(_));
+                    let about = About::Handler(settings.name.clone());
+                    let is_news = self.said.begins(about, why.to_string(), trigger);
                     match before {
                         Some(before) => {
-                            error!(
-                                handler = %settings.name,
-                                running = before.handler.digest(),
-                                "does not load, and goes on as before: {why}"
-                            );
+                            if is_news {
+                                error!(
+                                    handler = %settings.name,
+                                    running = before.handler.digest(),
+                                    "does not load, and goes on as before: {why}"
+                                );
+                            }
                             remarks.insert(
                                 before.settings.group.clone(),
                                 format!("what it is to run now does not load: {why}"),
                             );
                             wanted.insert(settings.name.clone(), before.clone());
                         }
-                        None => {
+                        None if is_news => {
                             error!(
                                 handler = %settings.name,
                                 "does not load, and is not run: {why}"
                             );
                         }
+                        None => {}
                     }
                 }
             }
         }
+        let mut changed = changed(&self.config, &config);
         bound(&self.permits, &config);
         self.retention.send_replace(config.retention);
         self.config = config;
+        self.forget_what_is_gone();
         drop_displaced(&mut wanted, &self.running);
+        let before = self.running.clone();
         let unchanged = wanted.len() == self.running.len()
             && wanted.iter().all(|(name, loaded)| {
                 self.running.get(name).is_some_and(|before| before.is_same_as(loaded))
             });
         if !unchanged {
-            all &= self.switch(wanted).await;
+            all &= self.switch(wanted, trigger).await;
+            changed.extend(changed_handlers(&before, &self.running));
         }
         // Last, for what is said must not hold up what is done.
         self.remark(remarks).await;
-        if !unchanged {
-            return all;
-        }
-        if trigger == Trigger::Hangup {
+        if !changed.is_empty() {
+            info!(handlers = self.running.len(), changed = changed.join(", "), "reloaded");
+        } else if trigger == Trigger::Hangup {
             info!("nothing changed");
         } else {
             debug!(?trigger, "nothing changed");
         }
         all
+    }
+
+    /// Handlers and groups that the settings do not have any more are not wrong.
+    fn forget_what_is_gone(&mut self) {
+        let handlers = &self.config.handlers;
+        self.said.0.retain(|about, _| match about {
+            About::Handler(name) => handlers.iter().any(|handler| handler.name == *name),
+            About::Group(group) => handlers.iter().any(|handler| handler.group == *group),
+            About::Settings | About::Deployments | About::Restart(_) => true,
+        });
     }
 
     /// Has `status` show this of these groups, and of no others any more. What
@@ -271,7 +330,7 @@ impl Reloader {
     }
 
     /// Has the host run this. Whether the database took all of it.
-    async fn switch(&mut self, wanted: BTreeMap<HandlerName, Loaded>) -> bool {
+    async fn switch(&mut self, wanted: BTreeMap<HandlerName, Loaded>, trigger: Trigger) -> bool {
         let (refused, refusals) = oneshot::channel();
         let groups =
             wanted.values().flat_map(|loaded| groups(loaded, &self.loader, &self.store)).collect();
@@ -283,33 +342,98 @@ impl Reloader {
         let refusals: HashMap<GroupName, _> = refusals.into_iter().collect();
         let mut running = BTreeMap::new();
         for (name, loaded) in wanted {
-            match refusals.get(&loaded.settings.group) {
+            let group = loaded.settings.group.clone();
+            let about = About::Group(group.clone());
+            match refusals.get(&group) {
                 None => {
                     running.insert(name, loaded);
+                    if self.said.is_over(&about) {
+                        info!(%group, "the database took the change");
+                    }
                 }
                 Some(why) => {
-                    error!(group = %loaded.settings.group, "goes on as before: {why}");
-                    if let Some(before) = self.running.remove(&name) {
-                        running.insert(name, before);
+                    let is_news = self.said.begins(about, why.to_string(), trigger);
+                    match self.running.remove(&name) {
+                        Some(before) if before.settings.group == group => {
+                            if is_news {
+                                error!(%group, "goes on as before: {why}");
+                            }
+                            running.insert(name, before);
+                        }
+                        _ if is_news => error!(%group, "is not run yet: {why}"),
+                        _ => {}
                     }
                 }
             }
         }
         self.running = running;
-        info!(handlers = self.running.len(), "reloaded");
         refusals.is_empty()
     }
 
-    fn say_what_takes_a_restart(&self, now: &Config) {
-        let changed = [
-            ("database", self.config.database != now.database),
-            ("lock_database", self.config.lock_database != now.lock_database),
-            ("grace", self.config.grace != now.grace),
+    fn say_what_takes_a_restart(&mut self, now: &Config, trigger: Trigger) {
+        let Config { database, lock_database, grace, .. } = now;
+        let settings = [
+            ("database", self.started.database != *database, format!("{database:?}")),
+            (
+                "lock_database",
+                self.started.lock_database != *lock_database,
+                format!("{lock_database:?}"),
+            ),
+            ("grace", self.started.grace != *grace, format!("{grace:?}")),
         ];
-        for (setting, _) in changed.iter().filter(|(_, changed)| *changed) {
-            warn!("`{setting}` changed: that takes a restart of the host");
+        for (setting, is_another, value) in settings {
+            let about = About::Restart(setting);
+            if !is_another {
+                if self.said.is_over(&about) {
+                    info!("`{setting}` is again what this host runs with");
+                }
+            } else if self.said.begins(about, value, trigger) {
+                warn!("`{setting}` changed: that takes a restart of the host");
+            }
         }
     }
+}
+
+/// The files that a change of would matter.
+pub(super) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Item = &'a Path> {
+    let components = config.handlers.iter().filter_map(|handler| match &handler.component {
+        Component::File(path) => Some(path.as_path()),
+        Component::Deployed => None,
+    });
+    components.chain([path])
+}
+
+/// What the settings say of all handlers otherwise than before, in their own words.
+fn changed(before: &Config, now: &Config) -> Vec<String> {
+    let mut changed = Vec::new();
+    for (setting, is_changed) in [
+        ("concurrency", before.concurrency != now.concurrency),
+        ("retention", before.retention.max_age != now.retention.max_age),
+        ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
+    ] {
+        changed.extend(is_changed.then(|| setting.to_owned()));
+    }
+    let of = |config: &Config, name| config.tenants.iter().find(|one| one.name == name).cloned();
+    let names = before.tenants.iter().chain(&now.tenants).map(|tenant| tenant.name.clone());
+    for name in names.collect::<BTreeSet<_>>() {
+        if of(before, name.clone()) != of(now, name.clone()) {
+            changed.push(format!("tenants.{name}"));
+        }
+    }
+    changed
+}
+
+/// The handlers that run otherwise than before, or no longer.
+fn changed_handlers(
+    before: &BTreeMap<HandlerName, Loaded>,
+    now: &BTreeMap<HandlerName, Loaded>,
+) -> Vec<String> {
+    let is_same = |name: &&HandlerName| match (before.get(*name), now.get(*name)) {
+        (Some(before), Some(now)) => before.is_same_as(now),
+        _ => false,
+    };
+    let names: BTreeSet<&HandlerName> = before.keys().chain(now.keys()).collect();
+    names.into_iter().filter(|name| !is_same(name)).map(|name| format!("handlers.{name}")).collect()
 }
 
 /// Sets what the settings say of all handlers and of each tenant's.
@@ -416,13 +540,10 @@ async fn look_for_deployments(
     store: Arc<dyn Store>,
     mut wanted: watch::Receiver<bool>,
     changed: Arc<Notify>,
-) -> Infallible {
+) {
     let mut last = None;
-    loop {
-        if wanted.wait_for(|wanted| *wanted).await.is_err() {
-            // Nobody is left to be told.
-            std::future::pending::<()>().await;
-        }
+    // Else nobody is left to be told.
+    while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         match store.deployed().await {
             Ok(now) => {
                 // Also at the first look: something may have been deployed since the

@@ -1,26 +1,30 @@
 //! `host run`: runs the handlers.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::database::Expected;
 use super::loading::Loader;
-use super::reload::{self, Reloader};
+use super::reload::{self, Reloader, Said};
 use super::watch::Watch;
 use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
 use crate::delivery::permits::{Cores, Permits};
+use crate::runtime::spawn_again_if_it_panics;
 use crate::store::HostIdentity;
 use crate::supervisor::{Keeper, Supervisor};
+use crate::telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -39,16 +43,20 @@ pub(super) struct Run {
 impl Run {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         // Before anything is started, so that a signal is never missed.
-        let stop = stop_on_signals()?;
+        let stop = CancellationToken::new();
+        let signals = stop_on_signals(stop.clone())?;
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
-        let files = if self.watch {
-            Some(Watch::new().context("cannot watch files; run without `--watch`")?)
-        } else {
-            None
-        };
         let path = self.file.unwrap_or_else(|| global.config_path());
         let overrides = database::overrides(global);
+        // Before they are read, so that no change is missed.
+        let mut watch = self.watch.then(Watch::new);
+        if let Some(watch) = &mut watch {
+            watch.follow([path.as_path()].into_iter()).await;
+        }
         let config = Config::load(&path, &overrides)?;
+        if let Some(watch) = &mut watch {
+            watch.follow(reload::files(&path, &config)).await;
+        }
         let loader = Loader::new()?;
         let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
@@ -104,22 +112,51 @@ impl Run {
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
         let (retention, kept) = watch::channel(config.retention);
-        let keeping = Keeper { store: Arc::clone(&store), retention: kept }.run(stop.clone());
+        let keeper = Keeper { store: Arc::clone(&store), retention: kept };
+        let keeping = {
+            let stop = stop.clone();
+            let keep = move || keeper.clone().run(stop.clone());
+            spawn_again_if_it_panics("what keeps the log as long as it is to be kept", keep)
+        };
         let reloader = Reloader {
             path,
             overrides,
             loader,
             store,
+            started: config.clone(),
             config,
             running,
             permits,
             changes,
             retention,
             remarks: BTreeMap::new(),
+            watch,
+            said: Said::default(),
         };
-        let reloading = reloader.run(hangup, files, stop.clone());
-        let (result, (), ()) = tokio::join!(supervising, reloading, keeping);
+        let reloading = reloader.run(hangup, stop.clone());
+        let reloading = AbortOnDropHandle::new(tokio::spawn(reloading));
+        let reloading = async {
+            let ended = reloading.await;
+            // It ends before the stop only if it breaks. Then the groups end in order.
+            stop.cancel();
+            ended
+        };
+        let working = async { tokio::join!(supervising, reloading) };
+        tokio::pin!(working);
+        let (result, reloaded) = tokio::select! {
+            ended = &mut working => ended,
+            Err(why) = signals => {
+                stop.cancel();
+                working.await.0?;
+                bail!("what waits for signals broke: {why}; the groups were stopped in order");
+            }
+        };
+        // It ends with the stop.
+        drop(keeping.await);
         result?;
+        if let Err(why) = reloaded {
+            bail!("what follows the settings broke: {why}; the groups were stopped in order");
+        }
         info!("stopped");
         Ok(())
     }
@@ -134,13 +171,12 @@ fn identity() -> HostIdentity {
     }
 }
 
-/// The first SIGTERM or Ctrl-C stops in order; a second one exits at once.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+/// The first SIGTERM or Ctrl-C stops in order; a second one exits at once. The task that
+/// sees to it ends only if it breaks.
+fn stop_on_signals(stop: CancellationToken) -> anyhow::Result<AbortOnDropHandle<Infallible>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let stop = CancellationToken::new();
-    let stopping = stop.clone();
-    tokio::spawn(async move {
+    Ok(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut first = true;
         loop {
             tokio::select! {
@@ -149,12 +185,12 @@ fn stop_on_signals() -> anyhow::Result<CancellationToken> {
             }
             if !first {
                 warn!("second signal: exiting at once; what was not settled comes again");
+                telemetry::flush();
                 std::process::exit(1);
             }
             first = false;
             info!("stopping: finishing and settling what runs; a second signal exits at once");
-            stopping.cancel();
+            stop.cancel();
         }
-    });
-    Ok(stop)
+    })))
 }

@@ -23,6 +23,7 @@ const LOOKS_WHILE_KEPT: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(250);
 
 /// The upkeep of one host.
+#[derive(Clone)]
 pub struct Keeper {
     /// The database.
     pub store: Arc<dyn Store>,
