@@ -155,7 +155,7 @@ fn a_host_whose_server_is_silent_stops_within_its_grace() {
 fn rolling_back_in_vain() -> (Far, Running) {
     let handler = Handler::of_file("versioned", "deployed", &["a"])
         .set("retry = { initial = \"5ms\", multiplier = 1 }")
-        .set("breaker = { on_trip = \"rollback\" }");
+        .set("breaker = { on_trip = \"rollback\", attempts_after_swap = 1 }");
     let far = Far::new(&Settings::of([handler]));
     deploy(&far.rig, 1);
     let host = far.lead(&["versioned"]);

@@ -37,6 +37,7 @@ mod together;
 mod trip;
 mod trouble;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ use super::clock::Clock;
 use super::ordering::{Calls, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
-use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
+use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::{
     FailureCounts, GroupState, Head, Leadership, Mark, OpenRanges, Redelivery, Store, Subscription,
 };
@@ -260,6 +261,14 @@ impl Led {
         self.breaker.is_unproven()
     }
 
+    /// The events that have failed and wait for their next attempt.
+    fn failed(&self) -> HashSet<Position> {
+        let head = self.head.iter().filter(|head| head.attempt > Attempt::FIRST);
+        let redeliveries = self.redeliveries.iter().flatten();
+        let redeliveries = redeliveries.filter(|one| one.attempt > Attempt::FIRST);
+        head.map(|head| head.position).chain(redeliveries.map(|one| one.position)).collect()
+    }
+
     /// Whether the group is to be run, as its row said last: when the leadership
     /// began, or since.
     fn state(&self, control: Control) -> GroupState {
@@ -333,7 +342,7 @@ impl GroupLoop {
     /// one works is to be seen.
     pub fn take_over(&self, led: &mut Led) {
         self.take_back(led);
-        led.breaker = Breaker::after_swap();
+        led.breaker = Breaker::after_swap(led.failed());
     }
 
     /// Goes on where a version with the same component was replaced, or one that

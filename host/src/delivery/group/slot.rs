@@ -14,7 +14,7 @@ use super::large::TooLarge;
 use super::refused::Refused;
 use super::trouble::{Doing, Trouble};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Led};
-use crate::delivery::breaker::{Breaker, Verdict};
+use crate::delivery::breaker::{Breaker, Tried, Verdict};
 use crate::delivery::ordering::{Job, Schedule};
 use crate::delivery::permits::{Ceilings, Permit};
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
@@ -439,6 +439,11 @@ impl Work {
         let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
         // Nor does it say anything of the handler that an event cannot be read.
         let is_own = job.event.digest.is_none() && !self.is_too_large(job.event.position);
+        let tried = Tried {
+            position: job.event.position,
+            attempt: job.attempt,
+            is_replay: job.event.deliver_to.is_some(),
+        };
         let mut book = self.book();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {
@@ -470,7 +475,15 @@ impl Work {
                 return;
             }
         };
-        self.note(&mut book, verdict, 1, is_own);
+        self.note(&mut book, verdict, 1);
+        // How another component does says nothing of the group's own.
+        if is_own {
+            book.verdict = Some(verdict);
+            let settings = &self.group.settings.breaker;
+            if let Some(why) = book.breaker.record(verdict, tried, settings) {
+                book.halt.get_or_insert(Halt::Tripped(why));
+            }
+        }
     }
 
     /// The handler could be run.
@@ -479,7 +492,7 @@ impl Work {
     }
 
     /// Takes note of how an attempt ended, or one call for so many events.
-    pub(super) fn note(&self, book: &mut Book, verdict: Verdict, events: u64, is_own: bool) {
+    pub(super) fn note(&self, book: &mut Book, verdict: Verdict, events: u64) {
         self.is_run();
         if verdict != Verdict::Failed {
             book.handled += events;
@@ -489,13 +502,6 @@ impl Work {
         }
         if book.schedule.take_woken() {
             self.progress.notify_one();
-        }
-        // How another component does says nothing of the group's own.
-        if is_own {
-            book.verdict = Some(verdict);
-            if let Some(why) = book.breaker.record(verdict, &self.group.settings.breaker) {
-                book.halt.get_or_insert(Halt::Tripped(why));
-            }
         }
         let (done, most) =
             (book.schedule.done_so_far() as u64, self.group.settings.batch.max_events);

@@ -899,7 +899,8 @@ async fn a_trip_is_recorded_once_the_database_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_version_that_fails_trips_before_it_costs_an_event() {
-    let rig = Rig::new(1, |_, _| Act::Succeed).await;
+    let mut rig = Rig::new(1, |_, _| Act::Succeed).await;
+    (rig.ordering, rig.concurrency) = (Ordering::None, 1);
     let running = rig.start().await;
     rig.settled(1).await;
     let broken = Shared::new(|_, _| Act::Fail(FailureKind::Trap));
@@ -928,6 +929,61 @@ async fn an_event_that_no_version_can_handle_does_not_hold_a_tripped_group_for_e
     rig.publish(1).await;
     rig.settled(1).await;
     assert_eq!(rig.dead().await, [(1, 5, "trap".to_owned())]);
+}
+
+/// In total order nobody can tell a broken version from an event that none can handle
+/// before that event is given up.
+#[tokio::test(start_paused = true)]
+async fn a_new_version_that_fails_in_total_order_trips_at_the_third_event() {
+    let rig = Rig::new(1, |_, _| Act::Succeed).await;
+    let running = rig.start().await;
+    rig.settled(1).await;
+    let broken = Shared::new(|_, _| Act::Fail(FailureKind::Trap));
+    running.replace(&broken);
+    rig.publish(50).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(broken.0.calls.borrow().last(), Some(&(5, 1)));
+    assert_eq!(state(&rig).await.0, GroupState::Tripped);
+    let dead: Vec<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
+    assert_eq!(dead, [3, 4]);
+    running.replace(&Shared::new(|_, _| Act::Succeed));
+    rig.settled(52).await;
+    assert_eq!(state(&rig).await, (GroupState::Running, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_no_version_can_handle_trips_none() {
+    for ordering in [Ordering::Total, Ordering::Key, Ordering::None] {
+        let poison = |position: Position, _| match position.0 {
+            2 => Act::Fail(FailureKind::Trap),
+            _ => Act::Succeed,
+        };
+        let mut rig = Rig::new(2, poison).await;
+        rig.ordering = ordering;
+        rig.retry = RetryPolicy { max_attempts: 30, max: Duration::from_secs(1), ..rig.retry };
+        let running = rig.start().await;
+        rig.called(3).await;
+        // It fails under each of them, again and again, and nothing else is there to try.
+        for _ in 0..3 {
+            let version = Shared::new(poison);
+            running.replace(&version);
+            let mut calls = version.0.calls.subscribe();
+            calls.wait_for(|calls| calls.len() >= 5).await.unwrap();
+            assert_eq!(state(&rig).await, (GroupState::Running, None), "{ordering:?}");
+        }
+        // One that a new version is the first to have, too.
+        let version = Shared::new(|position: Position, _| match position.0 {
+            // The one between is what the first emitted.
+            2 | 4 => Act::Fail(FailureKind::Trap),
+            _ => Act::Succeed,
+        });
+        running.replace(&version);
+        rig.publish(3).await;
+        rig.all_over(6).await;
+        assert_eq!(state(&rig).await, (GroupState::Running, None), "{ordering:?}");
+        let dead: HashSet<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
+        assert_eq!(dead, [2, 4].into(), "{ordering:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,7 +88,9 @@ impl Work {
         book.open = book.open.plus(Uncommitted::of(&writes));
         let effects = Effects { emits: report.emits, writes, dead_letter: None };
         book.schedule.done_together(jobs, effects);
-        self.note(&mut book, Verdict::Success, events as u64, true);
+        self.note(&mut book, Verdict::Success, events as u64);
+        book.verdict = Some(Verdict::Success);
+        book.breaker.succeeded();
     }
 
     /// Nothing of a call counts: its events are attempted one by one.
