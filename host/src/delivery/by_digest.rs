@@ -7,13 +7,16 @@
 //! One that cannot be run makes a dead letter of its event at once, under
 //! [`FailureKind::NotLoaded`]: to wait for it would hold up the group for the
 //! sake of one replay. A database that is away is waited for, as ever.
+//!
+//! A component is loaded before its event is attempted ([`Handler::prepare`]): it may
+//! have to be compiled, which takes long, and an attempt holds a permit and memory.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
 use super::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
@@ -66,9 +69,10 @@ pub struct ByDigest {
 struct Handlers {
     own: Arc<dyn Handler>,
     components: Arc<dyn Components>,
-    /// What was asked for last stands last. Held while one is loaded: workers
-    /// that want the same wait for it.
+    /// What was asked for last stands last.
     others: Mutex<Vec<Other>>,
+    /// Held while one is loaded: whoever wants the same waits for it.
+    loading: AsyncMutex<()>,
 }
 
 /// A component that was asked for, or why it does not load.
@@ -81,10 +85,12 @@ impl ByDigest {
     /// Puts other components beside a handler's own.
     #[must_use]
     pub fn new(own: Arc<dyn Handler>, components: Arc<dyn Components>) -> Self {
-        Self { handlers: Arc::new(Handlers { own, components, others: Mutex::default() }) }
+        let (others, loading) = (Mutex::default(), AsyncMutex::default());
+        Self { handlers: Arc::new(Handlers { own, components, others, loading }) }
     }
 }
 
+#[async_trait]
 impl Handler for ByDigest {
     fn digest(&self) -> &str {
         self.handlers.own.digest()
@@ -102,6 +108,20 @@ impl Handler for ByDigest {
         self.handlers.own.takes_batches()
     }
 
+    fn has(&self, digest: &Digest) -> bool {
+        let Handlers { own, .. } = &*self.handlers;
+        digest.as_str() == own.digest()
+            || self.handlers.others().iter().any(|other| other.digest == *digest)
+    }
+
+    async fn prepare(&self, digest: &Digest) -> Result<(), String> {
+        match self.handlers.of(digest).await {
+            Err(NoComponent::NotNow(why)) => Err(why),
+            // The attempt makes a dead letter of it.
+            Err(NoComponent::Failed(_) | NoComponent::Refused(_)) | Ok(_) => Ok(()),
+        }
+    }
+
     fn worker(&self) -> Box<dyn Worker> {
         let worker = self.handlers.own.worker();
         Box::new(ByDigestWorker { handlers: Arc::clone(&self.handlers), digest: None, worker })
@@ -113,12 +133,12 @@ impl Handlers {
         if digest.as_str() == self.own.digest() {
             return Ok(Arc::clone(&self.own));
         }
-        let mut others = self.others.lock().await;
-        if let Some(at) = others.iter().position(|other| other.digest == *digest) {
-            let other = others.remove(at);
-            let handler = other.handler.clone();
-            others.push(other);
-            return handler.map_err(NoComponent::Refused);
+        if let Some(known) = self.known(digest) {
+            return known;
+        }
+        let _turn = self.loading.lock().await;
+        if let Some(known) = self.known(digest) {
+            return known;
         }
         let handler = match self.components.load(digest).await {
             Ok(handler) => {
@@ -130,11 +150,27 @@ impl Handlers {
             Err(NoComponent::Refused(why)) => Err(why),
             Err(passing) => return Err(passing),
         };
+        let mut others = self.others();
         if others.len() >= KEPT {
             others.remove(0);
         }
         others.push(Other { digest: digest.clone(), handler: handler.clone() });
         handler.map_err(NoComponent::Refused)
+    }
+
+    /// A component that was asked for before, if it is kept.
+    fn known(&self, digest: &Digest) -> Option<Result<Arc<dyn Handler>, NoComponent>> {
+        let mut others = self.others();
+        let at = others.iter().position(|other| other.digest == *digest)?;
+        let other = others.remove(at);
+        let handler = other.handler.clone();
+        others.push(other);
+        Some(handler.map_err(NoComponent::Refused))
+    }
+
+    fn others(&self) -> MutexGuard<'_, Vec<Other>> {
+        // Every change of it is whole, whoever panicked beside it.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -412,6 +448,26 @@ mod tests {
         drop(handler);
         assert_eq!(ran(&mut worker, None).await, digest(0).as_str());
         assert_eq!(Arc::strong_count(&shelf.alive), idle + 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_prepared_is_there_for_the_attempt_and_what_cannot_run_is_not_asked_for_again()
+    {
+        let (shelf, handler) = handler();
+        assert!(handler.has(&digest(0)), "its own");
+        shelf.answer(&digest(2), NoComponent::Refused("it traps".to_owned()));
+        shelf.answer(&digest(3), NoComponent::NotNow("away".to_owned()));
+        for (n, prepared) in [(1, Ok(())), (2, Ok(())), (3, Err("away".to_owned()))] {
+            assert!(!handler.has(&digest(n)), "{n}");
+            assert_eq!(handler.prepare(&digest(n)).await, prepared, "{n}");
+            assert_eq!(handler.has(&digest(n)), prepared.is_ok(), "{n}");
+        }
+        assert_eq!(shelf.asked(), 3);
+        let mut worker = handler.worker();
+        assert_eq!(ran(&mut worker, Some(&digest(1))).await, digest(1).as_str());
+        let report = attempt(&mut worker, Some(&digest(2))).await;
+        assert!(matches!(report.outcome, Outcome::Failure(_)), "{report:?}");
+        assert_eq!(shelf.asked(), 0);
     }
 
     #[tokio::test]

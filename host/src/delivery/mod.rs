@@ -22,12 +22,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::digest::Digest;
 use crate::event::{Attempt, Event, GroupName, LogEvent, Tenant};
 use crate::failure::{Failure, FailureKind};
 use state::AttemptState;
 
 /// Code that handles events, loaded and ready. Shared by everything that runs
 /// the same component with the same settings.
+#[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// The component's digest: `sha256:` and hex digits.
     fn digest(&self) -> &str;
@@ -47,6 +49,23 @@ pub trait Handler: Send + Sync + 'static {
     /// Whether one call may handle several events.
     fn takes_batches(&self) -> bool {
         false
+    }
+
+    /// Whether an event that names this component can be attempted as it is. If not,
+    /// [`Handler::prepare`] comes first.
+    fn has(&self, _digest: &Digest) -> bool {
+        true
+    }
+
+    /// Gets ready for events that name this component, or finds out that it cannot be
+    /// run, which the attempt then says. May take as long as it takes to compile one: to
+    /// be waited for while nothing is held that others wait for. The future may be
+    /// dropped at any await.
+    ///
+    /// # Errors
+    /// When nobody can tell at this moment, as when the database is away.
+    async fn prepare(&self, _digest: &Digest) -> Result<(), String> {
+        Ok(())
     }
 
     /// Something that makes attempts, one at a time. Cheap: instances are made

@@ -25,6 +25,7 @@ use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
 use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::{after, with_failures};
+use crate::digest::Digest;
 use crate::event::Position;
 use crate::store::{
     Fetch, Fetched, Found, GroupState, Mark, OpenRanges, Overtaken, Settled, Settlement,
@@ -97,6 +98,12 @@ struct Loaded {
     answer: Result<Found, Unread>,
 }
 
+/// The component that a replay names: whether it is known to be there, or not to run.
+struct Prepared {
+    digest: Digest,
+    answer: Result<(), String>,
+}
+
 /// A part of the log that was read.
 struct Read {
     overtaken: Overtaken,
@@ -121,12 +128,14 @@ pub(super) struct Flow<'a> {
     overtake_most: usize,
     /// More parked events are due than are held at once for their size.
     loads_in_parts: bool,
+    preparing: Option<UnderWay<Prepared>>,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
     pub(super) look_after: Option<Instant>,
     pub(super) due_after: Option<Instant>,
     run_after: Option<Instant>,
+    prepare_after: Option<Instant>,
     /// When the log was last read, how many events came, and how many had been
     /// handled before.
     last_fetch: Option<(Instant, usize, u64)>,
@@ -143,6 +152,7 @@ enum Happened {
     Looked(Looked),
     DueRead(DueAnswer),
     Committed(Box<Committed>),
+    Prepared(Prepared),
 }
 
 /// Waits for something that may not have been begun.
@@ -176,11 +186,13 @@ impl<'a> Flow<'a> {
             load_one_by_one: OneByOne::default(),
             overtake_most: usize::MAX,
             loads_in_parts: false,
+            preparing: None,
             fetch_after: None,
             load_after: None,
             look_after: None,
             due_after: None,
             run_after: None,
+            prepare_after: None,
             last_fetch: None,
             waits: Waits::new(&signals.awaited),
         }
@@ -205,6 +217,7 @@ impl<'a> Flow<'a> {
         UnderWay::end(self.loading.take()).await;
         UnderWay::end(self.looking.take()).await;
         UnderWay::end(self.reading_due.take()).await;
+        UnderWay::end(self.preparing.take()).await;
         end
     }
 
@@ -241,6 +254,9 @@ impl<'a> Flow<'a> {
             || !is_over(self.run_after);
         let one_at_a_time = self.is_one_at_a_time();
         self.work.set_halted(idles || one_at_a_time);
+        if idles {
+            self.work.give_back_aside();
+        }
         self.settle(idles || one_at_a_time, leaving || paused || trip_waits, signals);
         if self.slots.is_empty() && self.settling.is_none() {
             if halted {
@@ -263,6 +279,7 @@ impl<'a> Flow<'a> {
             self.look_for_late(safe);
             self.read_due();
             self.load();
+            self.prepare();
             if !one_at_a_time {
                 if !self.dispatch(signals).await? {
                     return Ok(());
@@ -311,7 +328,17 @@ impl<'a> Flow<'a> {
         seen: Seen,
         signals: &mut Signals,
     ) -> Result<(), End> {
-        let Self { work, slots, fetching, loading, looking, reading_due, settling, .. } = self;
+        let Self {
+            work,
+            slots,
+            fetching,
+            loading,
+            looking,
+            reading_due,
+            settling,
+            preparing,
+            ..
+        } = self;
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
             () = work.progress.notified() => Happened::Something,
@@ -321,6 +348,7 @@ impl<'a> Flow<'a> {
             looked = ended(looking) => Happened::Looked(looked),
             due = ended(reading_due) => Happened::DueRead(due),
             committed = ended(settling) => Happened::Committed(Box::new(committed)),
+            prepared = ended(preparing) => Happened::Prepared(prepared),
         };
         match happened {
             Happened::Something => {}
@@ -330,6 +358,7 @@ impl<'a> Flow<'a> {
             Happened::Looked(looked) => self.looked(looked),
             Happened::DueRead(due) => self.due_is_read(due),
             Happened::Committed(committed) => self.committed(*committed)?,
+            Happened::Prepared(prepared) => self.prepared(prepared),
         }
         Ok(())
     }
@@ -350,6 +379,7 @@ impl<'a> Flow<'a> {
             self.fetch_after,
             self.load_after,
             self.due_after,
+            self.prepare_after,
             self.look_after.filter(|_| self.looking.is_none() && book.schedule.open_ranges() > 0),
         ];
         let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
@@ -590,6 +620,34 @@ impl<'a> Flow<'a> {
         }
     }
 
+    /// Has the component loaded that an event waits for, while nothing is held that
+    /// others wait for: one after the other, because only a few are kept.
+    fn prepare(&mut self) {
+        if self.preparing.is_some() || !is_over(self.prepare_after) {
+            return;
+        }
+        let Some(digest) = self.work.wanted_component() else { return };
+        let handler = Arc::clone(&self.group().handler);
+        self.preparing = Some(UnderWay::begin(async move {
+            let answer = handler.prepare(&digest).await;
+            Prepared { digest, answer }
+        }));
+    }
+
+    fn prepared(&mut self, Prepared { digest, answer }: Prepared) {
+        let name = &self.work.group.settings.name;
+        match answer {
+            Ok(()) => {
+                self.led.trouble.over(name, Doing::Prepare);
+                self.work.prepared(&digest);
+            }
+            Err(why) => {
+                let delay = self.led.trouble.met(name, Doing::Prepare, &why);
+                self.prepare_after = Some(Instant::now() + delay);
+            }
+        }
+    }
+
     /// Has as many tasks make attempts as there are events to handle. False when
     /// there is something else to look at first.
     async fn dispatch(&mut self, signals: &mut Signals) -> Result<bool, End> {
@@ -670,7 +728,11 @@ impl<'a> Flow<'a> {
         {
             return Ok(true);
         }
-        let Some(job) = self.work.book().schedule.next(1) else { return Ok(false) };
+        let next = {
+            let mut book = self.work.book();
+            self.work.next_ready(&mut book)
+        };
+        let Some(job) = next else { return Ok(false) };
         let mut interrupts = Interrupts::new(signals);
         let mut suspect = None;
         if self.led.cautious > 0 && !job.died {

@@ -1,6 +1,7 @@
 //! What makes attempts: as many tasks as a group makes attempts at once, each with
 //! an instance of its own, for as long as there is something to run.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::{Accepted, AttemptState, CommittedState, StoredState};
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
-use crate::event::GroupName;
+use crate::event::{GroupName, Position};
 use crate::failure::{Failure, FailureKind};
 use crate::store::StateWrite;
 
@@ -77,6 +78,10 @@ pub(super) struct Book {
     pub(super) is_alone: bool,
     /// A settlement is on its way.
     pub(super) is_settling: bool,
+    /// Events that wait for the component that they name, and hold nothing meanwhile.
+    aside: Vec<Job>,
+    /// Where the component is there by now.
+    prepared: HashSet<Position>,
 }
 
 /// For as long as a task waits for nobody between its attempts.
@@ -183,6 +188,8 @@ impl Work {
                 is_waited_for: false,
                 is_alone: false,
                 is_settling: false,
+                aside: Vec::new(),
+                prepared: HashSet::new(),
             }),
             at_work: AtomicUsize::new(0),
             commits: watch::Sender::new(true),
@@ -264,13 +271,64 @@ impl Work {
             return None;
         }
         let had_enough = !self.wants_more(&book);
-        let job = book.schedule.next(self.group.settings.concurrency)?;
+        let job = self.next_ready(&mut book)?;
         let fellows = book.schedule.fellows(&job);
         if had_enough && self.wants_more(&book) {
             // The leader is to read on while these events are handled.
             self.progress.notify_one();
         }
         Some((job, fellows))
+    }
+
+    /// The next event that may run and whose component is there. Those that wait for
+    /// theirs are put aside.
+    pub(super) fn next_ready(&self, book: &mut Book) -> Option<Job> {
+        loop {
+            let job = book.schedule.next(self.group.settings.concurrency)?;
+            let waits = match &job.event.digest {
+                None => false,
+                Some(digest) => {
+                    // One that was prepared and is no longer kept is loaded once more,
+                    // and comes to its turn.
+                    !book.prepared.remove(&job.event.position) && !self.group.handler.has(digest)
+                }
+            };
+            // The process died in this attempt, or there is no event to make it with: it
+            // is not made.
+            if !waits || job.died || self.is_too_large(job.event.position) {
+                return Some(job);
+            }
+            book.aside.push(job);
+            // The leader is to have it loaded.
+            self.progress.notify_one();
+        }
+    }
+
+    /// The component that an event waits for, the first one of several.
+    pub(super) fn wanted_component(&self) -> Option<Digest> {
+        self.book().aside.first()?.event.digest.clone()
+    }
+
+    /// A component is there: the events that wait for it may run.
+    pub(super) fn prepared(&self, digest: &Digest) {
+        let mut book = self.book();
+        let aside = std::mem::take(&mut book.aside);
+        for job in aside {
+            if job.event.digest.as_ref() == Some(digest) {
+                book.prepared.insert(job.event.position);
+                book.schedule.give_back(job);
+            } else {
+                book.aside.push(job);
+            }
+        }
+    }
+
+    /// Nothing is to wait for a component any more: what does has not begun.
+    pub(super) fn give_back_aside(&self) {
+        let mut book = self.book();
+        for job in std::mem::take(&mut book.aside) {
+            book.schedule.give_back(job);
+        }
     }
 
     /// How many events may be there to run.

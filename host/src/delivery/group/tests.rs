@@ -8,6 +8,7 @@ mod lanes;
 mod large;
 mod overtaking;
 mod refused;
+mod replays;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::delivery::permits::{Ceilings, Cores, Demand, Permits, SLICE};
 use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
+use crate::digest::Digest;
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
 use crate::store::memory::{Fault, MemoryStore, Operation};
@@ -83,6 +85,8 @@ struct Scripted {
     /// kept, is dropped.
     dropped: Option<Box<dyn Fn() + Send + Sync>>,
     takes_batches: bool,
+    /// Whether components that replays name are there; else they are waited for.
+    has_others: watch::Sender<bool>,
     calls: watch::Sender<Vec<(i64, u32)>>,
     /// The events of each call that had several.
     together: watch::Sender<Vec<Vec<i64>>>,
@@ -115,11 +119,14 @@ impl Shared {
     ) -> Self {
         let (calls, together) = (watch::Sender::default(), watch::Sender::default());
         let script = Box::new(script);
-        let dropped = None;
-        Self(Arc::new(Scripted { script, state_keys, dropped, takes_batches, calls, together }))
+        let (dropped, has_others) = (None, watch::Sender::new(true));
+        let scripted =
+            Scripted { script, state_keys, dropped, takes_batches, has_others, calls, together };
+        Self(Arc::new(scripted))
     }
 }
 
+#[async_trait]
 impl Handler for Shared {
     fn digest(&self) -> &str {
         "sha256:scripted"
@@ -131,6 +138,15 @@ impl Handler for Shared {
 
     fn takes_batches(&self) -> bool {
         self.0.takes_batches
+    }
+
+    fn has(&self, _: &Digest) -> bool {
+        *self.0.has_others.borrow()
+    }
+
+    async fn prepare(&self, _: &Digest) -> Result<(), String> {
+        self.0.has_others.subscribe().wait_for(|has| *has).await.unwrap();
+        Ok(())
     }
 
     fn worker(&self) -> Box<dyn Worker> {
@@ -918,19 +934,6 @@ async fn a_new_version_that_fails_trips_before_it_costs_an_event() {
     assert_eq!(rig.dead().await, []);
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_event_that_no_version_can_handle_does_not_hold_a_tripped_group_for_ever() {
-    let rig = Rig::new(0, |_, _| Act::Succeed).await;
-    let running = rig.start().await;
-    running.replace(&Shared::new(|_, attempt| {
-        // It fails for the first event alone, which has five attempts.
-        if attempt.0 > 1 { Act::Fail(FailureKind::Trap) } else { Act::Fail(FailureKind::Retry) }
-    }));
-    rig.publish(1).await;
-    rig.settled(1).await;
-    assert_eq!(rig.dead().await, [(1, 5, "trap".to_owned())]);
-}
-
 /// In total order nobody can tell a broken version from an event that none can handle
 /// before that event is given up.
 #[tokio::test(start_paused = true)]
@@ -984,6 +987,19 @@ async fn an_event_that_no_version_can_handle_trips_none() {
         let dead: HashSet<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
         assert_eq!(dead, [2, 4].into(), "{ordering:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_no_version_can_handle_does_not_hold_a_tripped_group_for_ever() {
+    let rig = Rig::new(0, |_, _| Act::Succeed).await;
+    let running = rig.start().await;
+    running.replace(&Shared::new(|_, attempt| {
+        // It fails for the first event alone, which has five attempts.
+        if attempt.0 > 1 { Act::Fail(FailureKind::Trap) } else { Act::Fail(FailureKind::Retry) }
+    }));
+    rig.publish(1).await;
+    rig.settled(1).await;
+    assert_eq!(rig.dead().await, [(1, 5, "trap".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ pub(super) enum Doing {
     BeginWork,
     Mark,
     Run,
+    Prepare,
     Settle,
     Trip,
     Pause,
@@ -31,6 +32,7 @@ impl fmt::Display for Doing {
             Self::BeginWork => "record the begin of work",
             Self::Mark => "record the begin of an attempt",
             Self::Run => "run the handler",
+            Self::Prepare => "load the component that a replay names",
             Self::Settle => "settle",
             Self::Trip => "record that the group tripped",
             Self::Pause => "pause",
@@ -40,8 +42,16 @@ impl fmt::Display for Doing {
 
 impl Doing {
     /// All that there are.
-    const ALL: [Self; 7] =
-        [Self::Read, Self::BeginWork, Self::Mark, Self::Run, Self::Settle, Self::Trip, Self::Pause];
+    const ALL: [Self; 8] = [
+        Self::Read,
+        Self::BeginWork,
+        Self::Mark,
+        Self::Run,
+        Self::Prepare,
+        Self::Settle,
+        Self::Trip,
+        Self::Pause,
+    ];
 
     /// How many there are.
     const COUNT: usize = Self::ALL.len();
