@@ -537,8 +537,13 @@ macro_rules! on_shared_in_parts {
                     match connections.begin_on(shared.connection(), Patience::Short).await {
                         Err(broken) => (Err(broken), true),
                         Ok(mut piece) => {
-                            let $connection = piece.connection();
-                            let result = $work.await;
+                            let result = match connections.verify_piece(&mut piece).await {
+                                Err(broken) => Err(broken),
+                                Ok(()) => {
+                                    let $connection = piece.connection();
+                                    $work.await
+                                }
+                            };
                             match result {
                                 // Not another word: its answer would come last.
                                 Ok(part) if !part.is_whole => (Ok(part.read), false),
