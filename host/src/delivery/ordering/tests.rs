@@ -235,12 +235,11 @@ impl Driver {
     }
 
     /// The model: whether an event is to be delivered later, and was not attempted. One
-    /// that is deferred is, until the store has given it back.
+    /// that is deferred, or is about to be by a leader whose clock is behind, is until the
+    /// store has given it back.
     fn is_delayed(&self, position: i64) -> bool {
-        let is_deferred = self.committed.deferred.contains_key(&Position(position))
-            && !self.committed.redeliveries.contains_key(&Position(position));
-        if is_deferred && !self.schedule.holds(Position(position)) && !self.done.contains(&position)
-        {
+        let is_away = self.is_kept(position) && !self.schedule.holds(Position(position));
+        if is_away && !self.done.contains(&position) {
             return true;
         }
         let redelivery = self.committed.redeliveries.get(&Position(position));
@@ -1136,6 +1135,11 @@ fn a_delayed_event_leaves_with_a_cut_and_is_asked_for_when_it_is_due_and_not_bef
         assert_eq!((job.event.position, job.attempt), (Position(2), Attempt::FIRST));
         schedule.done(job, None, Effects::default());
         assert!(schedule.take_woken() && schedule.wants_more(10, 10, 10));
+        // As many came as there was room for: there may be more.
+        assert_eq!(schedule.next_deferred(), Some(at(5)));
+        let asked = schedule.read_due(at(5)).expect("there may be more");
+        assert_eq!(asked.after, Some((at(5), Position(2))));
+        schedule.due_is_read(asked, Due { events: vec![], next: Some(at(9)) });
         assert_eq!(schedule.next_deferred(), Some(at(9)));
         schedule.cut(10, false).fill(&mut settled);
         assert_eq!(settled.redelivered, [Position(2)]);
