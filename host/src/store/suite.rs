@@ -163,6 +163,7 @@ macro_rules! store_suite {
                 the_last_write_of_a_key_wins
                 state_belongs_to_one_group_and_scope
                 keys_are_listed_in_the_order_of_their_bytes
+                the_longest_keys_of_the_longest_groups_and_scopes_are_kept
             }
             tenants {
                 what_a_tenant_keeps_is_counted_over_its_groups_and_no_others

@@ -524,7 +524,7 @@ impl<'a> Flow<'a> {
             }
             book.schedule.wake(now)
         };
-        let Some(asked) = self.to_load(asked, now) else { return };
+        let Some(asked) = self.asked_now(asked, now) else { return };
         let is_alone = self.load_one_by_one.is_on();
         let work = Arc::clone(&self.work);
         self.loading = Some(UnderWay::begin(async move {
@@ -559,7 +559,7 @@ impl<'a> Flow<'a> {
 
     /// Which of the parked events that are due are read now. Of those that are too large
     /// to be read, what is known is taken.
-    fn to_load(&mut self, mut asked: Vec<Position>, now: Timestamp) -> Option<Vec<Position>> {
+    fn asked_now(&mut self, mut asked: Vec<Position>, now: Timestamp) -> Option<Vec<Position>> {
         let work = Arc::clone(&self.work);
         asked.retain(|position| match work.too_large.known(*position) {
             Some(event) => {

@@ -76,8 +76,8 @@ impl OneByOne {
         self.left = ONE_BY_ONE;
         // A store that refuses it has said itself that it is too large.
         let is_refused = matches!(unread.why, StoreError::Refused(_));
-        let is_large = |sketch: &&Box<Sketch>| is_refused || sketch.bytes >= LARGE;
-        let sketch = unread.sketch.as_ref().filter(is_large)?;
+        let is_large = |sketch: &&Sketch| is_refused || sketch.bytes >= LARGE;
+        let sketch = unread.sketch.as_deref().filter(is_large)?;
         let position = sketch.event.position;
         let before = self.failed.filter(|(failed, _)| *failed == position);
         let times = before.map_or(1, |(_, times)| times + 1);

@@ -2,6 +2,7 @@
 
 use super::TestDatabase;
 use super::samples::{group, led, scoped_write, settlement, write};
+use crate::event::bounds::SHORT_BYTES;
 use crate::store::Settlement;
 
 pub async fn the_last_write_of_a_key_wins(database: &dyn TestDatabase) {
@@ -54,6 +55,30 @@ pub async fn state_belongs_to_one_group_and_scope(database: &dyn TestDatabase) {
     assert_eq!(store.state_get(&group("g"), "none", "key").await.unwrap(), None);
     assert_eq!(store.state_get(&group("none"), "", "key").await.unwrap(), None);
     assert!(store.state_keys(&group("none"), "", "", 10).await.unwrap().is_empty());
+}
+
+pub async fn the_longest_keys_of_the_longest_groups_and_scopes_are_kept(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let name = "g".repeat(128);
+    let epoch = led(&store, &name).await;
+    // Nothing that a database could make smaller.
+    let text = |length: usize| -> String {
+        let mut number = 7_u32;
+        let mut next = || {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            char::from(b'!' + u8::try_from((number >> 16) % 94).unwrap())
+        };
+        (0..length).map(|_| next()).collect()
+    };
+    // As a lane calls that of the longest partition key.
+    let scope = format!("key:{}", text(SHORT_BYTES));
+    let key = text(1_024);
+    let state = vec![scoped_write(&scope, &key, Some(b"1"))];
+    store.settle(&Settlement { state, ..settlement(&store, &name, epoch, 0).await }).await.unwrap();
+    let value = store.state_get(&group(&name), &scope, &key).await.unwrap();
+    assert_eq!(value.as_deref(), Some(&b"1"[..]));
 }
 
 pub async fn keys_are_listed_in_the_order_of_their_bytes(database: &dyn TestDatabase) {

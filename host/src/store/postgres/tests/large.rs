@@ -62,7 +62,7 @@ async fn without_rules(database: &PostgresDatabase) {
 }
 
 async fn fetch(store: &PostgresStore, after: i64, up_to: i64) -> Result<Fetched, StoreError> {
-    let fetch = all_after(&*GROUP, Position(after), Position(up_to));
+    let fetch = all_after(&GROUP, Position(after), Position(up_to));
     store.fetch(Fetch { max_bytes: 16 << 20, ..fetch }).await
 }
 
@@ -145,7 +145,7 @@ async fn what_comes_before_an_event_that_nobody_can_read_is_read() {
     .await;
     let before = fetch(&store, 0, 5).await.unwrap();
     assert_eq!((before.events.len(), before.scanned_to), (3, Position(3)));
-    let next = || all_after(&*GROUP, Position(3), Position(5));
+    let next = || all_after(&GROUP, Position(3), Position(5));
     let refused = store.fetch_one(next()).await;
     assert!(matches!(&refused, Err(StoreError::Refused(_))), "{refused:?}");
     let sketch = store.sketch(next()).await.unwrap().unwrap();
@@ -157,5 +157,5 @@ async fn what_comes_before_an_event_that_nobody_can_read_is_read() {
     let positions: Vec<Position> = (1..=5).map(Position).collect();
     let found = store.events_at(&group("g"), &positions, usize::MAX).await.unwrap();
     assert_eq!((found.events.len(), found.looked_to), (3, Position(3)));
-    assert_eq!(store.sketch(all_after(&*GROUP, Position(5), Position(5))).await.unwrap(), None);
+    assert_eq!(store.sketch(all_after(&GROUP, Position(5), Position(5))).await.unwrap(), None);
 }
