@@ -7,10 +7,10 @@
 //! deadlock.
 
 use sqlx::postgres::PgRow;
-use sqlx::{Executor, PgConnection, Row};
+use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
-use super::connection::begin_long;
+use super::connection::{LONG_STATEMENT, begin_long};
 use super::error::Broken;
 use super::{deferred, log, split};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
@@ -149,6 +149,7 @@ pub(super) async fn ensure(
     }
     if known.partitions != *partitions {
         let mut transaction = keep_all_events(connection).await?;
+        transaction.execute(LONG_STATEMENT).await?;
         split::split_anew(&mut transaction, settings).await?;
         transaction.commit().await?;
     }
@@ -200,14 +201,13 @@ pub(super) async fn make(
     Ok(())
 }
 
-/// A transaction in which no event goes, and which may read the whole log: retention
-/// wants a partition for itself before it looks at the cursors. So an event that is
-/// above a cursor, wherever the transaction puts it, is still there when it commits, or
-/// was gone before.
+/// A transaction in which no event goes: retention wants a partition for itself before
+/// it looks at the cursors. So an event that is above a cursor, wherever the transaction
+/// puts it, is still there when it commits, or was gone before.
 async fn keep_all_events(
     connection: &mut PgConnection,
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
-    let mut transaction = begin_long(connection).await?;
+    let mut transaction = connection.begin().await?;
     transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
     Ok(transaction)
 }
@@ -475,6 +475,7 @@ pub(super) async fn seek(
         return Err(refusals::no_group(group).into());
     }
     let mut transaction = keep_all_events(connection).await?;
+    transaction.execute(LONG_STATEMENT).await?;
     let position = log::place(&mut transaction, to).await?;
     let gone = log::beginning(&mut transaction).await?.gone_above(to, position);
     if exactly {
