@@ -474,7 +474,7 @@ fn well_formed(events: &[Event]) -> Result<(), StoreError> {
     let most = Timestamp::now().checked_add(Duration::from_hours(367 * 24));
     for event in events {
         event.check().map_err(|error| StoreError::Refused(error.to_string()))?;
-        if event.deliver_after.is_some_and(|time| most.is_ok_and(|most| time > most)) {
+        if event.deliver_after.is_some_and(|time| most.as_ref().is_ok_and(|most| time > *most)) {
             let broken = "CHECK constraint failed: deliver_after_is_within_a_year";
             return Err(StoreError::Refused(broken.to_owned()));
         }
