@@ -304,6 +304,7 @@ async fn a_settlement_whose_session_is_ended_in_the_middle_leaves_nothing() {
 async fn what_the_database_refuses_of_a_settlement_is_told_from_what_it_cannot_do_now() {
     let database = PostgresDatabase::new().await;
     let store = database.store();
+    draw(&mut database.raw().await, DRAWN).await;
     led(&store, "g").await;
     let mut other = database.raw().await;
     // No entry of an index has room for it, nor can it be made smaller.
@@ -346,6 +347,7 @@ async fn what_the_database_refuses_of_a_settlement_is_told_from_what_it_cannot_d
 async fn what_somebody_wrote_into_a_groups_row_stops_neither_it_nor_others() {
     let database = PostgresDatabase::new().await;
     let store = database.store();
+    draw(&mut database.raw().await, DRAWN).await;
     led(&store, "g").await;
     led(&store, "h").await;
     let mut other = database.raw().await;
