@@ -191,9 +191,9 @@ impl<'a> Arena<'a> {
         });
         drop((before, standby));
 
-        doors.both().map(Proxy::refuse);
+        doors.both().into_iter().for_each(Proxy::refuse);
         self.server.stop(Stop::Immediate).expect("the server stops");
-        doors.both().map(Proxy::drop_all);
+        doors.both().into_iter().for_each(Proxy::drop_all);
         forget();
         let said_before = doors.standby.log().expect("its log can be read").len();
         doors.standby.promote().expect("the standby takes over");

@@ -329,15 +329,7 @@ impl<'a> Flow<'a> {
         signals: &mut Signals,
     ) -> Result<(), End> {
         let Self {
-            work,
-            slots,
-            fetching,
-            loading,
-            looking,
-            reading_due,
-            settling,
-            preparing,
-            ..
+            work, slots, fetching, loading, looking, reading_due, settling, preparing, ..
         } = self;
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
