@@ -96,7 +96,7 @@ pub(super) async fn list(
 }
 
 /// The events at the positions of `$2`, for the group or the partition `$1` of the
-/// group `$3`. What the log does not have any more may be deferred.
+/// group `$3`.
 pub(super) const EVENTS: &str =
     "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
             dataschema, partitionkey, deliver_after, extensions::text, data
@@ -104,15 +104,25 @@ pub(super) const EVENTS: &str =
      WHERE position = ANY ($2)
        AND tenant = (SELECT tenant FROM event_host.consumer_groups WHERE name = $1)
        AND (deliver_to IS NULL OR deliver_to = $3)
-     UNION ALL
-     SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
-            dataschema, partitionkey, deliver_after, extensions::text, data
-     FROM event_host.deferred d
-     WHERE group_name = $1 AND position = ANY ($2)
-       AND NOT EXISTS (SELECT FROM event_host.events e WHERE e.position = d.position)
      ORDER BY position";
 
-/// The first of them, as many as come in time and make up so many bytes.
+/// The same of what is deferred.
+const DEFERRED_EVENTS: &str =
+    "SELECT position, deliver_to, digest, type, time, id, source, subject, datacontenttype,
+            dataschema, partitionkey, deliver_after, extensions::text, data
+     FROM event_host.deferred
+     WHERE group_name = $1 AND position = ANY ($2)
+     ORDER BY position";
+
+/// At which of the positions of `$2` the log has nothing any more, and an event of the
+/// group `$1` is deferred.
+const ONLY_DEFERRED: &str = "SELECT d.position FROM event_host.deferred d
+     WHERE d.group_name = $1 AND d.position = ANY ($2)
+       AND NOT EXISTS (SELECT FROM event_host.events e WHERE e.position = d.position)";
+
+/// The first of them, as many as stand in one table, come in time and make up so many
+/// bytes. One statement for both tables would sort their rows, and so read all of them
+/// before it gives the first.
 pub(super) async fn events(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -120,13 +130,25 @@ pub(super) async fn events(
     max_bytes: usize,
     reading: Reading,
 ) -> Result<Part<Found>, Broken> {
-    let Some(last) = positions.iter().max() else { return Ok(Part::whole(Found::default())) };
-    let statement = sqlx::query(EVENTS)
+    let mut asked: Vec<i64> = positions.iter().map(|position| position.0).collect();
+    asked.sort_unstable();
+    let deferred: Vec<i64> = sqlx::query_scalar(ONLY_DEFERRED)
         .bind(group.as_str())
-        .bind(positions.iter().map(|position| position.0).collect::<Vec<_>>())
-        .bind(group.whole());
+        .bind(&asked)
+        .fetch_all(&mut *connection)
+        .await?;
+    let Some(first) = asked.first() else { return Ok(Part::whole(Found::default())) };
+    let is_deferred = deferred.contains(first);
+    let run = asked.iter().take_while(|position| deferred.contains(position) == is_deferred);
+    asked.truncate(run.count());
+    let last = asked.last().map_or(Position::ZERO, |last| Position(*last));
+    let statement = if is_deferred {
+        sqlx::query(DEFERRED_EVENTS).bind(group.as_str()).bind(asked)
+    } else {
+        sqlx::query(EVENTS).bind(group.as_str()).bind(asked).bind(group.whole())
+    };
     let mut rows = reading.rows(statement.fetch(connection));
-    let (mut events, mut bytes) = (Vec::with_capacity(positions.len()), 0_usize);
+    let (mut events, mut bytes) = (Vec::new(), 0_usize);
     loop {
         match rows.next(events.is_empty()).await {
             Next::Row(row) => {
@@ -137,11 +159,11 @@ pub(super) async fn events(
                     continue;
                 }
             }
-            Next::End => return Ok(Part::whole(Found { events, looked_to: *last })),
+            Next::End => return Ok(Part::whole(Found { events, looked_to: last })),
             Next::Late => {}
             Next::Broken(why) => return Err(why.into()),
         }
-        let looked_to = events.last().map_or(*last, |event| event.position);
+        let looked_to = events.last().map_or(last, |event| event.position);
         return Ok(Part { read: Found { events, looked_to }, is_whole: false });
     }
 }

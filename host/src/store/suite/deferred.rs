@@ -168,6 +168,7 @@ pub async fn what_is_due_comes_by_time_and_in_parts(database: &dyn TestDatabase)
 pub async fn what_is_deferred_is_settled_with_the_rest_or_not_at_all(database: &dyn TestDatabase) {
     let store = database.handle().await;
     publish_delayed(&store, &[1, 2, 3]).await;
+    database.drawn_up_to(99).await;
     let former = led(&store, "g").await;
     let epoch = led(&store, "g").await;
     let whole = Settlement {

@@ -132,6 +132,7 @@ pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabas
 }
 
 pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
@@ -172,6 +173,7 @@ pub async fn an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader(
 }
 
 pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
+    database.drawn_up_to(10).await;
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };

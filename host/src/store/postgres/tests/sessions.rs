@@ -274,6 +274,10 @@ impl TestDatabase for Pooled {
         Arc::new(self.0.pooled_store())
     }
 
+    async fn drawn_up_to(&self, position: i64) {
+        self.0.drawn_up_to(position).await;
+    }
+
     fn kept(&self, text: &str) -> String {
         self.0.kept(text)
     }
