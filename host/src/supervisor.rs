@@ -523,7 +523,7 @@ async fn is_drained(
     }
     for control in controls {
         let cursor = store.cursor(&control.name).await?;
-        if cursor.head.is_some() || !store.redeliveries(&control.name).await?.is_empty() {
+        if cursor.head.is_some() {
             return Ok(None);
         }
         let due = DueFetch {
@@ -533,7 +533,10 @@ async fn is_drained(
             up_to: cursor.position,
             max_events: 1,
         };
-        if !store.due(due).await?.events.is_empty() {
+        // In this order: what is due and fails meanwhile is a redelivery then.
+        if !store.due(due).await?.events.is_empty()
+            || !store.redeliveries(&control.name).await?.is_empty()
+        {
             return Ok(None);
         }
         lowest_open = [lowest_open, cursor.open.first()].into_iter().flatten().min();

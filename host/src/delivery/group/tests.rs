@@ -512,8 +512,9 @@ impl Rig {
         let waited = async {
             loop {
                 let cursor = watched.cursor(&name()).await.unwrap();
-                let parked = watched.redeliveries(&name()).await.unwrap();
+                // In this order: a deferred event that fails is a redelivery then.
                 let deferred = watched.deferred(&name()).await.unwrap();
+                let parked = watched.redeliveries(&name()).await.unwrap();
                 if cursor.position >= Position(position)
                     && cursor.head.is_none()
                     && parked.is_empty()

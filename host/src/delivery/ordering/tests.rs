@@ -331,9 +331,12 @@ impl Driver {
         if !self.schedule.wants_more(usize::MAX, usize::MAX, usize::MAX) {
             return self.load();
         }
+        // One that is about to be deferred again is not held.
         let waits = |position: &&Position| {
             let mut running = self.running.iter().flatten();
-            !self.done.contains(&position.0) && running.all(|job| job.event.position != **position)
+            self.schedule.holds(**position)
+                && !self.done.contains(&position.0)
+                && running.all(|job| job.event.position != **position)
         };
         let parked = self.committed.redeliveries.keys().filter(waits).count();
         let is_suspect_ahead = self.suspect.is_some_and(|at| at > self.schedule.scanned_to().0);
