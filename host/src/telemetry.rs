@@ -42,7 +42,7 @@ pub enum LogFormat {
 /// whom the host says itself, once.
 fn from_level_on(level: &str) -> EnvFilter {
     EnvFilter::new(format!(
-        "warn,sqlx::postgres::notice=error,sqlx_core::pool=error,event_host={level},guest={level}"
+        "warn,sqlx::postgres::notice=error,sqlx_core::pool=off,event_host={level},guest={level}"
     ))
 }
 

@@ -225,8 +225,8 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Lets all hosts end well, and gives the log of every host there was.
-    pub(super) fn stop(mut self) -> Vec<Vec<Value>> {
+    /// Lets all hosts end well, and gives the log of every host there was, and the doors.
+    pub(super) fn stop(mut self) -> (Vec<Vec<Value>>, Option<Doors>) {
         for mut host in self.hosts {
             host.running.sigterm();
             let status = host.running.wait();
@@ -234,7 +234,7 @@ impl<'a> Arena<'a> {
             assert!(status.success(), "{status}: {log:#?}");
             self.logs.push(log);
         }
-        self.logs
+        (self.logs, self.doors)
     }
 
     /// Lets time pass, and hosts thaw whose time has come.
