@@ -348,6 +348,7 @@ fn an_attempt_whose_host_lived_is_counted_by_no_later_leader() {
     let first = rig.spawn_run();
     rig.wait_until_handled("orders", 1);
     let _ = rig.host(["groups", "pause", "orders"]).ok();
+    first.wait_for_log("the leader knows of the pause", |line| says(line, &["state changed"]));
     rig.publish(&[event("command", 2, json!({ "do": "report", "type": "seen" }))]);
     let position = rig.number("SELECT max(position) FROM events WHERE type = 'command'");
     let second = rig.spawn_run();
