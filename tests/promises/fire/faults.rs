@@ -329,7 +329,7 @@ impl<'a> Arena<'a> {
             None => self.rig.spawn(&["run", "--database", &url_for(self.server, &name)]),
             Some(doors) => {
                 let url = url_at(doors.hosts.port(), &name);
-                if self.started % 2 == 0 {
+                if self.started.is_multiple_of(2) {
                     self.rig.spawn(&["run", "--database", &url])
                 } else {
                     // It takes the proxy for a pooler, and sets nothing on its sessions.
