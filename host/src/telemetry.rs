@@ -6,7 +6,7 @@
 //! written in it carries them.
 //!
 //! Everything that this process writes to stderr goes through here, the words of panics
-//! and the errors of commands too, and is written by a thread of its own ([`lines`]): a
+//! and the errors of commands too, and is written by a thread of its own (`lines`): a
 //! stderr that is full, closed, or read by nobody costs the lines and nothing else.
 
 mod lines;
