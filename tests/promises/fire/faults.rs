@@ -262,6 +262,8 @@ impl<'a> Arena<'a> {
         let victim = self.victim();
         match fault {
             Fault::Kill => {
+                // A host that cannot reach the server when it starts gives up.
+                self.quicken();
                 let Host { running, .. } = self.hosts.swap_remove(victim);
                 self.logs.push(running.log());
                 running.kill9();
