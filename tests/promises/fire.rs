@@ -95,7 +95,7 @@ fn under_fire_a_standby_that_was_behind_takes_over_and_all_that_it_holds_is_hand
     println!("FIRE_SEED={seed} FIRE_SECONDS={seconds}");
     let prefix = ("log_line_prefix", LOG_LINE_PREFIX);
     let mut server = Server::start(&[prefix]).expect("a server starts");
-    let doors = Doors::before(&server);
+    let doors = Doors::before(&server, &[prefix]);
     let url = url_at(doors.others.port(), "tests");
     let rig = Rig::at(&url, &settings());
     let _ = rig.host(["migrate"]).ok();

@@ -66,9 +66,9 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    /// Before a server, which gets a standby.
-    pub(super) fn before(server: &Server) -> Self {
-        let standby = server.standby(&[]).expect("a standby starts");
+    /// Before a server, which gets a standby with these settings.
+    pub(super) fn before(server: &Server, settings: &[(&str, &str)]) -> Self {
+        let standby = server.standby(settings).expect("a standby starts");
         let [hosts, others] = [(), ()].map(|()| Proxy::start(address(server)));
         Self { hosts, others, standby }
     }
@@ -165,6 +165,15 @@ impl<'a> Arena<'a> {
     /// The server dies, and a standby takes over that has not got all that was committed.
     /// `forget` is called while there is no server.
     pub(super) fn fail_over(&mut self, forget: impl FnOnce()) -> Failover {
+        self.quicken();
+        for host in &mut self.hosts {
+            host.thaw();
+            // One that has just been started gives up without a server.
+            host.running.wait_for_log("the host runs", |line| {
+                let said = line["message"].as_str().unwrap_or_default();
+                said == "leading" || said.ends_with("standing by")
+            });
+        }
         // Whatever is ended now is so on both servers.
         self.keep_prepared.store(true, Ordering::Relaxed);
         let doors = self.doors.as_mut().expect("there is a standby");
