@@ -78,9 +78,11 @@ static STDERR: OnceLock<Lines> = OnceLock::new();
 /// is lost where stderr cannot be written.
 pub fn say(text: &str) {
     let line = format!("{text}\n");
+    // A reader that stalls holds up that thread alone, also before the log begins. Where
+    // the system gives no thread, the line is written here.
+    let _ = start_writing();
     match STDERR.get() {
         Some(lines) => lines.push(line.as_bytes()),
-        // Before the start, and without one.
         None => drop(io::stderr().write_all(line.as_bytes())),
     }
 }

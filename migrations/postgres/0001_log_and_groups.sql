@@ -595,6 +595,8 @@ CREATE TABLE event_host.home (
 -- which is promoted, and a clean stop does not. Whoever finds it empty begins the
 -- incarnation, and raises the epoch of every group in the same transaction: what was
 -- known of the log before, and may have been lost since, can then no longer be settled.
+-- A dump has the row, and a restore brings it back: so the numbers of this table and of
+-- its database belong to what a host knows an incarnation by.
 CREATE UNLOGGED TABLE event_host.incarnation (
     only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one),
     token    text NOT NULL DEFAULT gen_random_uuid()::text,
@@ -664,7 +666,8 @@ BEGIN
     started_at := pg_postmaster_start_time();
     -- A standby cannot read what is not WAL-logged.
     IF NOT pg_is_in_recovery() THEN
-        SELECT i.token INTO token FROM event_host.incarnation i;
+        SELECT i.token || '/' || i.tableoid || '/' || d.oid INTO token
+        FROM event_host.incarnation i, pg_database d WHERE d.datname = current_database();
     END IF;
 
     last_position := coalesce(

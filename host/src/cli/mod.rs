@@ -32,6 +32,7 @@ mod versions;
 mod watch;
 
 use std::borrow::Cow;
+use std::io::{self, IsTerminal as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -138,20 +139,11 @@ fn outcome_known<T>(result: Result<T, StoreError>, look: &str, at: &str) -> anyh
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(answer) => {
-            let code = if answer.use_stderr() { 2 } else { 0 };
-            match secrets::hidden(&answer.render().to_string()) {
-                Cow::Owned(hidden) => telemetry::say(hidden.trim_end()),
-                Cow::Borrowed(_) => {
-                    // Nothing is left to say it to, if this fails.
-                    let _ = answer.print();
-                }
-            }
-            return ExitCode::from(code);
-        }
+        Err(answer) => return answered(&answer),
     };
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
         telemetry::say(&format!("error: {}", secrets::hidden(&wrong.to_string())));
+        telemetry::flush();
         return ExitCode::from(2);
     }
     let code = match crate::runtime::start() {
@@ -177,6 +169,31 @@ pub fn main() -> ExitCode {
     };
     telemetry::flush();
     code
+}
+
+/// Prints what the arguments alone are answered with: help, or what is wrong with them.
+fn answered(answer: &clap::Error) -> ExitCode {
+    if !answer.use_stderr() {
+        return match answer.print() {
+            Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+                telemetry::say(&format!("error: cannot write to stdout: {why}"));
+                telemetry::flush();
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
+    }
+    let text = answer.render();
+    let plain = text.to_string();
+    match secrets::hidden(&plain) {
+        Cow::Owned(hidden) => telemetry::say(hidden.trim_end()),
+        Cow::Borrowed(_) if io::stderr().is_terminal() => {
+            telemetry::say(text.ansi().to_string().trim_end());
+        }
+        Cow::Borrowed(plain) => telemetry::say(plain.trim_end()),
+    }
+    telemetry::flush();
+    ExitCode::from(2)
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {

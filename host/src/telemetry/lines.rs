@@ -10,6 +10,7 @@
 //! Each line is one call of `write`, so that two processes that share a pipe do not tear
 //! each other's lines.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind, Write};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,11 @@ const MOST_BYTES: usize = 4 << 20;
 
 /// When is tried again what a writer that does not block did not take.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
+
+thread_local! {
+    /// Whether this is the thread that writes.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The way to the thread that writes. Clones share it.
 #[derive(Debug, Clone)]
@@ -57,6 +63,7 @@ impl Lines {
         let lines = Self(Arc::default());
         let theirs = lines.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
+            WRITES.set(true);
             let mut torn = false;
             again_if_it_panics("the thread that writes the log", || {
                 loop {
@@ -67,10 +74,12 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Has a line written, or several. Waits for nobody.
+    /// Has a line written, or several. Waits for nobody. There is always room for what the
+    /// thread that writes says itself: how many lines were lost.
     pub(super) fn push(&self, line: &[u8]) {
         let mut waiting = self.waiting();
-        if waiting.text.len().saturating_add(line.len()) > MOST_BYTES {
+        let is_full = waiting.text.len().saturating_add(line.len()) > MOST_BYTES;
+        if is_full && !WRITES.get() {
             waiting.lost += count(line);
             return;
         }

@@ -5,14 +5,16 @@
 //! with asynchronous replication those of everybody. Then it hands positions out again
 //! that this host has read, and everything that the host remembers of the log is about
 //! another log: up to where it is decided, what a leader has read and handled, under
-//! which epoch. So all of it belongs to one incarnation, which is two things together:
+//! which epoch. So all of it belongs to one incarnation, which is three things together:
 //!
 //! - the token in `event_host.incarnation`, a table that is not WAL-logged: every
 //!   recovery empties it, be it that of a crash, of a backend that was killed (which
 //!   ends no postmaster), of a standby that is promoted or of a base backup. A clean
 //!   stop keeps it, and loses nothing;
 //! - when the postmaster started, which tells two servers apart that were copied with
-//!   their token, and a disk that was put back to an older state.
+//!   their token, and a disk that was put back to an older state;
+//! - the numbers (oid) of that table and of its database, which tell a database from the
+//!   one that was restored from its dump, token included, in its place.
 //!
 //! Whoever finds the table empty begins the incarnation, and raises all epochs in the
 //! same statement. While it is empty nothing can be settled. So what a leader began in
@@ -66,7 +68,10 @@ pub(super) enum Known {
 /// Where a connection leads to. `None` in an incarnation that no host has begun yet.
 pub(super) async fn of(connection: &mut PgConnection) -> Result<Option<Incarnation>, Broken> {
     let row = sqlx::query(
-        "SELECT (SELECT i.token FROM event_host.incarnation i), pg_postmaster_start_time()",
+        "SELECT (SELECT i.token || '/' || i.tableoid || '/' || d.oid
+                 FROM event_host.incarnation i, pg_database d
+                 WHERE d.datname = current_database()),
+                pg_postmaster_start_time()",
     )
     .fetch_one(connection)
     .await?;

@@ -184,6 +184,11 @@ impl Connections {
         if matches!(opening.files, Files::Lost { .. }) { None } else { opening.changed.take() }
     }
 
+    /// Whether nobody has been told yet what became of the database before.
+    pub(super) fn has_change(&self) -> bool {
+        self.opening().changed.is_some()
+    }
+
     /// Whether the files that are open are at their paths, as far as any are open.
     ///
     /// # Errors

@@ -56,6 +56,10 @@ pub use open::{OpenOptions, database_path};
 /// How long it may take to close the database at the end: a process shall not hang then.
 const CLOSING: Duration = Duration::from_secs(5);
 
+/// How long a lock session that is asked for waits at most for the watcher to forget what
+/// it knew of another database.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
+
 /// Whoever asks for exact numbers waits for them.
 const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
 
@@ -107,6 +111,17 @@ impl SqliteStore {
     /// When SQLite cannot, within the usual time.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.connections.within("close the database", CLOSING, self.connections.close()).await
+    }
+}
+
+impl SqliteStore {
+    /// Waits until the watcher has been told that another database is open, a moment at
+    /// most: the next session is asked for again anyway.
+    async fn wait_until_forgotten(&self) {
+        let deadline = tokio::time::Instant::now() + FORGOTTEN_WITHIN;
+        while self.connections.has_change() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
@@ -175,6 +190,14 @@ impl Store for SqliteStore {
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
         // A host that lost its session comes here: the files may be why.
         open::again(&self.connections).await?;
+        if self.connections.has_change() {
+            // Whoever led before that would read the new log up to where the old one was safe.
+            self.wait_until_forgotten().await;
+            return Err(StoreError::Unavailable(format!(
+                "another database is at {} now: what was known of the one before is forgotten first",
+                self.path().display()
+            )));
+        }
         Ok(Box::new(locks::FileLocks::new(Arc::clone(&self.connections), host)))
     }
 

@@ -50,6 +50,33 @@ async fn crash(url: &str) {
     .await;
 }
 
+/// A restore brings the token back, and has the sequence further on by the time that the
+/// host looks: nothing else tells that this is another log.
+#[tokio::test]
+async fn what_was_restored_from_a_dump_is_another_log_though_the_token_came_along() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    publish(&store, "a").await;
+    assert_eq!(types(&store).await, ["a"]);
+    let mut owner = database.raw().await;
+    let before: String = value(&mut owner, RUN).await;
+    run(
+        &mut owner,
+        "BEGIN;
+         ALTER TABLE event_host.incarnation RENAME TO dumped;
+         CREATE UNLOGGED TABLE event_host.incarnation (LIKE event_host.dumped INCLUDING ALL);
+         INSERT INTO event_host.incarnation SELECT * FROM event_host.dumped;
+         DROP TABLE event_host.dumped;
+         COMMIT",
+    )
+    .await;
+    assert_eq!(value::<String>(&mut owner, RUN).await, before);
+    let why = expect_change(&store).await;
+    says(&why, &["restarted or replaced"]);
+    assert_eq!(types(&store).await, ["a"]);
+}
+
 #[tokio::test]
 async fn after_a_crash_nothing_is_settled_that_was_begun_before() {
     let (server, store) = server_of_its_own().await;

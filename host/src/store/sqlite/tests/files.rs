@@ -64,6 +64,23 @@ async fn goes_on(store: &SqliteStore) -> i64 {
     store.status().await.unwrap().events
 }
 
+/// What is told, once, so that whoever knows positions of the database before forgets them.
+/// Nobody leads before that.
+async fn forgets(store: &SqliteStore) -> StoreError {
+    let forgetting = async {
+        loop {
+            match store.safe_position().await {
+                Err(why @ StoreError::Changed(_)) => return why,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let host = this_host();
+    let (refused, told) = tokio::join!(store.lock_session(&host), forgetting);
+    says(&refused.err().unwrap(), &["is forgotten first"]);
+    told
+}
+
 /// Another database file, closed and whole.
 async fn another(events: usize) -> SqliteDatabase {
     let (database, store, _) = led(events).await;
@@ -98,9 +115,8 @@ async fn what_stands_in_the_place_of_the_database_is_led_anew() {
     let said = ["host.db", "another file is in its place"];
     all_refuse(&store, &mut session, &database, &said).await;
     drop(session);
+    let told = forgets(&store).await;
     assert_eq!(goes_on(&store).await, 7);
-    // Once, so that whoever knows positions of the one before forgets them.
-    let told = store.safe_position().await.unwrap_err();
     assert!(matches!(&told, StoreError::Changed(why) if why.contains("another file")), "{told:?}");
     assert_eq!(store.safe_position().await.unwrap(), Position(7));
     publish(&store, &["8"]).await.unwrap();
