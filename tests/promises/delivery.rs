@@ -144,7 +144,7 @@ fn a_group_that_fails_hangs_or_is_paused_slows_no_other(store: Store) {
         store,
         &Settings::of([
             Handler::new("failing", "chaos", &["bad"])
-                .set("retry = { max_attempts = 1000, initial = \"1ms\", max = \"1ms\" }"),
+                .set("retry = { max_attempts = 1000000, initial = \"1ms\", max = \"1ms\" }"),
             Handler::new("waiting", "chaos", &["bad"])
                 .set("retry = { initial = \"1h\", max = \"1h\" }"),
             Handler::new("hanging", "hold", &["hold"]).set("limits.timeout = \"1h\""),
