@@ -31,6 +31,15 @@ pub fn start() -> io::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build()
 }
 
+/// Sleeps for less than the runtime's timer can, whose step is a millisecond and
+/// which so takes up to two for one.
+pub(crate) async fn nap(time: Duration) {
+    if tokio::task::spawn_blocking(move || thread::sleep(time)).await.is_err() {
+        // The runtime takes no more work of this kind: it is going down.
+        tokio::time::sleep(time).await;
+    }
+}
+
 /// Does some work on the thread that calls this, and begins it anew, after a wait,
 /// whenever it panics.
 pub(crate) fn again_if_it_panics(what: &str, mut work: impl FnMut()) {

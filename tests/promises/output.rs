@@ -124,6 +124,24 @@ fn a_stderr_that_nobody_reads_holds_up_neither_delivery_nor_the_stop(store: Stor
     filling.join().expect("filling does not panic");
 }
 
+#[test]
+fn what_is_wrong_with_the_arguments_holds_nobody_up_where_stderr_is_not_read() {
+    let rig = Rig::new(&settings());
+    for arguments in [&["frobnicate"][..], &["status", "--log", "x=y=z"], &["publish"]] {
+        let (reader, writer) = pipe().expect("a pipe can be made");
+        let theirs = writer.try_clone().expect("a pipe can be shared");
+        let filling = filled(writer);
+        is_full(&reader);
+        let mut command = rig.command(arguments);
+        let mut host = Running::start_with_stderr(&mut command, theirs.into());
+        drop(command);
+        let status = host.wait_within(Duration::from_secs(20));
+        assert_eq!(status.code(), Some(2), "{arguments:?}");
+        drop(reader);
+        filling.join().expect("filling does not panic");
+    }
+}
+
 /// Runs a command to its end with these two streams, and gives its exit code.
 fn code(command: &mut Command, stdout: Stdio, stderr: Stdio) -> Option<i32> {
     let status = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).status();

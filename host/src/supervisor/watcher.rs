@@ -15,6 +15,7 @@ use crate::delivery::group::{Awaited, Control};
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::repeats::Repeats;
+use crate::runtime::nap;
 use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
 use crate::troubles::Troubles;
 
@@ -246,15 +247,6 @@ impl Watcher {
             }
             modified
         }))
-    }
-}
-
-/// Sleeps for less than the runtime's timer can, whose step is a millisecond and
-/// which so takes up to two for one.
-async fn nap(time: Duration) {
-    if tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.is_err() {
-        // The runtime takes no more work of this kind: it is going down.
-        tokio::time::sleep(time).await;
     }
 }
 

@@ -285,4 +285,34 @@ mod tests {
         assert_eq!(kept + lost, all as u64);
         assert!(lost >= all as u64 / 3, "{lost}");
     }
+
+    #[test]
+    fn how_many_were_lost_is_said_though_others_have_filled_the_buffer_again() {
+        let (fates, to_come) = channel();
+        let written = Arc::default();
+        let out = Told { fates: to_come, written: Arc::clone(&written) };
+        let said = Arc::new(std::sync::OnceLock::<Lines>::new());
+        let theirs = Arc::clone(&said);
+        let lines = Lines::to(out, move |lost| {
+            theirs.wait().push(format!("{lost} lost\n").as_bytes());
+        })
+        .unwrap();
+        said.set(lines.clone()).unwrap();
+        lines.push(b"stalls\n");
+        let deadline = Instant::now() + PATIENCE;
+        while !lines.waiting().writing {
+            assert!(Instant::now() < deadline, "nothing is written");
+            thread::yield_now();
+        }
+        let line = [&[b'x'; MOST_BYTES - 1][..], b"\n"].concat();
+        for _ in 0..3 {
+            lines.push(&line);
+        }
+        fates.send(Fate::Written(usize::MAX)).unwrap();
+        drop(fates);
+        assert!(lines.flush(PATIENCE));
+        let written: Vec<u8> = written.lock().unwrap().clone();
+        let text = String::from_utf8(written).unwrap();
+        assert!(text.ends_with("x\n2 lost\n"), "{:?}", text.get(text.len() - 20..));
+    }
 }

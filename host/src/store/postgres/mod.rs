@@ -369,7 +369,7 @@ impl Store for PostgresStore {
                 }
                 // The longer it takes, the less a look sooner is worth.
                 let since = watch.undecided.map_or(Duration::ZERO, |(_, since)| since.elapsed());
-                safe::nap((since / 8).min(wait)).await;
+                safe::pause((since / 8).min(wait)).await;
             }
         })
     }

@@ -9,6 +9,7 @@ use super::columns::time;
 use super::error::Broken;
 use super::horizon::{Horizon, Look};
 use super::incarnation::Incarnation;
+use crate::runtime::nap;
 
 /// A look, and the incarnation that it is a look at: `None` where no host has begun it.
 pub(super) struct Looked {
@@ -45,14 +46,10 @@ pub(super) async fn look(
     })
 }
 
-/// Waits for less than the runtime's timer can, whose step is a millisecond.
-pub(super) async fn nap(time: Duration) {
-    /// Not worth a thread.
+/// Waits before the next look, if that is worth a thread.
+pub(super) async fn pause(time: Duration) {
     const SHORTEST: Duration = Duration::from_micros(50);
-    if time >= SHORTEST
-        && tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.is_err()
-    {
-        // The runtime takes no more work of this kind: it is going down.
-        tokio::time::sleep(time).await;
+    if time >= SHORTEST {
+        nap(time).await;
     }
 }
