@@ -1,8 +1,10 @@
-//! Another server takes the place of the one that the hosts were on, and holds less:
-//! what it holds is handled, and nothing of what it does not hold is remembered
-//! (promises 1, 2, 3 and 18).
+//! Another server takes the place of the one that the hosts were on, or the same one comes
+//! back from a crash, and holds less: what it holds is handled, and nothing of what it does
+//! not hold is remembered (promises 1, 2, 3 and 18).
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use test_postgres::{Server, Stop};
@@ -109,6 +111,111 @@ fn what_a_promoted_standby_holds_is_handled_though_it_was_behind() {
     pair.rig.drain();
     pair.expect_all_handled_once("a host that starts now handles the rest");
     assert_eq!(pair.rig.dead_letters(), Vec::<Value>::new());
+}
+
+/// A server that crashed before it wrote what a producer had not waited for, and a host
+/// that had read it. `None` where it was written.
+fn crashed() -> Option<(Server, Rig, Running)> {
+    // Of itself the server writes what nobody waits for after 10 s.
+    let mut server = Server::start(&[("wal_writer_delay", "10s")]).expect("a server starts");
+    let handler = Handler::new("chaos", "chaos", &["command"]).attempts(1);
+    let handler = handler.set("limits.timeout = \"60s\"");
+    let rig = Rig::at(&server.url("postgres"), &Settings::of([handler]));
+    let _ = rig.host(["migrate"]).ok();
+    let host = rig.spawn_run();
+    // A leader that has settled something records nothing at its next attempt.
+    let count = json!({ "do": "count", "key": "count" });
+    rig.publish(&[event("command", "before", count)]);
+    rig.wait_until_handled("chaos", 1);
+    let slow = json!([{ "do": "log", "line": "under way" }, { "do": "sleep", "ms": 60_000 }]);
+    let mut producer = Client::new(&rig);
+    producer.execute(&format!(
+        "SET synchronous_commit = off;
+         INSERT INTO events (type, id, data)
+         SELECT 'command', 'lost ' || n, CASE n WHEN 1 THEN convert_to('{slow}', 'UTF8') ELSE 'null' END
+         FROM generate_series(1, 40) n"
+    ));
+    host.wait_for_message("under way");
+    host.freeze();
+    drop(producer);
+    rig.hang_up();
+    server.stop(Stop::Immediate).expect("the server stops");
+    server.resume().expect("the server starts");
+    (rig.number("SELECT last_drawn()") < 41).then_some((server, rig, host))
+}
+
+// Promises 1, 2, 3 and 18.
+#[test]
+fn what_a_crash_lost_of_commits_that_nobody_waited_for_is_forgotten() {
+    // A heartbeat of the host may have written it.
+    let (_server, rig, host) = (0..10).find_map(|_| crashed()).expect("a crash loses something");
+    let leads = host.count_messages("leading");
+    let count = r#"{"do":"count","key":"count"}"#;
+    let insert = |id: &str| {
+        format!("INSERT INTO events (type, id, data) VALUES ('command', '{id}', '{count}')")
+    };
+    let mut open = Client::new(&rig);
+    open.execute("BEGIN");
+    open.execute(&insert("open"));
+    let mut others = Client::new(&rig);
+    others.execute(&insert("second"));
+    others.execute(&insert("third"));
+    host.thaw();
+    says_what_changed(&host);
+    wait_until("it leads anew", PATIENCE, || host.count_messages("leading") > leads);
+    open.execute("COMMIT");
+    wait_until("all that is left is handled", PATIENCE, || rig.state("chaos", "count") == 4);
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 4);
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    host.stop();
+}
+
+/// What the old database handed out after the dump was taken, the new one hands out again,
+/// and nothing of the server tells the two apart: not even what marks a run of it.
+// Promises 1, 2 and 3.
+#[test]
+fn what_a_database_that_was_restored_in_its_place_holds_is_handled() {
+    let server = Server::start(&[]).expect("a server starts");
+    let mut admin = Client::of_url(&server.url("postgres"));
+    admin.execute("CREATE DATABASE log");
+    let url = server.url("log");
+    let handler = Handler::new("tally", "tally", &["a"]).attempts(1);
+    let rig = Rig::at(&url, &Settings::of([handler.set("batch.max_events = 10")]));
+    let _ = rig.host(["migrate"]).ok();
+    let host = rig.spawn_run();
+    rig.publish(&events("kept", 50));
+    wait_until("the first are handled", PATIENCE, || rig.number(HANDLED) == 50);
+    let dump = rig.path("dump.sql");
+    let tool = |name: &str, arguments: &[&OsStr]| {
+        let output = Command::new(server.binaries().program(name)).args(arguments).output();
+        let output = output.unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    tool("pg_dump", &["--file".as_ref(), dump.as_ref(), url.as_ref()]);
+    rig.publish(&events("lost", 100));
+    wait_until("the others are handled", PATIENCE, || rig.number(HANDLED) == 150);
+    let leads = host.count_messages("leading");
+    let last_drawn = rig.number("SELECT last_drawn()");
+
+    host.freeze();
+    rig.hang_up();
+    admin.execute("DROP DATABASE log WITH (FORCE)");
+    admin.execute("CREATE DATABASE log");
+    let settings = ["--quiet", "--set=ON_ERROR_STOP=1"].map(OsStr::new);
+    tool("psql", &[settings[0], settings[1], "--file".as_ref(), dump.as_ref(), url.as_ref()]);
+    let mut open = Client::new(&rig);
+    open.execute(
+        r#"BEGIN; INSERT INTO events (type, id, extensions) VALUES ('a', 'open', '{"seen": true}')"#,
+    );
+    rig.publish(&events("new", 300));
+    assert!(rig.number("SELECT last_drawn()") > last_drawn);
+    host.thaw();
+    says_what_changed(&host);
+    wait_until("it leads anew", PATIENCE, || host.count_messages("leading") > leads);
+    open.execute("COMMIT");
+    wait_until("all of it is handled", PATIENCE, || rig.number(NOT_HANDLED) == 0);
+    assert_eq!((rig.number(HANDLED), rig.number(HANDLED_TWICE)), (351, 0));
+    host.stop();
 }
 
 /// The old server lives on, and so do all connections to it but one.
