@@ -12,6 +12,8 @@ tests::on_both_stores! {
     what_does_not_exist_is_said_by_name,
     a_broken_line_on_stdin_says_how_far_it_got_and_from_line_goes_on_there,
     a_publish_that_is_interrupted_says_how_far_it_got,
+    a_publish_that_is_interrupted_while_it_checks_its_file_says_so,
+    a_write_that_waits_in_vain_for_a_lock_was_not_done,
     a_publish_that_fails_in_the_middle_says_how_far_it_got,
     what_is_published_comes_out_as_it_went_in,
     a_stop_lets_the_event_under_way_finish_and_settles_it,
@@ -345,6 +347,52 @@ fn a_publish_that_is_interrupted_says_how_far_it_got(store: Store) {
         let complaint = String::from_utf8(output.stderr).expect("text");
         complains(&complaint, &["interrupted", "after 1500 events", "--from-line 1501"]);
     }
+}
+
+fn a_publish_that_is_interrupted_while_it_checks_its_file_says_so(store: Store) {
+    let rig = Rig::on(store, &tally());
+    let _ = rig.host(["migrate"]).ok();
+    let pipe = rig.path("lines.jsonl");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    let publish = rig
+        .command(["publish", "--file", "lines.jsonl"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // Opened once it reads, and open for more: it is in the middle of its check.
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&pipe).expect("it reads");
+    writeln!(writer, "{}", event("a", 1, json!(null))).expect("it reads");
+    let sent = Command::new("kill").args(["-INT", &publish.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let output = publish.wait_with_output().expect("it ends");
+    drop(writer);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let complaint = String::from_utf8(output.stderr).expect("text");
+    complains(&complaint, &["interrupted", "nothing was published", "--from-line 1"]);
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 0);
+}
+
+fn a_write_that_waits_in_vain_for_a_lock_was_not_done(store: Store) {
+    let rig = Rig::on(store, &tally());
+    let _ = rig.host(["migrate"]).ok();
+    rig.publish([&event("a", 0, json!(null))]);
+    rig.drain();
+    let mut other = Client::new(&rig);
+    other.execute(if rig.database_is_a_file() {
+        "BEGIN IMMEDIATE"
+    } else {
+        "BEGIN; LOCK TABLE event_host.events, event_host.consumer_groups IN EXCLUSIVE MODE"
+    });
+    for arguments in [&["publish", "--type", "a"][..], &["groups", "pause", "tally"]] {
+        let complaint = rig.host(arguments).failed(1);
+        assert!(complaint.contains("locked"), "{complaint}");
+        assert!(!complaint.contains("is not known"), "{complaint}");
+    }
+    other.execute("ROLLBACK");
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 1);
+    assert_eq!(rig.group("tally")["state"], "running");
 }
 
 fn a_publish_that_fails_in_the_middle_says_how_far_it_got(store: Store) {

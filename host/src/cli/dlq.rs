@@ -385,16 +385,18 @@ impl Tally {
 
     fn failed(&mut self, id: DeadLetterId, error: &StoreError) {
         self.failures += 1;
-        if let StoreError::Unavailable(_) = error {
+        let said = match error {
+            StoreError::Unavailable(_) => {
+                format!("whether dead letter {id} was {} is not known: {error}", self.what)
+            }
+            StoreError::Busy(_) => format!("dead letter {id} was not {}: {error}", self.what),
+            error => error.to_string(),
+        };
+        if matches!(error, StoreError::Unavailable(_) | StoreError::Busy(_)) {
             // What comes next would fail alike, each after its deadline.
             self.stopped = Some("stopped");
-            telemetry::say(&format!(
-                "error: whether dead letter {id} was {} is not known: {error}",
-                self.what
-            ));
-        } else {
-            telemetry::say(&format!("error: {error}"));
         }
+        telemetry::say(&format!("error: {said}"));
     }
 
     fn end(self) -> anyhow::Result<()> {

@@ -245,7 +245,9 @@ impl Components for Replays {
 fn no_component(why: &NotLoaded) -> NoComponent {
     let said = why.to_string();
     match why {
-        NotLoaded::Store(StoreError::Unavailable(_)) => NoComponent::NotNow(said),
+        NotLoaded::Store(StoreError::Unavailable(_) | StoreError::Busy(_)) => {
+            NoComponent::NotNow(said)
+        }
         NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => NoComponent::Failed(
             "it is no longer in the database: `host deploy` stores its file".to_owned(),
         ),

@@ -15,7 +15,7 @@ use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::interrupt::Interrupt;
 use super::{Global, UsageError, database, output};
@@ -90,8 +90,18 @@ impl Publish {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let one = self.event_type.as_ref().map(|event_type| self.event(event_type)).transpose()?;
         let file = self.file.as_deref().filter(|file| *file != Path::new("-"));
-        if let Some(file) = file {
-            check_lines(file, self.from_line)?;
+        let interrupt = match &self.file {
+            Some(_) => Some(Interrupt::listen()?),
+            None => None,
+        };
+        if let (Some(file), Some(interrupt)) = (file, &interrupt) {
+            tokio::select! {
+                checked = check_lines(file, self.from_line) => checked?,
+                () = interrupt.comes() => {
+                    let why = anyhow::anyhow!("interrupted");
+                    return self.broke_off(&Published::default(), self.from_line, why);
+                }
+            }
         }
         let store = database::open_or_create(global).await?;
         store.migrate().await?;
@@ -104,6 +114,10 @@ impl Publish {
             })?;
             return self.report(Published::of(&positions));
         }
+        let Some(interrupt) = interrupt else {
+            // clap asks for one of the two.
+            return Err(UsageError("there is nothing to publish".to_owned()).into());
+        };
         let lines = match file {
             Some(file) => {
                 let bar = bar_for(file)?;
@@ -112,7 +126,7 @@ impl Publish {
             }
             None => read_lines(BufReader::new(io::stdin()), self.from_line),
         };
-        self.lines(&*store, lines).await
+        self.lines(&*store, lines, &interrupt).await
     }
 
     fn event(&self, event_type: &str) -> anyhow::Result<Event> {
@@ -153,8 +167,12 @@ impl Publish {
     }
 
     /// Publishes lines as they come, in chunks.
-    async fn lines(&self, store: &dyn Store, mut lines: Lines) -> anyhow::Result<()> {
-        let interrupt = Interrupt::listen()?;
+    async fn lines(
+        &self,
+        store: &dyn Store,
+        mut lines: Lines,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
         let mut done = Published::default();
         let mut next_line = self.from_line;
         let mut open = true;
@@ -303,12 +321,33 @@ fn open(file: &Path) -> anyhow::Result<File> {
     Ok(opened)
 }
 
-/// Reads a file once and publishes nothing: any broken line is an error here.
-fn check_lines(file: &Path, from_line: u64) -> anyhow::Result<()> {
-    for line in EventLines::new(BufReader::new(open(file)?)).from_line(from_line) {
-        line.with_context(|| format!("{}: nothing was published", file.display()))?;
+/// Reads a file once and publishes nothing: any broken line is an error here. On a thread
+/// of its own, so that whoever waits can give up on a large one.
+async fn check_lines(file: &Path, from_line: u64) -> anyhow::Result<()> {
+    let (checked, answer) = oneshot::channel();
+    let (opened, path) = (BufReader::new(open(file)?), file.to_owned());
+    let checking = std::thread::spawn(move || {
+        for line in EventLines::new(opened).from_line(from_line) {
+            if checked.is_closed() {
+                return;
+            }
+            if let Err(wrong) = line {
+                let wrong = anyhow::Error::new(wrong);
+                drop(checked.send(Err(
+                    wrong.context(format!("{}: nothing was published", path.display())),
+                )));
+                return;
+            }
+        }
+        drop(checked.send(Ok(())));
+    });
+    match answer.await {
+        Ok(checked) => checked,
+        Err(_) => {
+            drop(checking.join());
+            anyhow::bail!("reading {} broke off: nothing was published", file.display())
+        }
     }
-    Ok(())
 }
 
 /// A bar on a terminal, for a file that takes a while.

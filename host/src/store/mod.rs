@@ -75,6 +75,10 @@ pub enum StoreError {
     /// write that was under way happened is unknown. Trying again may help.
     #[error("the database is not available: {0}")]
     Unavailable(String),
+    /// What it takes was not to be had: a lock, a connection, room. Nothing was done.
+    /// Trying again may help.
+    #[error("the database is not available: {0}")]
+    Busy(String),
     /// The database answered, but what it holds or says makes no sense to this
     /// program. Trying again will not help.
     #[error("{0}")]

@@ -69,7 +69,7 @@ pub(super) enum Checked {
 
 /// Why an attempt that waits for a settlement is given up, and made anew later.
 fn none_is_made() -> StoreError {
-    StoreError::Unavailable(
+    StoreError::Busy(
         "what others wrote cannot be settled while as many events are parked as may be".to_owned(),
     )
 }

@@ -19,10 +19,12 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Postgres, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::error::Broken;
 use super::incarnation::{self, Incarnation, Known};
 use super::session::{FIRST, Patience, Reads, SESSION, begin_text};
+use super::status;
 use crate::store::StoreError;
 
 /// How long an operation may take in all.
@@ -50,6 +52,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a connection may have been idle that is used without a word before, where
 /// its session is a pooler's.
 const TRUSTED_FOR: Duration = Duration::from_millis(500);
+
+/// How long it may take to find out who holds tables locked.
+const LOOK_AT_LOCKS: Duration = Duration::from_secs(1);
 
 /// How many connections all groups of a host share.
 pub const POOL_SIZE: usize = 8;
@@ -194,7 +199,7 @@ impl Connections {
         };
         match tokio::time::timeout(address.connect_timeout, connecting).await {
             Ok(connected) => Ok(connected?),
-            Err(_) => Err(StoreError::Unavailable(format!(
+            Err(_) => Err(StoreError::Busy(format!(
                 "{} has let nobody in for {} s",
                 place(&address.options),
                 address.connect_timeout.as_secs()
@@ -317,6 +322,26 @@ impl Connections {
         self.is_suspect.swap(false, Ordering::Relaxed)
     }
 
+    /// Who holds whole tables locked, for the end of an error; empty where nobody does, or
+    /// where that cannot be told soon.
+    async fn locked_tables(&self) -> String {
+        let looking = async {
+            let mut shared = self.shared().await?;
+            let found = status::locked_tables(shared.connection()).await;
+            shared.give_back(found).await
+        };
+        let found = match tokio::time::timeout(LOOK_AT_LOCKS, looking).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                debug!("who holds tables locked is not known: {error}");
+                return String::new();
+            }
+            Err(_) => return String::new(),
+        };
+        let told = found.iter().map(|(table, holder)| format!("; {table} is locked by {holder}"));
+        told.collect()
+    }
+
     fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
         // Each critical section leaves it whole, so a poisoned one is whole, too.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
@@ -330,7 +355,16 @@ impl Connections {
         work: impl Future<Output = Result<T, Broken>>,
     ) -> Result<T, StoreError> {
         match tokio::time::timeout(deadline, work).await {
-            Ok(result) => result.map_err(|broken| broken.told(what, &self.server())),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(broken)) => {
+                let waited_in_vain = broken.waited_in_vain();
+                match broken.told(what, &self.server()) {
+                    StoreError::Busy(why) if waited_in_vain => {
+                        Err(StoreError::Busy(why + &self.locked_tables().await))
+                    }
+                    told => Err(told),
+                }
+            }
             Err(_) => Err(StoreError::Unavailable(format!(
                 "cannot {what}: {} has not answered for {} s",
                 self.server(),

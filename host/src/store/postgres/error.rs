@@ -38,6 +38,10 @@ impl From<sqlx::Error> for Broken {
     }
 }
 
+/// What `RAISE EXCEPTION` gives where it names no other: so an operator's trigger refuses
+/// a row. The host's own functions name others.
+const RAISED: &str = "P0001";
+
 impl Broken {
     /// Whether a statement gave up on a lock: the session is well, and the
     /// transaction, if there is one, is to be rolled back.
@@ -51,9 +55,9 @@ impl Broken {
     pub(super) fn of_what_is_stored(self) -> Self {
         match self {
             Self::Sql(sqlx::Error::Database(answer))
-                if answer
-                    .code()
-                    .is_some_and(|code| matches!(code.get(..2), Some("22" | "23" | "54"))) =>
+                if answer.code().is_some_and(|code| {
+                    code == RAISED || matches!(code.get(..2), Some("22" | "23" | "54"))
+                }) =>
             {
                 StoreError::Unstorable(answer.message().to_owned()).into()
             }
@@ -102,13 +106,15 @@ impl Broken {
 fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
     let message = error.message();
     let unavailable = |why: String| StoreError::Unavailable(format!("cannot {what}: {why}"));
+    let busy = |why: String| StoreError::Busy(format!("cannot {what}: {why}"));
     let unusable = |why: String| StoreError::Unusable(format!("cannot {what}: {why}"));
     let code = error.code().unwrap_or_default();
     match &*code {
-        "57014" => unavailable(format!("{server} took too long ({message})")),
-        "55P03" => unavailable(format!("somebody else holds what it needs locked ({message})")),
-        "40001" | "40P01" => unavailable(format!("others stood in the way ({message})")),
-        "25006" => unavailable(format!(
+        // The server has undone these.
+        "57014" => busy(format!("{server} took too long ({message})")),
+        "55P03" => busy(format!("somebody else holds what it needs locked ({message})")),
+        "40001" | "40P01" => busy(format!("others stood in the way ({message})")),
+        "25006" => busy(format!(
             "{server} only reads ({message}): the host needs the primary server, not a standby, and sessions for which `default_transaction_read_only` is off"
         )),
         "42P01" | "3F000" | "42883" | "42703" => unusable(format!(
@@ -121,13 +127,16 @@ fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
             "this role may not do that at {server} ({message}): `host grants` prints the rights that a role needs"
         )),
         "3D000" | "28000" | "28P01" => unusable(format!("{server} lets nobody in ({message})")),
+        RAISED => StoreError::Refused(format!("cannot {what}: {message}")),
         "54000" | "54001" | "22001" => {
             StoreError::Refused(format!("cannot {what}: a value is too large ({message})"))
         }
         _ => match code.get(..2).unwrap_or_default() {
             "23" => StoreError::Refused(format!("cannot {what}: {message}")),
-            // Connections, resources, an operator's doing, system errors.
-            "08" | "53" | "57" | "58" => unavailable(format!("{server}: {message}")),
+            // Connections, disk, memory.
+            "53" => busy(format!("{server}: {message}")),
+            // The network, an operator's doing, system errors.
+            "08" | "57" | "58" => unavailable(format!("{server}: {message}")),
             "22" => StoreError::Refused(format!("cannot {what}: {message}")),
             _ => unusable(format!("{server} says: {message} ({code})")),
         },

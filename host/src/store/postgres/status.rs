@@ -546,3 +546,44 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHold
     }
     Ok(holders)
 }
+
+/// Which tables of the schema are locked as wholes, so that whoever works with their rows
+/// waits, and by whom.
+pub(super) async fn locked_tables(
+    connection: &mut PgConnection,
+) -> Result<Vec<(String, LogHolder)>, Broken> {
+    let rows = sqlx::query(
+        "WITH locks AS MATERIALIZED (SELECT * FROM pg_lock_status() WHERE granted)
+         SELECT l.pid::bigint, p.gid, coalesce(a.application_name, ''),
+                coalesce(a.usename, p.owner, '')::text,
+                extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,
+                'event_host.' || c.relname
+         FROM locks l
+         JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'event_host'
+         LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+         LEFT JOIN locks own
+                ON l.pid IS NULL AND own.locktype = 'transactionid'
+               AND own.virtualtransaction = l.virtualtransaction
+         LEFT JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
+         WHERE l.locktype = 'relation'
+           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+           AND l.pid IS DISTINCT FROM pg_backend_pid()
+         ORDER BY 5 DESC NULLS LAST, 6 LIMIT 5",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let holder = LogHolder {
+                pid: row.try_get_unchecked(0)?,
+                prepared: row.try_get_unchecked(1)?,
+                application: row.try_get_unchecked(2)?,
+                user: row.try_get_unchecked(3)?,
+                age_seconds: row.try_get_unchecked(4)?,
+            };
+            Ok((row.try_get_unchecked(5)?, holder))
+        })
+        .collect()
+}

@@ -100,8 +100,8 @@ impl Broken {
         let unusable = |why: String| StoreError::Unusable(format!("cannot {what}: {why}"));
         let message = message(&error);
         match primary_code(&error) {
-            Some(BUSY | LOCKED) => unavailable(format!(
-                "another program has kept {path} locked for {} s",
+            Some(BUSY | LOCKED) => StoreError::Busy(format!(
+                "cannot {what}: another program has kept {path} locked for {} s",
                 patience.as_secs()
             )),
             Some(READONLY) if extended_code(&error) == Some(READONLY_DBMOVED) => {

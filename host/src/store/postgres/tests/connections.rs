@@ -121,7 +121,7 @@ async fn whoever_waits_for_a_lock_in_vain_keeps_its_connection_and_leaves_nothin
     let in_a_transaction = Settlement { emits: vec![super::event("emitted")], ..alone.clone() };
     for settlement in [&alone, &in_a_transaction] {
         let error = store.settle(settlement).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+        assert!(matches!(error, StoreError::Busy(_)), "{error:?}");
         says(&error, &["holds what it needs locked"]);
         let idle = SESSIONS.to_owned() + " AND state <> 'idle'";
         assert_eq!(value::<i64>(&mut observer, idle).await, 0);

@@ -4,22 +4,27 @@
 use sqlx::PgConnection;
 use test_postgres::Server;
 
-use super::{PostgresDatabase, run, says, session_at, store_at, try_to_run, until};
+use super::{
+    PostgresDatabase, first_settlement, led, pid, run, says, session_at, store_at, try_to_run,
+    until,
+};
 use crate::store::postgres::error::Broken;
 use crate::store::{Store, StoreError};
 
-/// Which of the four answers.
+/// Which of the answers.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Unavailable,
+    Busy,
     Unusable,
     Refused,
 }
-use Answer::{Refused, Unavailable, Unusable};
+use Answer::{Busy, Refused, Unavailable, Unusable};
 
 fn told(error: sqlx::Error) -> (Answer, String) {
     match Broken::from(error).told("do this", "database d at h:1") {
         StoreError::Unavailable(text) => (Unavailable, text),
+        StoreError::Busy(text) => (Busy, text),
         StoreError::Unusable(text) => (Unusable, text),
         StoreError::Refused(text) => (Refused, text),
         StoreError::NotFound(_) | StoreError::Unstorable(_) | StoreError::Changed(_) => {
@@ -44,16 +49,16 @@ async fn every_kind_of_error_is_told_so_that_somebody_can_act_on_it() {
     run(&mut other, "BEGIN; LOCK TABLE event_host.home").await;
     for (sql, kind, part) in [
         // Trying again may help.
-        ("SET statement_timeout = '1ms'; SELECT pg_sleep(10)", Unavailable, "took too long"),
-        ("BEGIN; LOCK TABLE event_host.home NOWAIT", Unavailable, "locked"),
-        (&raised("40001"), Unavailable, "stood in the way"),
-        (&raised("40P01"), Unavailable, "stood in the way"),
-        (&raised("53300"), Unavailable, "the reason"),
-        (&raised("53100"), Unavailable, "the reason"),
+        ("SET statement_timeout = '1ms'; SELECT pg_sleep(10)", Busy, "took too long"),
+        ("BEGIN; LOCK TABLE event_host.home NOWAIT", Busy, "locked"),
+        (&raised("40001"), Busy, "stood in the way"),
+        (&raised("40P01"), Busy, "stood in the way"),
+        (&raised("53300"), Busy, "the reason"),
+        (&raised("53100"), Busy, "the reason"),
         (&raised("57P03"), Unavailable, "the reason"),
         (&raised("58030"), Unavailable, "the reason"),
         (&raised("08006"), Unavailable, "the reason"),
-        ("BEGIN READ ONLY; CREATE TABLE public.t (id int)", Unavailable, "only reads"),
+        ("BEGIN READ ONLY; CREATE TABLE public.t (id int)", Busy, "only reads"),
         ("SELECT * FROM event_host.nothing", Unusable, "host migrate"),
         ("CREATE TABLE nowhere.t (id int)", Unusable, "host migrate"),
         ("SELECT event_host.nothing()", Unusable, "host migrate"),
@@ -66,6 +71,7 @@ async fn every_kind_of_error_is_told_so_that_somebody_can_act_on_it() {
         ("INSERT INTO event_host.events (type) VALUES (NULL)", Refused, "null value"),
         ("INSERT INTO event_host.events (type, time) VALUES ('a', 'x')", Refused, "invalid input"),
         (&raised("54000"), Refused, "too large"),
+        (&raised("P0001"), Refused, "the reason"),
     ] {
         let (answer, text) = answer(&mut session, sql).await;
         run(&mut session, "ROLLBACK; RESET ALL").await;
@@ -75,6 +81,22 @@ async fn every_kind_of_error_is_told_so_that_somebody_can_act_on_it() {
     let mut another = database.raw().await;
     let ended = answer(&mut another, "SELECT pg_terminate_backend(pg_backend_pid())").await;
     assert_eq!(ended.0, Unavailable, "{}", ended.1);
+}
+
+#[tokio::test]
+async fn who_holds_a_table_locked_is_named_by_whatever_waited_for_it() {
+    let database = PostgresDatabase::new().await;
+    let store = database.store();
+    led(&store, "g").await;
+    let mut other = database.raw().await;
+    let pid = pid(&mut other).await;
+    run(&mut other, "BEGIN; LOCK TABLE event_host.consumer_groups").await;
+    let table = "event_host.consumer_groups";
+    let named = format!("{table} is locked by the transaction of server process {pid}");
+    says(&store.status().await.unwrap_err(), &["cannot read the status", &named]);
+    says(&store.settle(&first_settlement("g", 1)).await.unwrap_err(), &[&named]);
+    run(&mut other, "COMMIT").await;
+    store.status().await.unwrap();
 }
 
 #[tokio::test]

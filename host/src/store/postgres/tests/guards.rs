@@ -115,7 +115,7 @@ async fn a_server_that_only_reads_is_refused() {
     says(&error, &["standby server"]);
     // What asks nothing before it writes is told, too.
     let error = store.ensure_group(&super::settings("g")).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Busy(_)), "{error:?}");
     says(&error, &["only reads", "primary"]);
 }
 

@@ -22,7 +22,7 @@ async fn expect_change(store: &PostgresStore) -> StoreError {
             changed = Some(why);
             true
         }
-        Err(StoreError::Unavailable(_)) => false,
+        Err(StoreError::Unavailable(_) | StoreError::Busy(_)) => false,
         other => panic!("{other:?}"),
     })
     .await;

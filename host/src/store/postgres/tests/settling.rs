@@ -315,8 +315,21 @@ async fn what_the_database_refuses_of_a_settlement_is_told_from_what_it_cannot_d
     let too_large = Settlement { state, ..numbered(1) };
     let emits = vec![Event { source: "a b".to_owned(), ..event("some") }];
     let no_event = Settlement { emits, ..numbered(1) };
-    for (refused, word) in [(too_large, "index row size"), (no_event, "source_is_a_uri_reference")]
-    {
+    // An operator's rule.
+    run(
+        &mut other,
+        "CREATE FUNCTION public.rule() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'nobody may emit %', NEW.type; END $$;
+         CREATE TRIGGER rule BEFORE INSERT ON event_host.events FOR EACH ROW
+             WHEN (NEW.type = 'unwanted') EXECUTE FUNCTION public.rule()",
+    )
+    .await;
+    let unwanted = Settlement { emits: vec![event("unwanted")], ..numbered(1) };
+    for (refused, word) in [
+        (too_large, "index row size"),
+        (no_event, "source_is_a_uri_reference"),
+        (unwanted, "nobody may emit unwanted"),
+    ] {
         let error = store.settle(&refused).await.unwrap_err();
         let told = matches!(&error, StoreError::Unstorable(text) if text.contains(word));
         assert!(told, "{error:?}");

@@ -398,7 +398,7 @@ async fn a_write_lock_that_is_kept_is_told_of_and_stops_no_reader() {
     let error = published.unwrap_err();
     let told = matches!(
         &error,
-        StoreError::Unavailable(text)
+        StoreError::Busy(text)
             if text.contains("another program") && text.contains("host.db")
     );
     assert!(told, "{error}");
