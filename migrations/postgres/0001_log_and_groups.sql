@@ -104,8 +104,9 @@ BEGIN
                 '\U0007FFFE\U0007FFFF\U0008FFFE\U0008FFFF\U0009FFFE\U0009FFFF\U000AFFFE\U000AFFFF\U000BFFFE\U000BFFFF\U000CFFFE\U000CFFFF'
                 '\U000DFFFE\U000DFFFF\U000EFFFE\U000EFFFF\U000FFFFE\U000FFFFF\U0010FFFE\U0010FFFF]')
             THEN 'attributes_hold_no_control_characters'
-        -- RFC 3986, section 4.1.
-        WHEN pg_catalog.textne(source, '/sql') AND pg_catalog.textregexne(source,
+        -- RFC 3986, section 4.1. The first pattern lets most sources by at half the cost.
+        WHEN pg_catalog.textregexeq(source, '[^A-Za-z0-9._~/-]')
+            AND pg_catalog.textregexne(source,
                 '^(?:[A-Za-z][A-Za-z0-9+.-]*:(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*'
                 '|(?:[][A-Za-z0-9._~@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*(?:[/?](?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*)?)'
                 '(?:#(?:[][A-Za-z0-9._~:/?@!$&''()*+,;=-]|%[0-9A-Fa-f]{2})*)?$')
@@ -142,8 +143,8 @@ BEGIN
                     'strict $.keyvalue() ? (!(@.key like_regex "^[a-z0-9]+$"))')
                 THEN 'extensions_have_names_of_a_to_z_and_digits'
             WHEN pg_catalog.jsonb_path_exists(extensions,
-                    'strict $.* ? (@.type() == "object" || @.type() == "array"
-                        || @.type() == "number" && (@ != @.floor() || @ < -2147483648 || @ > 2147483647))')
+                    'strict $.* ? (@.type() != "string" && (@.type() == "object" || @.type() == "array"
+                        || @.type() == "number" && (@ != @.floor() || @ < -2147483648 || @ > 2147483647)))')
                 THEN 'extensions_are_booleans_integers_and_strings'
             WHEN pg_catalog.jsonb_exists_any(extensions, ARRAY[
                     'specversion', 'id', 'source', 'type', 'subject', 'time',
@@ -159,7 +160,9 @@ BEGIN
                 THEN 'extensions_have_65536_bytes_of_json_at_most'
             -- In JSON a control character below U+0020 is written with a backslash, which
             -- stands before nothing else but a quote and itself.
-            WHEN pg_catalog.textregexne(json,
+            WHEN pg_catalog.textregexeq(json,
+                    '[\\\u0001-\u001f\u007f-\u009f\ufdd0-\ufdef\ufffe-\U0010ffff]')
+                AND pg_catalog.textregexne(json,
                     '^(?:[^\\\u0001-\u001f\u007f-\u009f\ufdd0-\ufdef\ufffe\uffff\U0001FFFE\U0001FFFF\U0002FFFE\U0002FFFF\U0003FFFE\U0003FFFF\U0004FFFE\U0004FFFF\U0005FFFE\U0005FFFF\U0006FFFE\U0006FFFF'
                     '\U0007FFFE\U0007FFFF\U0008FFFE\U0008FFFF\U0009FFFE\U0009FFFF\U000AFFFE\U000AFFFF\U000BFFFE\U000BFFFF\U000CFFFE\U000CFFFF'
                     '\U000DFFFE\U000DFFFF\U000EFFFE\U000EFFFF\U000FFFFE\U000FFFFF\U0010FFFE\U0010FFFF]|\\["\\])*$')
@@ -768,7 +771,7 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'locks are contested in transactions that read what is committed, and not in % ones',
-            current_setting('transaction_isolation');
+            current_setting('transaction_isolation') USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
 
     -- All who hold an advisory lock, few as they are.
@@ -952,14 +955,15 @@ BEGIN
     -- What is looked at after a lock was taken must be what is there by then.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'the log is kept in transactions that read what is committed, and not in % ones',
-            current_setting('transaction_isolation');
+            current_setting('transaction_isolation') USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     PERFORM FROM event_host.log_keeper FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
         RETURN true;
     END IF;
     IF NOT EXISTS (SELECT FROM event_host.log_keeper) THEN
-        RAISE EXCEPTION 'event_host.log_keeper has lost its row: INSERT INTO event_host.log_keeper DEFAULT VALUES';
+        RAISE EXCEPTION 'event_host.log_keeper has lost its row: INSERT INTO event_host.log_keeper DEFAULT VALUES'
+            USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     RETURN false;
 END
