@@ -39,10 +39,11 @@ pub enum LogFormat {
 /// a level on (`info`, unless it is said), and of the libraries below them
 /// warnings. Without those of a PostgreSQL server that goes down, which come on
 /// each connection, and of the listener that loses its own: what they mean for
-/// whom the host says itself, once.
+/// whom the host says itself, once. And without those of watched folders that are gone,
+/// which are looked at by their paths.
 fn from_level_on(level: &str) -> EnvFilter {
     EnvFilter::new(format!(
-        "warn,sqlx::postgres::notice=error,sqlx_core::pool=off,event_host={level},guest={level}"
+        "warn,sqlx::postgres::notice=error,sqlx_core::pool=off,notify=error,event_host={level},guest={level}"
     ))
 }
 
