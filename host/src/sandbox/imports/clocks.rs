@@ -43,7 +43,8 @@ impl HostWallClock for CoarseWallClock {
     }
 }
 
-/// The time since it was made.
+/// The time since one step before it was made: it never tells 0, which runtimes take for
+/// a clock that is broken (Go's ends with "nanotime returning zero").
 pub(super) struct CoarseMonotonicClock {
     began: Instant,
 }
@@ -60,7 +61,7 @@ impl HostMonotonicClock for CoarseMonotonicClock {
     }
 
     fn now(&self) -> u64 {
-        nanoseconds(coarse(self.began.elapsed()))
+        nanoseconds(coarse(STEP + self.began.elapsed()))
     }
 }
 
@@ -88,6 +89,7 @@ mod tests {
         let (monotonic, wall) = (CoarseMonotonicClock::new(), CoarseWallClock);
         assert_eq!((monotonic.resolution(), wall.resolution()), (1_000_000, STEP));
         let began = (monotonic.now(), wall.now());
+        assert!(began.0 > 0, "0 is no time");
         let mut last = began.0;
         while last < began.0 + 3_000_000 {
             let now = monotonic.now();
