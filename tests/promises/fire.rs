@@ -16,7 +16,8 @@ mod writers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -130,16 +131,30 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 }
 
 /// What is emitted on the way is handled too: there is an end of it, as nothing
-/// is emitted for it.
+/// is emitted for it. It takes as long as it takes, on a busy machine too, but no group
+/// stands still.
 fn wait_until_drained(rig: &Rig) {
     rig.hang_up();
-    wait_until("every group has handled the log", PATIENCE, || {
-        let [behind] = rig.numbers(
-            "SELECT count(*) FROM consumer_groups
-             WHERE head_position IS NOT NULL OR position < (SELECT max(position) FROM events)",
+    let (mut before, mut since) = (-1, Instant::now());
+    loop {
+        let [behind, settled] = rig.numbers(
+            "SELECT count(*) FILTER (WHERE head_position IS NOT NULL
+                        OR position < (SELECT max(position) FROM events)),
+                    coalesce(sum(settled), 0)::bigint
+             FROM consumer_groups",
         );
-        behind == 0
-    });
+        if behind == 0 {
+            return;
+        }
+        if settled > before {
+            (before, since) = (settled, Instant::now());
+        }
+        if since.elapsed() > PATIENCE {
+            let groups = rig.host(["status", "--json"]);
+            panic!("for {PATIENCE:?} no group has settled anything: {}", groups.stdout);
+        }
+        sleep(Duration::from_millis(100));
+    }
 }
 
 fn all_that_was_committed_is_in_the_log(rig: &Rig, account: &Account, failover: Option<&Failover>) {
