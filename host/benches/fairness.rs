@@ -196,7 +196,7 @@ impl Rig {
                 subscription: Subscription::all(),
                 ordering: event_host::delivery::ordering::Ordering::Total,
                 concurrency: 1,
-                max_parked: 0,
+                max_parked: 10_000,
                 overtake: None,
                 retry: RetryPolicy::default(),
                 batch: BatchSettings::default(),

@@ -192,7 +192,7 @@ fn group(handler: Arc<dyn Handler>) -> Group {
             subscription: Subscription::all(),
             ordering: event_host::delivery::ordering::Ordering::Total,
             concurrency: 1,
-            max_parked: 0,
+            max_parked: 10_000,
             overtake: None,
             retry: RetryPolicy::default(),
             batch: BatchSettings::default(),

@@ -272,7 +272,7 @@ impl Rig {
                     subscription: Subscription::new(["bench.*"]).unwrap(),
                     ordering: event_host::delivery::ordering::Ordering::Total,
                     concurrency: 1,
-                    max_parked: 0,
+                    max_parked: 10_000,
                     overtake: None,
                     retry: RetryPolicy::default(),
                     batch: BatchSettings::default(),
