@@ -282,6 +282,7 @@ impl Work {
 
     /// The next event that may run and whose component is there. Those that wait for
     /// theirs are put aside.
+    #[inline]
     pub(super) fn next_ready(&self, book: &mut Book) -> Option<Job> {
         loop {
             let job = book.schedule.next(self.group.settings.concurrency)?;
