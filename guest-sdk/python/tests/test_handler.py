@@ -18,6 +18,10 @@ def raising(error: BaseException) -> Callable[[Event], None]:
     return work
 
 
+def returning(value: object) -> Callable[[Event], object]:
+    return lambda _: value
+
+
 def outcome(error: BaseException) -> Outcome:
     return call(raising(error)).outcome
 
@@ -30,7 +34,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
 class Outcomes(unittest.TestCase):
     def test_a_handler_that_returns_is_done_whatever_it_returns(self) -> None:
         for value in (None, 0, "text", [Reject("x")]):
-            self.assertEqual(call(lambda _, value=value: value).outcome, Outcome("done"))
+            self.assertEqual(call(returning(value)).outcome, Outcome("done"))
 
     def test_retry_and_reject_are_taken_by_name(self) -> None:
         self.assertEqual(outcome(Reject("never")), Outcome("reject", "never"))
