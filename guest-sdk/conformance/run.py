@@ -119,17 +119,21 @@ def single(run):
         event(10, data={"pad": big}),
         event(11, "promise"),
         event(12, "async"),
+        event(13, "retry", data={"until": 99}),
     ]
     run.drain(events)
     dead = run.dead()
     never = {"order-11", "order-12"} & dead.keys()
-    check(dead.keys() - never == {"order-3", "order-4", "order-9"}, "three dead letters: reject, boom, denied", dead.keys())
+    check(dead.keys() - never == {"order-3", "order-4", "order-9", "order-13"}, "dead letters: reject, boom, denied, retry", dead.keys())
 
     reject = dead["order-3"]
     check((reject["attempts"], reject["reason"]) == (1, "no to Ada"), "a rejection after one attempt, with its text", reject)
     boom = dead["order-4"]
     check(boom["attempts"] == 3, "a crash after three attempts", boom)
     check(len(boom["reason"]) > 20, "a crash with its words", boom["reason"])
+    # A component that traps at the retry's delay would be called again as well.
+    retried = (dead["order-13"]["failure"], dead["order-13"]["attempts"])
+    check(retried == ({"kind": "retry", "text": "not before attempt 99"}, 3), "a retry that fails to the end", retried)
     denied = dead["order-9"]
     check("forbidden.type" in denied["reason"], "a type that is not allowed is named", denied["reason"])
 

@@ -36,7 +36,7 @@ export function during(call, run) {
 
 function now() {
   if (current === undefined) {
-    throw new Error('there is no host outside of a call: in a test, use `call` or `Host` of `@event-host/sdk/testing`');
+    throw new Error('there is no host outside of a call: in a test, use `call` or `Host` of `@event-host/sdk/testing`; for a component, bundle with the condition `event-host`');
   }
   return current;
 }

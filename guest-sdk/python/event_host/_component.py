@@ -16,6 +16,7 @@ from wit_world.imports import outbox as _outbox
 from wit_world.imports import state as _state
 from wit_world.imports import types as _types
 
+from . import _late  # noqa: F401
 from ._contract import ExtensionValue, Failure, Message, Refusal
 from ._event import Event
 
