@@ -106,7 +106,7 @@ def _refuse_awaitable(returned: object) -> None:
 
 
 def _check(name: str, function: object) -> None:
-    if not callable(function):
+    if not inspect.isfunction(function):
         raise TypeError(f"`@{name}` stands before a function, and was given a {type(function).__name__}")
     for is_kind, kind in (
         (inspect.iscoroutinefunction, "an async function"),
