@@ -111,6 +111,7 @@ CREATE TABLE events (
                         deliver_after IS NULL
                         OR typeof(deliver_after) = 'integer'
                         AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000)
+                    CONSTRAINT deliver_after_is_not_before_the_year_0 CHECK (deliver_after >= -62167219200000000)
                     -- The host allows 366 days; a day more is for clocks that differ.
                     CONSTRAINT deliver_after_is_within_a_year CHECK (
                         deliver_after <= published_at + 31708800000000),
