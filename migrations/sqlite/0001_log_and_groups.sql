@@ -169,6 +169,16 @@ BEGIN
                     786430, 786431, 851966, 851967, 917502, 917503, 983038, 983039, 1048574, 1048575,
                     1114110, 1114111) || ']*'
            OR instr(value, char(65534)) > 0 OR instr(value, char(65535)) > 0);
+    -- As long as they are when they are written out: `1e9` has ten digits, and after each
+    -- colon and comma comes a space.
+    SELECT RAISE(ABORT, 'extensions_have_65536_bytes_of_json_at_most')
+    WHERE (
+        SELECT sum(length(CAST(key AS BLOB)) + length('"": , ') + CASE type
+                   WHEN 'text' THEN length(CAST(json_quote(value) AS BLOB))
+                   WHEN 'integer' THEN length(value)
+                   WHEN 'real' THEN length(CAST(value AS INTEGER))
+                   ELSE length(type) END)
+        FROM json_each(NEW.extensions)) > 65536;
 END;
 
 CREATE TRIGGER events_are_never_changed

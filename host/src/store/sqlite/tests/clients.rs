@@ -292,6 +292,12 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
             "extensions_hold_no_control_characters",
         ),
         (
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5500)
+             INSERT INTO events (type, extensions)
+             SELECT 'a', '{' || group_concat('\"' || n || '\":1e9') || '}' FROM n",
+            "extensions_have_65536_bytes_of_json_at_most",
+        ),
+        (
             "INSERT INTO events (type, deliver_after) VALUES ('a', -62167219200000001)",
             "deliver_after_is_not_before_the_year_0",
         ),
