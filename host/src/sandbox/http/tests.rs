@@ -1,5 +1,7 @@
 //! Requests as a guest makes them, to servers on this machine.
 
+mod fuzz;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
