@@ -13,6 +13,7 @@ mod crash;
 mod delayed;
 mod delivery;
 mod deploy;
+mod documentation;
 mod embedded;
 mod faults;
 mod fire;
