@@ -105,6 +105,53 @@ async fn modules_as_they_may_be_are_no_handlers_for_their_metadata() {
     }
 }
 
+/// A core module without what this engine does not run, and with a memory that fits.
+fn plain_module(seed: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = arbitrary::Unstructured::new(seed);
+    let config = wasm_smith::Config {
+        exceptions_enabled: false,
+        gc_enabled: false,
+        compact_imports_enabled: false,
+        threads_enabled: false,
+        wide_arithmetic_enabled: false,
+        memory64_enabled: false,
+        max_memory32_bytes: 1 << 20,
+        max_table_elements: 1_000,
+        ..wasm_smith::Config::default()
+    };
+    wasm_smith::Module::new(config, &mut bytes).ok().map(|module| module.to_bytes())
+}
+
+/// A handler in whose component another module lies, which is compiled with it.
+#[tokio::test]
+async fn a_handler_that_carries_any_module_is_loaded_and_works() {
+    let handler = wit_component::ComponentEncoder::default()
+        .module(&guests::noop())
+        .unwrap()
+        .encode()
+        .unwrap();
+    let mut loaded = 0;
+    let mut refused = std::collections::BTreeSet::new();
+    for seed in fuzz::samples(80, &seed()) {
+        let Some(module) = plain_module(&seed) else { continue };
+        let length = leb128(u32::try_from(module.len()).unwrap());
+        // Section 1 of a component is a core module.
+        let wasm = [&handler[..], &[1], &length, &module].concat();
+        match load_with(wasm, Limits::default(), Reuse::Batch).await {
+            Ok(handler) => {
+                loaded += 1;
+                assert_eq!(attempt(&handler).await.outcome, Outcome::Success);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!matches!(error.reason, LoadReason::Internal(_)), "{seed:02x?}: {text}");
+                refused.insert(text);
+            }
+        }
+    }
+    assert!(loaded > 20, "{loaded}: {refused:#?}");
+}
+
 fn leb128(mut number: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
