@@ -10,11 +10,16 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::TestDatabase;
-use super::samples::{bury_all, fetch_all, group, led, publish, settings, settlement, until};
+use super::samples::{
+    bury_all, event, fetch_all, group, host, led, publish, settings, settlement, until,
+};
 use crate::event::jsonl::EventLines;
-use crate::event::{Epoch, Event, LogEvent, Position, Tenant};
+use crate::event::{Epoch, Event, HandlerName, LogEvent, Position, Tenant};
 use crate::fuzz;
-use crate::store::{GroupSettings, Retention, Settled, Settlement, Store, StoreError};
+use crate::store::{
+    DeadLetterFilter, DueFetch, GroupSettings, NewVersion, Retention, Settled, Settlement, Store,
+    StoreError,
+};
 
 /// Whether the host lets it in.
 fn is_let_in(event: &Event) -> bool {
@@ -112,6 +117,214 @@ pub(crate) async fn every_row_is_read(store: &Arc<dyn Store>, rows: usize) -> Ve
     let retention = Retention { max_age: Some(Duration::from_secs(1)), max_bytes: Some(1) };
     store.maintain(&retention).await.unwrap();
     events
+}
+
+/// What a column of the tables beside the log holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Column {
+    Text,
+    Number,
+    Time,
+    Json,
+    Bytes,
+}
+
+/// The tables beside the log whose rows belong to a group or a tenant, with the columns
+/// that both stores have, but for `group_name`.
+const TABLES: [(&str, &[(&str, Column)]); 6] = {
+    use Column::{Bytes, Json, Number, Text, Time};
+    [
+        (
+            "redeliveries",
+            &[
+                ("position", Number),
+                ("attempt", Number),
+                ("due_at", Time),
+                ("partitionkey", Text),
+                ("failure_kind", Text),
+                ("failure_text", Text),
+            ],
+        ),
+        (
+            "deferred",
+            &[
+                ("position", Number),
+                ("due_at", Time),
+                ("deliver_to", Text),
+                ("digest", Text),
+                ("type", Text),
+                ("time", Time),
+                ("id", Text),
+                ("source", Text),
+                ("subject", Text),
+                ("partitionkey", Text),
+                ("deliver_after", Time),
+                ("extensions", Json),
+                ("data", Bytes),
+            ],
+        ),
+        (
+            "dead_letters",
+            &[
+                ("tenant", Text),
+                ("position", Number),
+                ("deliver_to", Text),
+                ("type", Text),
+                ("time", Time),
+                ("event_id", Text),
+                ("source", Text),
+                ("deliver_after", Time),
+                ("extensions", Json),
+                ("data", Bytes),
+                ("attempts", Number),
+                ("failure_kind", Text),
+                ("failure_text", Text),
+                ("digest", Text),
+                ("dead_at", Time),
+            ],
+        ),
+        ("state", &[("scope", Text), ("key", Text), ("value", Bytes)]),
+        (
+            "deployments",
+            &[
+                ("tenant", Text),
+                ("handler", Text),
+                ("version", Number),
+                ("digest", Text),
+                ("deployed_at", Time),
+                ("deployed_by", Text),
+                ("state", Text),
+            ],
+        ),
+        (
+            "consumer_groups",
+            &[
+                ("tenant", Text),
+                ("position", Number),
+                ("epoch", Number),
+                ("settled", Number),
+                ("leader_since", Time),
+                ("state", Text),
+                ("reason", Text),
+                ("remark", Text),
+                ("head_position", Number),
+                ("head_attempt", Number),
+                ("head_due_at", Time),
+                ("head_failure_kind", Text),
+                ("head_failure_text", Text),
+                ("mark_position", Number),
+                ("mark_attempt", Number),
+                ("fruitless", Number),
+                ("failures", Json),
+                ("created_at", Time),
+                ("settled_at", Time),
+                ("partitions", Number),
+            ],
+        ),
+    ]
+};
+
+/// How many groups have rows that somebody wrote by hand.
+const ODD_GROUPS: usize = 12;
+
+/// Statements that write such rows, of values that `literal` draws.
+pub(crate) fn rows_by_hand(
+    literal: impl Fn(Column) -> BoxedStrategy<String>,
+) -> impl Strategy<Value = String> {
+    let statements = TABLES.map(|(table, columns)| {
+        let values: Vec<_> = columns.iter().map(|(_, kind)| literal(*kind)).collect();
+        let which = proptest::bits::usize::between(0, columns.len());
+        (values, which, 0..ODD_GROUPS)
+            .prop_map(move |(values, which, group)| {
+                let group = format!("'odd{group}'");
+                if table == "consumer_groups" {
+                    // A few columns at a time: others would undo what one of them does.
+                    let set: Vec<String> = columns
+                        .iter()
+                        .zip(values)
+                        .enumerate()
+                        .filter(|(n, _)| which & (which >> 1) & (1 << n) != 0)
+                        .map(|(_, ((name, _), value))| format!("{name} = {value}"))
+                        .collect();
+                    let set =
+                        if set.is_empty() { "reason = 'x'".to_owned() } else { set.join(", ") };
+                    return format!("UPDATE consumer_groups SET {set} WHERE name = {group}");
+                }
+                let mut names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+                let mut values = values;
+                if table == "deployments" {
+                    // There has to be such a component.
+                    let digest = names.iter().position(|name| *name == "digest").unwrap();
+                    values[digest] = "(SELECT digest FROM components)".to_owned();
+                } else {
+                    names.push("group_name");
+                    values.push(group);
+                }
+                format!("INSERT INTO {table} ({}) VALUES ({})", names.join(", "), values.join(", "))
+            })
+            .boxed()
+    });
+    proptest::strategy::Union::new(statements)
+}
+
+/// Groups whose rows somebody wrote by hand, as the constraints let it be, hurt no other:
+/// whatever is asked of all groups is answered, and an innocent one is led and settles.
+pub(crate) async fn rows_by_hand_hurt_no_other(
+    store: &Arc<dyn Store>,
+    write: impl AsyncFnOnce() -> usize,
+) {
+    let deployer: HandlerName = "h".parse().unwrap();
+    let (tenant, component) = (Tenant::none(), &b"one"[..]);
+    let new = NewVersion { tenant: &tenant, handler: &deployer, component, deployed_by: "ada" };
+    store.deploy(new).await.unwrap();
+    let epoch = led(store, "innocent").await;
+    for odd in 0..ODD_GROUPS {
+        store.ensure_group(&settings(&format!("odd{odd}"))).await.unwrap();
+    }
+    let positions = publish(store, &[event("a", "1"), event("b", "2")]).await;
+    let written = write().await;
+    assert!(written > 100, "{written}");
+
+    let patience = Duration::from_secs(20);
+    let asked = tokio::time::timeout(patience, async {
+        let status = store.status().await.unwrap();
+        let innocent = status.groups.iter().find(|one| one.name == group("innocent")).unwrap();
+        assert_eq!(innocent.lag_events, 2);
+        assert_eq!(status.groups.len() + status.unreadable.len(), ODD_GROUPS + 1);
+        let controls = store.controls().await.unwrap();
+        assert!(controls.iter().any(|control| control.name == group("innocent")));
+        let deployed = store.deployed().await.unwrap();
+        assert!(deployed.iter().any(|one| one.handler == deployer && one.tenant.is_none()));
+        store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
+        let retention = Retention { max_age: Some(Duration::from_secs(1)), max_bytes: Some(1) };
+        store.maintain(&retention).await.unwrap();
+        let settled = settlement(store, "innocent", epoch, positions[1].0).await;
+        assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+        // Of their own, they are told what is wrong, if anything is.
+        for odd in 0..ODD_GROUPS {
+            let name = group(&format!("odd{odd}"));
+            let _ = store.group(&name).await;
+            let _ = store.cursor(&name).await;
+            let _ = store.begin_leadership(&name, &host("one")).await;
+            let _ = store.redeliveries(&name).await;
+            let _ = store.deferred(&name).await;
+            let due = DueFetch {
+                group: &name,
+                now: Timestamp::now(),
+                after: None,
+                up_to: Position(i64::MAX),
+                max_events: 1_000,
+            };
+            let _ = store.due(due).await;
+            let _ = store.state_keys(&name, "", "", 10).await;
+            let filter = DeadLetterFilter { group: Some(name), ..DeadLetterFilter::default() };
+            let letters = store.dead_letters(&filter).await.unwrap();
+            if let Some(letter) = letters.first() {
+                let _ = store.replay(letter.id, None, None).await;
+            }
+        }
+    });
+    asked.await.expect("all of it within 20 s");
 }
 
 /// Settles that a group, whose cursor stays where it is, emits these.

@@ -8,11 +8,14 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+use sqlx::PgConnection;
 
-use super::{PostgresDatabase, run, try_to_run, value};
+use super::{PostgresDatabase, run, value};
 use crate::fuzz;
 use crate::store::Store;
-use crate::store::suite::fuzzed::every_row_is_read;
+use crate::store::suite::fuzzed::{
+    Column, every_row_is_read, rows_by_hand, rows_by_hand_hurt_no_other,
+};
 
 /// A text as SQL has it.
 fn quoted(text: &str) -> String {
@@ -93,19 +96,44 @@ fn row() -> impl Strategy<Value = BTreeMap<&'static str, String>> {
     )
 }
 
+/// Statements of one transaction, each of which may be refused.
+struct Tried<'a> {
+    session: &'a mut PgConnection,
+}
+
+impl<'a> Tried<'a> {
+    async fn begin(session: &'a mut PgConnection) -> Self {
+        run(
+            session,
+            "CREATE FUNCTION pg_temp.try(statement text) RETURNS boolean LANGUAGE plpgsql AS $$
+             BEGIN EXECUTE statement; RETURN true;
+             EXCEPTION WHEN data_exception OR integrity_constraint_violation
+                 OR program_limit_exceeded OR syntax_error OR datatype_mismatch
+             THEN RETURN false; END $$;
+             SET search_path = event_host; BEGIN",
+        )
+        .await;
+        Self { session }
+    }
+
+    /// Whether it was accepted.
+    async fn statement(&mut self, sql: &str) -> bool {
+        // A text with a NUL does not even reach the server as one.
+        !sql.contains('\0')
+            && value(&mut *self.session, format!("SELECT pg_temp.try({})", quoted(sql))).await
+    }
+
+    async fn end(self) {
+        run(self.session, "COMMIT").await;
+    }
+}
+
 #[tokio::test]
 async fn every_group_reads_whatever_row_the_constraints_let_in() {
     let database = PostgresDatabase::new().await;
     let store: Arc<dyn Store> = Arc::new(database.store());
     let mut raw = database.raw().await;
-    run(
-        &mut raw,
-        "CREATE FUNCTION pg_temp.try(statement text) RETURNS void LANGUAGE plpgsql AS $$
-         BEGIN EXECUTE statement; EXCEPTION WHEN data_exception OR integrity_constraint_violation
-             OR program_limit_exceeded OR syntax_error OR datatype_mismatch
-         THEN NULL; END $$; BEGIN",
-    )
-    .await;
+    let mut tried = Tried::begin(&mut raw).await;
     let rows = fuzz::samples(3_000, &row());
     for row in &rows {
         let columns: Vec<&str> = row.keys().copied().collect();
@@ -115,12 +143,9 @@ async fn every_group_reads_whatever_row_the_constraints_let_in() {
             columns.join(", "),
             values.join(", ")
         );
-        // A text with a NUL does not even reach the server as one.
-        if !sql.contains('\0') {
-            try_to_run(&mut raw, format!("SELECT pg_temp.try({})", quoted(&sql))).await.unwrap();
-        }
+        tried.statement(&sql).await;
     }
-    run(&mut raw, "COMMIT").await;
+    tried.end().await;
     let accepted: i64 = value(&mut raw, "SELECT count(*) FROM event_host.events").await;
     let accepted = usize::try_from(accepted).unwrap();
     let refused = rows.len() - accepted;
@@ -128,4 +153,41 @@ async fn every_group_reads_whatever_row_the_constraints_let_in() {
     for event in every_row_is_read(&store, accepted).await {
         event.event.check().unwrap_or_else(|error| panic!("{error}: {event:?}"));
     }
+}
+
+/// A value for a column of this kind, of which most are what the host writes there.
+fn value_of(column: Column) -> BoxedStrategy<String> {
+    match column {
+        Column::Text => prop_oneof![
+            4 => text("[a-z]{1,5}"),
+            1 => select(vec!["''", "'active'", "'paused'", "'innocent'", "'trap'"]).prop_map(str::to_owned),
+        ]
+        .boxed(),
+        Column::Number => prop_oneof![
+            6 => (0..9_i64).prop_map(|n| n.to_string()),
+            3 => any::<i64>().prop_map(|n| n.to_string()),
+            1 => select(vec!["NULL", "9223372036854775807", "-9223372036854775808"]).prop_map(str::to_owned),
+        ]
+        .boxed(),
+        Column::Time => time().boxed(),
+        Column::Json => extensions().boxed(),
+        Column::Bytes => select(vec!["''", "'\\x00ff'", "NULL", "'text'"]).prop_map(str::to_owned).boxed(),
+    }
+}
+
+#[tokio::test]
+async fn rows_that_somebody_wrote_by_hand_hurt_no_other_group() {
+    let database = PostgresDatabase::new().await;
+    let store: Arc<dyn Store> = Arc::new(database.store());
+    rows_by_hand_hurt_no_other(&store, async || {
+        let mut raw = database.raw().await;
+        let mut tried = Tried::begin(&mut raw).await;
+        let mut written = 0;
+        for sql in fuzz::samples(3_000, &rows_by_hand(value_of)) {
+            written += usize::from(tried.statement(&sql).await);
+        }
+        tried.end().await;
+        written
+    })
+    .await;
 }

@@ -14,7 +14,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 use super::SqliteDatabase;
 use crate::fuzz;
 use crate::store::Store;
-use crate::store::suite::fuzzed::every_row_is_read;
+use crate::store::suite::fuzzed::{
+    Column, every_row_is_read, rows_by_hand, rows_by_hand_hurt_no_other,
+};
 
 /// A value as SQL has it.
 fn literal() -> impl Strategy<Value = String> {
@@ -154,4 +156,43 @@ async fn every_group_reads_whatever_row_the_constraints_let_in() {
         event.datacontenttype = event.datacontenttype.filter(|text| !text.contains(';'));
         event.check().unwrap_or_else(|error| panic!("{error}: {event:?}"));
     }
+}
+
+/// A value for a column of this kind, of which most are what the host writes there.
+fn value_of(column: Column) -> BoxedStrategy<String> {
+    let number = prop_oneof![
+        6 => (0..9_i64).prop_map(|n| n.to_string()),
+        3 => any::<i64>().prop_map(|n| n.to_string()),
+        1 => select(vec!["NULL", "1.5", "'x'", "x'ff'", "9e999", "9223372036854775807"])
+            .prop_map(str::to_owned),
+    ];
+    match column {
+        Column::Text => prop_oneof![
+            4 => text("[a-z]{1,5}"),
+            1 => select(vec!["''", "'active'", "'paused'", "'innocent'", "'trap'"]).prop_map(str::to_owned),
+        ]
+        .boxed(),
+        Column::Number => number.boxed(),
+        Column::Time => prop_oneof![4 => microseconds(), 1 => number].boxed(),
+        Column::Json => extensions().boxed(),
+        Column::Bytes => literal().boxed(),
+    }
+}
+
+#[tokio::test]
+async fn rows_that_somebody_wrote_by_hand_hurt_no_other_group() {
+    let database = SqliteDatabase::new();
+    let store: Arc<dyn Store> = Arc::new(database.store().await);
+    rows_by_hand_hurt_no_other(&store, async || {
+        let mut raw = database.raw().await;
+        let mut transaction = raw.begin().await.unwrap();
+        let mut written = 0;
+        for sql in fuzz::samples(3_000, &rows_by_hand(value_of)) {
+            let done = (&mut *transaction).execute(sqlx::raw_sql(AssertSqlSafe(sql))).await;
+            written += usize::from(done.is_ok());
+        }
+        transaction.commit().await.unwrap();
+        written
+    })
+    .await;
 }
