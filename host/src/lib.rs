@@ -11,6 +11,8 @@ pub mod delivery;
 pub mod digest;
 pub mod event;
 pub mod failure;
+#[cfg(test)]
+mod fuzz;
 pub mod leadership;
 pub(crate) mod repeats;
 pub mod runtime;

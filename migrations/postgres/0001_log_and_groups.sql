@@ -197,8 +197,9 @@ CREATE TABLE event_host.events (
     published_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- When it is delivered at the earliest; NULL for at once.
     deliver_after   timestamptz
-                    CONSTRAINT deliver_after_is_finite_and_before_the_year_10000 CHECK (
-                        isfinite(deliver_after) AND deliver_after <= '9999-12-30 22:00:00+00')
+                    -- As `time`: neither is text of RFC 3339 outside of these years.
+                    CONSTRAINT deliver_after_is_in_the_years_0_to_9999 CHECK (
+                        deliver_after BETWEEN '0001-01-01 00:00:00+00 BC' AND '9999-12-30 22:00:00+00')
                     -- The host allows 366 days; a day more is for clocks that differ. In
                     -- hours, which are the same in each time zone.
                     CONSTRAINT deliver_after_is_within_a_year CHECK (

@@ -111,6 +111,7 @@ CREATE TABLE events (
                         deliver_after IS NULL
                         OR typeof(deliver_after) = 'integer'
                         AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000)
+                    CONSTRAINT deliver_after_is_not_before_the_year_0 CHECK (deliver_after >= -62167219200000000)
                     -- The host allows 366 days; a day more is for clocks that differ.
                     CONSTRAINT deliver_after_is_within_a_year CHECK (
                         deliver_after <= published_at + 31708800000000),
@@ -168,6 +169,16 @@ BEGIN
                     786430, 786431, 851966, 851967, 917502, 917503, 983038, 983039, 1048574, 1048575,
                     1114110, 1114111) || ']*'
            OR instr(value, char(65534)) > 0 OR instr(value, char(65535)) > 0);
+    -- As long as they are when they are written out: `1e9` has ten digits, and after each
+    -- colon and comma comes a space.
+    SELECT RAISE(ABORT, 'extensions_have_65536_bytes_of_json_at_most')
+    WHERE (
+        SELECT sum(length(CAST(key AS BLOB)) + length('"": , ') + CASE type
+                   WHEN 'text' THEN length(CAST(json_quote(value) AS BLOB))
+                   WHEN 'integer' THEN length(value)
+                   WHEN 'real' THEN length(CAST(value AS INTEGER))
+                   ELSE length(type) END)
+        FROM json_each(NEW.extensions)) > 65536;
 END;
 
 CREATE TRIGGER events_are_never_changed

@@ -1,3 +1,5 @@
+mod fuzz;
+
 use std::env::VarError;
 
 use proptest::prelude::*;

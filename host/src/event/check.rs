@@ -170,7 +170,8 @@ fn characters(attribute: &str, value: &str) -> Result<(), InvalidEvent> {
 }
 
 fn time(attribute: &str, time: Timestamp) -> Result<(), InvalidEvent> {
-    if time.as_second() < FIRST_SECOND {
+    // Not by its second, which is cut towards 1970 and so is that of the year 0 already.
+    if time < Timestamp::from_second(FIRST_SECOND).unwrap_or(Timestamp::MIN) {
         return Err(InvalidEvent::new(
             attribute,
             "is before the year 0 in UTC, which RFC 3339 cannot write",

@@ -5,22 +5,29 @@
 //! component of the latter itself, with the adapter for old WASI where it is
 //! needed. Everything else is recognised as far as it helps its author.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
-use wasmparser::{Parser, Payload};
+use wasmparser::{BinaryReader, Parser, Payload};
 use wasmtime::Engine;
 use wit_component::ComponentEncoder;
+use wit_parser::decoding::{DecodedWasm, decode_world};
+use wit_parser::{PackageId, Resolve};
 
 use super::load_error::{LoadError, LoadReason};
 use crate::digest::Digest;
 
 /// How the names of the custom sections begin that hold component metadata.
 const METADATA: &str = "component-type";
+
+/// The most packages that component metadata may have; all of WASI has a dozen.
+const PACKAGES: usize = 256;
 
 /// The custom section with the names of functions.
 const NAMES: &str = "name";
@@ -244,6 +251,7 @@ pub(super) fn malformed(error: &wasmparser::BinaryReaderError, wasm: &[u8]) -> L
 /// without: at first the names of functions stay, which a trap is told with. The
 /// component metadata is a custom section too, and the one that must be well-formed.
 fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
+    check_metadata(module)?;
     let mut result = encode_as_it_is(module, preview1);
     for keeps in [&[NAMES][..], &[]] {
         if result.is_ok() {
@@ -252,6 +260,56 @@ fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
         result = encode_as_it_is(&without_custom_sections(module, keeps)?, preview1);
     }
     result
+}
+
+/// Refuses component metadata that the encoder cannot take. It follows packages that need
+/// others by calling itself, without an end where two need one another: the stack then
+/// overflows, which ends the process.
+fn check_metadata(module: &[u8]) -> anyhow::Result<()> {
+    for payload in Parser::new(0).parse_all(module) {
+        if let Payload::CustomSection(section) = payload?
+            && section.name().starts_with(METADATA)
+        {
+            check_packages(&packages_of(section.data())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The packages that a section of component metadata holds, in either of its formats, as
+/// the encoder reads them.
+fn packages_of(metadata: &[u8]) -> anyhow::Result<Resolve> {
+    /// The first byte of the older one. The other is a component.
+    const OLDER: u8 = 3;
+    let mut reader = BinaryReader::new(metadata, 0);
+    if reader.read_u8()? != OLDER {
+        return Ok(decode_world(metadata)?.0);
+    }
+    // The encoding of strings, and the name of the world.
+    reader.read_u8()?;
+    reader.read_string()?;
+    let at = usize::try_from(reader.original_position())?;
+    match wit_component::decode(metadata.get(at..).unwrap_or_default())? {
+        DecodedWasm::WitPackage(packages, _) | DecodedWasm::Component(packages, _) => Ok(packages),
+    }
+}
+
+/// Whether there are few packages, and none needs itself by way of others.
+fn check_packages(packages: &Resolve) -> anyhow::Result<()> {
+    let mut left: HashSet<PackageId> = packages.packages.iter().map(|(id, _)| id).collect();
+    if left.len() > PACKAGES {
+        bail!("its component metadata has {} packages; the most is {PACKAGES}", left.len());
+    }
+    while !left.is_empty() {
+        let needs_none = |id: &PackageId| {
+            !packages.package_direct_deps(*id).any(|needed| left.contains(&needed))
+        };
+        let Some(next) = left.iter().copied().find(needs_none) else {
+            bail!("its component metadata has packages that need one another");
+        };
+        left.remove(&next);
+    }
+    Ok(())
 }
 
 fn encode_as_it_is(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
