@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod digest;
 pub mod event;
 pub mod failure;
+pub mod foreign;
 pub mod leadership;
 pub(crate) mod repeats;
 pub mod runtime;

@@ -16,6 +16,7 @@ mod deploy;
 mod embedded;
 mod faults;
 mod fire;
+mod foreign;
 mod grants;
 mod innocent;
 mod leadership;

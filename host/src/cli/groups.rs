@@ -6,6 +6,7 @@ use super::output::{self, seconds, short};
 use super::status::at_least;
 use super::{Global, database, outcome_known, status};
 use crate::event::GroupName;
+use crate::foreign::one_line;
 use crate::store::{GroupStatus, Removed, Sought, Start};
 
 #[derive(Debug, Subcommand)]
@@ -156,7 +157,7 @@ fn removal(name: &GroupName, Removed { parked, deferred }: Removed) -> String {
 }
 
 fn print(group: &GroupStatus) -> std::io::Result<()> {
-    let field = |name: &str, value: String| output::line(format!("{name:<14}{value}"));
+    let field = |name: &str, value: String| output::line(format!("{name:<14}{}", one_line(&value)));
     field("group", group.name.to_string())?;
     if !group.tenant.is_none() {
         field("tenant", group.tenant.to_string())?;

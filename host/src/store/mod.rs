@@ -57,6 +57,7 @@ use crate::event::{
     Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
 };
 use crate::failure::FailureKind;
+use crate::foreign::one_line;
 
 pub use backlog::Counting;
 pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
@@ -691,7 +692,7 @@ impl LogHolder {
     #[must_use]
     pub fn name(&self) -> String {
         match (&self.prepared, self.pid) {
-            (Some(name), _) => format!("the prepared transaction `{name}`"),
+            (Some(name), _) => format!("the prepared transaction `{}`", one_line(name)),
             (None, Some(pid)) => format!("the transaction of server process {pid}"),
             (None, None) => "a prepared transaction".to_owned(),
         }
@@ -702,10 +703,10 @@ impl fmt::Display for LogHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())?;
         if !self.application.is_empty() {
-            write!(f, " ({})", self.application)?;
+            write!(f, " ({})", one_line(&self.application))?;
         }
         if !self.user.is_empty() {
-            write!(f, " of role {}", self.user)?;
+            write!(f, " of role {}", one_line(&self.user))?;
         }
         if let Some(age) = self.age_seconds {
             write!(f, ", open for {age:.0} s")?;

@@ -1,7 +1,6 @@
 //! `log`, and what a guest writes to `stdout` and `stderr`: lines in the host's
 //! log, counted against one limit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +9,7 @@ use tracing::Level;
 
 use super::{Profile, Side, toml_string};
 use crate::failure::{FailureKind, storable};
+use crate::foreign::{clean, one_line};
 use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::names;
@@ -145,8 +145,8 @@ impl GuestLog {
         denied.push(what.to_owned());
         drop(written);
         let handler = self.profile.name.as_str();
-        let what = storable(what, DENIAL_BYTES);
-        let value = storable(value, DENIAL_BYTES);
+        let what = storable(&one_line(what), DENIAL_BYTES);
+        let value = storable(&one_line(value), DENIAL_BYTES);
         let table = match handler.contains('.') {
             true => toml_string(handler),
             false => handler.to_owned(),
@@ -182,11 +182,7 @@ impl GuestLog {
     fn write(&self, level: Level, origin: LineOrigin, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let text = String::from_utf8_lossy(line);
-        let text = if text.chars().any(|c| c.is_control() && c != '\t') {
-            Cow::Owned(storable(&text, text.len()))
-        } else {
-            text
-        };
+        let text = clean(&text);
         let handler = self.profile.name.as_str();
         match level {
             Level::TRACE => tracing::trace!(target: "guest", handler, "{text}"),

@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 use super::connection::{Connections, begin};
 use super::error::Broken;
+use crate::foreign::one_line;
 use crate::store::StoreError;
 
 /// Which migrations a database has had.
@@ -258,7 +259,11 @@ async fn blockers(watcher: &mut PgConnection, backend: i32) -> Result<Option<Str
             (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
         names.push(match pid {
             0 => "a prepared transaction".to_owned(),
-            pid => format!("server process {pid} ({application}) of role {user}"),
+            pid => format!(
+                "server process {pid} ({}) of role {}",
+                one_line(application),
+                one_line(user)
+            ),
         });
     }
     Ok((!names.is_empty()).then(|| names.join(" and ")))
