@@ -20,6 +20,7 @@ mod foreign;
 mod grants;
 mod innocent;
 mod leadership;
+mod local_users;
 mod network;
 mod operation;
 mod ordering;

@@ -21,6 +21,7 @@ mod groups;
 mod lag;
 mod locks;
 mod log;
+mod modes;
 mod open;
 mod redeliveries;
 mod retention;
