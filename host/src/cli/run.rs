@@ -59,7 +59,7 @@ impl Run {
         }
         let loader = Loader::new()?;
         let mut handlers = loader.files(&config).await?;
-        let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
+        let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
             if config.migrate {

@@ -32,6 +32,7 @@ mod late;
 mod listen;
 mod locks;
 mod log;
+mod owner;
 mod partitions;
 mod pooler;
 mod reading;
@@ -85,6 +86,7 @@ pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
 
 /// Whoever holds the log up for less is no news.
+pub use owner::Owner;
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// Whoever asks for exact numbers waits for them.
@@ -307,6 +309,16 @@ impl PostgresStore {
     }
 }
 
+
+    /// Refuses a schema that is somebody else's, or in which others have a hand, before
+    /// anything in it is read.
+    ///
+    /// # Errors
+    /// Also when the server cannot be reached, or lets nobody in.
+    pub async fn check_owner(&self, owner: Owner) -> Result<(), StoreError> {
+        let server = self.connections.server();
+        on_shared!(self.connections, "see whose the schema is", |c| owner::check(c, &server, owner))
+    }
 #[async_trait]
 impl Store for PostgresStore {
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
