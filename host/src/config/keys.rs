@@ -32,7 +32,16 @@ pub(super) const TOP: Place = Place {
 /// One tenant.
 pub(super) const TENANT: Place = Place {
     name: "tenants.NAME",
-    keys: &["memory", "concurrency", "events_per_second", "cpu", "dead_letters", "state", "http"],
+    keys: &[
+        "memory",
+        "concurrency",
+        "events_per_second",
+        "cpu",
+        "dead_letters",
+        "dead_letter_bytes",
+        "state",
+        "http",
+    ],
 };
 
 /// One handler.

@@ -211,6 +211,9 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
         state_bytes: section.size("state", "0B"..="1TiB"),
     };
     let http = super::handlers::http(&mut section);
+        dead_letter_bytes: section
+            .size("dead_letter_bytes", "0B"..="1PiB")
+            .map(|bytes| bytes as u64),
     section.finish();
     Some(Found { settings: TenantSettings { name: name?, ceilings, http }, entry })
 }

@@ -101,6 +101,7 @@ concurrency = 4
 events_per_second = 100
 cpu = 0.5
 dead_letters = 1000
+dead_letter_bytes = "256MiB"
 state = "1GiB"
 http = ["https://*.example.com"]
 
@@ -185,6 +186,7 @@ partitions = 8
         events_per_second: Some(100.0),
         cpu: Some(0.5),
         dead_letters: Some(1000),
+        dead_letter_bytes: Some(256 << 20),
         state_bytes: Some(1 << 30),
     };
     let tenant = |name: &str, ceilings, http: &[&str]| TenantSettings {

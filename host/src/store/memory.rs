@@ -28,7 +28,7 @@ use super::{
     LockSession, LogPin, LogStatus, MOST_COUNTED, Maintained, Mark, NewVersion, OpenRange,
     OpenRanges, Overtaken, Overtaking, Redelivery, Removed, Replayed, Retention, Settled,
     Settlement, Sketch, Sought, Start, Store, StoreError, Subscription, Version, VersionNumber,
-    VersionState, refusals,
+    VersionState, dead_letter_bytes, refusals, unpinned_reason,
 };
 use crate::digest::Digest;
 use crate::event::{
@@ -166,6 +166,8 @@ struct Handle {
     late: Mutex<Vec<Statement>>,
     standing_by: Mutex<Vec<GroupName>>,
     sessions: Mutex<Vec<u64>>,
+    /// How many reads it carries out at once; `None` for any number.
+    reads: Mutex<Option<usize>>,
 }
 
 #[derive(Default)]
@@ -293,6 +295,11 @@ impl MemoryStore {
 
     /// A second handle on the same log, with faults and calls of its own.
     #[must_use]
+    /// Lets this handle carry out no more reads at once.
+    pub fn reads_at_once(&self, reads: usize) {
+        *self.handle.reads.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
+    }
+
     pub fn another_host(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), handle: Arc::default() }
     }
@@ -1044,7 +1051,8 @@ impl Store for MemoryStore {
     }
 
     fn at_once(&self) -> AtOnce {
-        AtOnce { reads: usize::MAX, writes: usize::MAX }
+        let reads = *self.handle.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        AtOnce { reads: reads.unwrap_or(usize::MAX), writes: usize::MAX }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -1728,6 +1736,16 @@ impl LockSession for MemoryLocks {
                 if log.locks.get(group) == Some(&self.session) {
                     log.locks.remove(group);
                 }
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantDeadLetters, |log| {
+            let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
+            let bytes: usize =
+                theirs.map(|letter| dead_letter_bytes(&letter.event, &letter.failure)).sum();
+            Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
+        })
+        .await
+    }
+
                 Ok(())
             })
             .await

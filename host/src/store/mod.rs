@@ -443,6 +443,12 @@ pub struct NewDeadLetter {
 }
 
 /// Everything that a batch of attempts did, to be recorded in one transaction.
+/// What a dead letter takes: its event, and why it failed.
+#[must_use]
+pub fn dead_letter_bytes(event: &LogEvent, failure: &FailureRecord) -> usize {
+    event.bytes() + failure.text.len()
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
     /// Whose.
@@ -1303,3 +1309,7 @@ pub trait Store: Send + Sync + 'static {
     /// event.
     async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError>;
 }
+    /// The bytes of all dead letters of a tenant's groups: of each, about as many as
+    /// [`dead_letter_bytes`] says. Reads every one of their rows, though no data.
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError>;
+

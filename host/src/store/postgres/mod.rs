@@ -810,6 +810,12 @@ async fn publish(
 
 /// Exact numbers take as long as there is to count; each statement is still bounded.
 fn deadline(counting: Counting) -> Duration {
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letter_bytes(c, tenant)
+        })
+    }
+
     if counting == Counting::EXACT { EXACT_DEADLINE } else { LONG_DEADLINE }
 }
 

@@ -516,3 +516,9 @@ impl Store for SqliteStore {
         })
     }
 }
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letter_bytes(c, tenant)
+        })
+    }
+
