@@ -258,8 +258,11 @@ fn session(holder: &LogHolder) -> String {
 /// What holds a group up, if anything does.
 pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
     if group.state != GroupState::Running {
-        let reason = group.reason.as_deref().map(|why| format!(": {}", short(why, 200)));
-        let way = format!("`host groups resume {}` goes on", group.name);
+        let reason = group.reason.as_deref().map(|why| format!(": {}", short(why, 500)));
+        let way = match group.unpinned {
+            true => "it keeps nothing in the log".to_owned(),
+            false => format!("`host groups resume {}` goes on", group.name),
+        };
         return Some(format!(
             "{}: {}{}; {way}",
             group.name,

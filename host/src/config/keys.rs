@@ -40,6 +40,7 @@ pub(super) const TENANT: Place = Place {
         "dead_letters",
         "dead_letter_bytes",
         "state",
+        "pinned_log",
         "http",
     ],
 };

@@ -102,6 +102,7 @@ events_per_second = 100
 cpu = 0.5
 dead_letters = 1000
 dead_letter_bytes = "256MiB"
+pinned_log = "2GiB"
 state = "1GiB"
 http = ["https://*.example.com"]
 
@@ -194,6 +195,7 @@ partitions = 8
         ceilings,
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
+        pinned_log: (name == "acme").then_some(2 << 30),
     };
     assert_eq!(
         config.tenants,

@@ -48,6 +48,7 @@ mod status;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod unpin;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -62,10 +63,11 @@ use tracing::debug;
 use super::unreadable::Said;
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
-    GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus,
-    Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled,
-    Settlement, Sketch, Sought, Start, Store, StoreError, Version, VersionNumber, deployment,
+    Deployment, Due, DueFetch, Fetch, Fetched, Found, Gone, GroupControl, GroupSettings,
+    GroupState, GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder,
+    LogPin, LogStatus, Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed,
+    Retention, Settled, Settlement, Sketch, Sought, Start, Store, StoreError, Version,
+    VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -84,9 +86,9 @@ use spares::Spares;
 
 pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
+pub use owner::Owner;
 
 /// Whoever holds the log up for less is no news.
-pub use owner::Owner;
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// Whoever asks for exact numbers waits for them.
@@ -307,8 +309,6 @@ impl PostgresStore {
         let server = self.connections.server();
         on_shared!(self.connections, "read the schema", |c| schema::check(c, &server, required))
     }
-}
-
 
     /// Refuses a schema that is somebody else's, or in which others have a hand, before
     /// anything in it is read.
@@ -319,6 +319,8 @@ impl PostgresStore {
         let server = self.connections.server();
         on_shared!(self.connections, "see whose the schema is", |c| owner::check(c, &server, owner))
     }
+}
+
 #[async_trait]
 impl Store for PostgresStore {
     async fn migrate(&self) -> Result<Vec<String>, StoreError> {
@@ -402,6 +404,17 @@ impl Store for PostgresStore {
 
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
         retention::maintain(&self.connections, retention).await
+    }
+
+    async fn unpin(
+        &self,
+        tenant: &Tenant,
+        retention: &Retention,
+        most: u64,
+    ) -> Result<Option<LogPin>, StoreError> {
+        on_shared!(self.connections, "see what a tenant keeps in the log", |c| {
+            unpin::unpin(c, tenant, retention, most)
+        })
     }
 
     fn at_once(&self) -> AtOnce {
@@ -658,7 +671,17 @@ impl Store for PostgresStore {
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
         on_shared_patiently!(self.connections, "resume a group", DEADLINE, |c| {
-            groups::set_state(c, group, GroupState::Running, None)
+            unpin::resume(c, group, false)
+        })
+        .map(drop)
+    }
+
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        on_shared_patiently!(self.connections, "resume a group", LONG_DEADLINE, |c| {
+            unpin::resume(c, group, true)
         })
     }
 
@@ -787,6 +810,12 @@ impl Store for PostgresStore {
         })
     }
 
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letter_bytes(c, tenant)
+        })
+    }
+
     async fn tenant_state_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
         on_shared!(self.connections, "measure state", LONG_DEADLINE, |c| {
             tenants::state_bytes(c, tenant)
@@ -810,12 +839,6 @@ async fn publish(
 
 /// Exact numbers take as long as there is to count; each statement is still bounded.
 fn deadline(counting: Counting) -> Duration {
-    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
-        on_shared!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
-            tenants::dead_letter_bytes(c, tenant)
-        })
-    }
-
     if counting == Counting::EXACT { EXACT_DEADLINE } else { LONG_DEADLINE }
 }
 

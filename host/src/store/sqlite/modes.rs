@@ -94,16 +94,13 @@ pub(super) fn warn_of_others(database: &Path, lock_folder: &Path) {
     let Ok(found) = fs::metadata(database) else { return };
     let reaches = |class| parent.as_ref().is_none_or(|parent| has(parent, class, SEARCH));
     if reaches(OTHERS) {
-        let files = [database.to_owned(), beside(database, "-wal"), beside(database, "-shm")];
-        let open: Vec<String> = files
-            .iter()
-            .filter(|file| fs::metadata(file).is_ok_and(|found| found.mode() & 0o7 != 0))
-            .map(|file| file.display().to_string())
-            .collect();
-        if !open.is_empty() {
-            let files = open.join(" ");
+        let is_open = |file: &Path| fs::metadata(file).is_ok_and(|found| found.mode() & 0o7 != 0);
+        let beside = ["-wal", "-shm"].map(|suffix| beside(database, suffix));
+        if is_open(database) || beside.iter().any(|file| is_open(file)) {
+            let [wal, shm] = beside.map(|file| file.display().to_string());
+            let database = database.display();
             warn!(
-                "every user of this machine may open {files}, which hold all events and all state; to keep them out: `chmod o= {files}`"
+                "every user of this machine may open {database}, or {wal} and {shm} beside it, which hold all events and all state; to keep them out: `chmod o= {database}`, and the same for those beside it while they are there"
             );
         }
     }

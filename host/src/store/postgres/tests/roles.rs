@@ -572,7 +572,7 @@ async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
         )
         .await;
         let error = store_at(&url).migrate().await.unwrap_err();
-        super::says(&error, &["may not make or change the schema `event_host`"]);
+        super::says(&error, &["`event_host`", "belongs to role", "is no member of it"]);
         run(
             &mut owner,
             format!(
