@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod digest;
 pub mod event;
 pub mod failure;
+pub mod foreign;
 #[cfg(test)]
 mod fuzz;
 pub mod leadership;

@@ -413,6 +413,9 @@ CREATE TABLE event_host.consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            text,
+    -- It keeps nothing in the log: its tenant may not keep as much as it did. Only while it
+    -- is paused.
+    unpinned          boolean NOT NULL DEFAULT false,
     -- What a host has to say of it though it goes on.
     remark            text,
     -- The event that is retried, if there is one.
@@ -904,23 +907,24 @@ WHERE i.inhparent = 'event_host.events'::regclass;
 -- What keeps events in the log: of each group, the positions at or below which
 -- nothing is needed, for its cursor, for the first event that comes again and is not
 -- kept beside the log, and for the first position that it has passed and that may still
--- hold one.
+-- hold one. A group that is unpinned needs nothing.
 CREATE VIEW event_host.log_pins AS
-SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
+SELECT g.name AS group_name, g.position, g.tenant FROM event_host.consumer_groups g
 -- What is split has no cursor of its own.
-WHERE CASE WHEN g.part_of IS NULL THEN g.partitions = 1
+WHERE NOT g.unpinned AND CASE WHEN g.part_of IS NULL THEN g.partitions = 1
            ELSE g.partitions > 1 AND g.partition < g.partitions END
 UNION ALL
-SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
-WHERE g.open_ranges IS NOT NULL
+SELECT g.name, lower(g.open_ranges) - 1, g.tenant FROM event_host.consumer_groups g
+WHERE NOT g.unpinned AND g.open_ranges IS NOT NULL
 UNION ALL
-SELECT g.name, r.position - 1 FROM event_host.consumer_groups g
+SELECT g.name, r.position - 1, g.tenant FROM event_host.consumer_groups g
 CROSS JOIN LATERAL (
     SELECT f.position FROM event_host.redeliveries f
     WHERE f.group_name = g.name
       AND NOT EXISTS (SELECT FROM event_host.deferred d
                       WHERE d.group_name = f.group_name AND d.position = f.position)
-    ORDER BY f.position LIMIT 1) r;
+    ORDER BY f.position LIMIT 1) r
+WHERE NOT g.unpinned;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row
 -- where they are kept for ever.

@@ -240,6 +240,9 @@ CREATE TABLE consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            TEXT,
+    -- It keeps nothing in the log: its tenant may not keep as much as it did. Only while it
+    -- is paused.
+    unpinned          INTEGER NOT NULL DEFAULT 0,
     -- What a host has to say of it though it goes on.
     remark            TEXT,
     -- The event that is retried, if there is one.
@@ -385,20 +388,20 @@ CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE
 
 -- What keeps events in the log: of each group, the positions at or below which
 -- nothing is needed, for its cursor and for the first event that comes again and is not
--- kept beside the log.
+-- kept beside the log. A group that is unpinned needs nothing.
 CREATE VIEW log_pins AS
-SELECT name AS group_name, position FROM consumer_groups
+SELECT name AS group_name, position, tenant FROM consumer_groups
 -- What is split has no cursor of its own.
-WHERE CASE WHEN part_of IS NULL THEN partitions = 1
+WHERE unpinned = 0 AND CASE WHEN part_of IS NULL THEN partitions = 1
            ELSE partitions > 1 AND partition < partitions END
 UNION ALL
-SELECT name, first - 1 FROM (
-    SELECT g.name, (
+SELECT name, first - 1, tenant FROM (
+    SELECT g.name, g.tenant, (
         SELECT min(r.position) FROM redeliveries r
         WHERE r.group_name = g.name
           AND NOT EXISTS (SELECT 1 FROM deferred d
                           WHERE d.group_name = r.group_name AND d.position = r.position)) AS first
-    FROM consumer_groups g)
+    FROM consumer_groups g WHERE g.unpinned = 0)
 WHERE first IS NOT NULL;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row

@@ -40,6 +40,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::GivenUrl;
+use crate::foreign;
 use crate::store::StoreError;
 use crate::telemetry::{self, LogFormat};
 
@@ -187,8 +188,9 @@ fn answered(answer: &clap::Error) -> ExitCode {
     let plain = text.to_string();
     match secrets::hidden(&plain) {
         Cow::Owned(hidden) => telemetry::say(hidden.trim_end()),
-        Cow::Borrowed(_) if io::stderr().is_terminal() => {
-            telemetry::say(text.ansi().to_string().trim_end());
+        // The arguments may have been somebody else's words.
+        Cow::Borrowed(plain) if io::stderr().is_terminal() && foreign::clean(plain) == plain => {
+            telemetry::say_styled(text.ansi().to_string().trim_end());
         }
         Cow::Borrowed(plain) => telemetry::say(plain.trim_end()),
     }

@@ -20,14 +20,14 @@ use tracing::{debug, error, info, warn};
 
 use super::loading::{Loaded, Loader, NotLoaded, Replays, active_of, deployed_ones};
 use super::watch::Watch;
-use crate::config::{Component, Config, HandlerSettings, Overrides};
+use crate::config::{Component, Config, HandlerSettings, Overrides, TenantSettings};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName, Partition};
 use crate::runtime::spawn_again_if_it_panics;
-use crate::store::{Deployed, Retention, Store};
-use crate::supervisor::{Change, Group};
+use crate::store::{Deployed, Store};
+use crate::supervisor::{Change, Group, Keeping};
 
 /// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub(super) struct Reloader {
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
-    pub(super) retention: watch::Sender<Retention>,
+    pub(super) keeping: watch::Sender<Keeping>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(super) remarks: BTreeMap<GroupName, String>,
     /// The files, if they are watched.
@@ -220,7 +220,7 @@ impl Reloader {
         }
         let mut changed = changed(&self.config, &config);
         bound(&self.permits, &self.loader, &config);
-        self.retention.send_replace(config.retention);
+        self.keeping.send_replace(keeping(&config));
         self.config = config;
         self.forget_what_is_gone();
         drop_displaced(&mut wanted, &self.running);
@@ -391,6 +391,15 @@ impl Reloader {
                 warn!("`{setting}` changed: that takes a restart of the host");
             }
         }
+    }
+}
+
+/// How long events stay in the log.
+pub(super) fn keeping(config: &Config) -> Keeping {
+    let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
+    Keeping {
+        retention: config.retention,
+        pinned_log: config.tenants.iter().filter_map(pinned).collect(),
     }
 }
 

@@ -61,7 +61,7 @@ impl Run {
         }
         let loader = Loader::new()?;
         let mut handlers = loader.files(&config).await?;
-        let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
+        let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
             if config.migrate {
@@ -113,9 +113,9 @@ impl Run {
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let (retention, kept) = watch::channel(config.retention);
-        let keeper = Keeper { store: Arc::clone(&store), retention: kept };
-        let keeping = {
+        let (keeping, kept) = watch::channel(reload::keeping(&config));
+        let keeper = Keeper { store: Arc::clone(&store), keeping: kept };
+        let upkeep = {
             let stop = stop.clone();
             let keep = move || keeper.clone().run(stop.clone());
             spawn_again_if_it_panics("what keeps the log as long as it is to be kept", keep)
@@ -130,7 +130,7 @@ impl Run {
             running,
             permits,
             changes,
-            retention,
+            keeping,
             remarks: BTreeMap::new(),
             watch,
             said: Said::default(),
@@ -154,7 +154,7 @@ impl Run {
             }
         };
         // It ends with the stop.
-        drop(keeping.await);
+        drop(upkeep.await);
         result?;
         if let Err(why) = reloaded {
             bail!("what follows the settings broke: {why}; the groups were stopped in order");

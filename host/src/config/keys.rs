@@ -43,7 +43,9 @@ pub(super) const TENANT: Place = Place {
         "http_connections",
         "log_lines_per_second",
         "dead_letters",
+        "dead_letter_bytes",
         "state",
+        "pinned_log",
         "http",
     ],
 };

@@ -108,6 +108,8 @@ http_requests_per_second = 10
 http_connections = 20
 log_lines_per_second = 50
 dead_letters = 1000
+dead_letter_bytes = "256MiB"
+pinned_log = "2GiB"
 state = "1GiB"
 http = ["https://*.example.com"]
 
@@ -199,6 +201,7 @@ partitions = 8
         http_connections: Some(20),
         log_lines_per_second: Some(50.0),
         dead_letters: Some(1000),
+        dead_letter_bytes: Some(256 << 20),
         state_bytes: Some(1 << 30),
     };
     let tenant = |name: &str, ceilings, http: &[&str]| TenantSettings {
@@ -206,6 +209,7 @@ partitions = 8
         ceilings,
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
+        pinned_log: (name == "acme").then_some(2 << 30),
     };
     assert_eq!(
         config.tenants,

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES, json_bytes};
 use super::{DELIVER_AFTER, Event, ExtensionValue};
 use crate::failure::storable;
+use crate::foreign::one_line;
 
 /// Names that the specification or the host gives a meaning of their own, so no
 /// extension can have them.
@@ -48,8 +49,7 @@ impl InvalidEvent {
 
 /// A name or value from outside, cut and cleaned, for a message.
 pub(crate) fn quoted(text: &str) -> String {
-    let one_line: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
-    format!("`{}`", storable(&one_line, 64))
+    format!("`{}`", storable(&one_line(text), 64))
 }
 
 impl Event {

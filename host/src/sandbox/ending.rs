@@ -189,7 +189,10 @@ fn with_frames(text: &str, error: &wasmtime::Error) -> String {
         match frame.func_name() {
             Some(name) => {
                 let name = format!("{:#}", rustc_demangle::demangle(name)).replace('\n', " ");
-                text.push_str(&crate::failure::storable(&name, FRAME_BYTES));
+                text.push_str(&crate::failure::storable(
+                    &crate::foreign::one_line(&name),
+                    FRAME_BYTES,
+                ));
             }
             None => {
                 // Writing to a string cannot fail.

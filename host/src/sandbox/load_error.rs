@@ -148,7 +148,7 @@ impl fmt::Display for Names {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            write!(f, "`{}`", crate::failure::storable(name, 200))?;
+            write!(f, "`{}`", crate::failure::storable(&crate::foreign::one_line(name), 200))?;
         }
         if self.0.len() > SHOWN {
             write!(f, " and {} more", self.0.len() - SHOWN)?;

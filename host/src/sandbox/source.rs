@@ -196,7 +196,7 @@ fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
 fn beginning(bytes: &[u8]) -> String {
     let first = &bytes[..bytes.len().min(16)];
     match std::str::from_utf8(first) {
-        Ok(text) if !text.chars().any(char::is_control) => format!("the text {text:?}"),
+        Ok(text) if !text.chars().any(crate::foreign::is_unsafe) => format!("the text {text:?}"),
         _ => format!("the bytes {first:02x?}"),
     }
 }

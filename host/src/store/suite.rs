@@ -120,6 +120,7 @@ macro_rules! store_suite {
                 what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
                 two_that_split_a_group_anew_at_once_split_it_once
                 a_partition_that_is_behind_keeps_events_in_the_log
+                a_group_that_keeps_too_much_lets_go_with_all_its_partitions
                 hosts_that_share_a_group_know_of_each_other_while_they_live
             }
             retention {

@@ -1,7 +1,6 @@
 //! `log`, and what a guest writes to `stdout` and `stderr`: lines in the host's
 //! log, counted against one limit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +9,7 @@ use tracing::Level;
 
 use super::{Profile, Side, toml_string};
 use crate::failure::{FailureKind, storable};
+use crate::foreign::{clean, one_line};
 use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::names;
@@ -168,8 +168,8 @@ impl GuestLog {
             return;
         }
         let handler = self.profile.name.as_str();
-        let what = storable(what, DENIAL_BYTES);
-        let value = storable(value, DENIAL_BYTES);
+        let what = storable(&one_line(what), DENIAL_BYTES);
+        let value = storable(&one_line(value), DENIAL_BYTES);
         let table = match handler.contains('.') {
             true => toml_string(handler),
             false => handler.to_owned(),
@@ -205,11 +205,7 @@ impl GuestLog {
     fn write(&self, level: Level, origin: LineOrigin, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let text = String::from_utf8_lossy(line);
-        let text = if text.chars().any(|c| c.is_control() && c != '\t') {
-            Cow::Owned(storable(&text, text.len()))
-        } else {
-            text
-        };
+        let text = clean(&text);
         self.write_to_log(level, &text);
         if let Some(sink) = &self.sink {
             sink(GuestLine { level, origin, text: &text });
