@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::AlreadySaid;
-use crate::config::{Component, Config, HandlerSettings};
+use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::delivery::Handler;
 use crate::delivery::by_digest::{Components, NoComponent};
 use crate::delivery::ordering::Ordering;
@@ -78,10 +78,21 @@ pub(super) struct Loader {
     component_bytes: u64,
 }
 
+impl NotLoaded {
+    /// Whether it may be over when it is tried again, though nobody changes anything.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Store(_) => true,
+            Self::Component(error) => error.reason.is_passing(),
+            _ => false,
+        }
+    }
+}
+
 impl Loader {
-    /// Starts the engine.
-    pub(super) fn new() -> Result<Self, EngineError> {
-        let settings = super::compile::engine_settings();
+    /// Starts the engine, with these limits on compiling.
+    pub(super) fn new(limits: &Compilation) -> Result<Self, EngineError> {
+        let settings = super::compile::engine_settings(limits);
         let component_bytes = settings.component_bytes;
         Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
     }
@@ -167,7 +178,7 @@ impl Loader {
         let Deployed { tenant, version, digest, .. } = deployed;
         let bytes = store.component(tenant, digest).await?;
         let name = format!("version {version} ({})", digest.short());
-        self.load(settings, Source::Bytes { name, bytes }).await
+        self.load(settings, Source::Deployed { name, bytes }).await
     }
 
     /// Loads a component of the handler's tenant that lies in the database.
@@ -179,7 +190,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let bytes = store.component(&settings.tenant, digest).await?;
         let name = format!("component {}", digest.short());
-        self.load(&settings.for_single_calls(), Source::Bytes { name, bytes }).await
+        self.load(&settings.for_single_calls(), Source::Deployed { name, bytes }).await
     }
 
     /// Loads a component for a handler of which nothing is known: with the
@@ -201,6 +212,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let handler = self
             .sandbox
+            .for_tenant(&settings.tenant)
             .load(
                 settings.name.as_str(),
                 source,
@@ -256,7 +268,7 @@ fn no_component(why: &NotLoaded) -> NoComponent {
         NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => NoComponent::Failed(
             "it is no longer in the database: `host deploy` stores its file".to_owned(),
         ),
-        NotLoaded::Component(LoadError { reason: LoadReason::CompilerBusy(_), .. }) => {
+        NotLoaded::Component(LoadError { reason, .. }) if reason.is_passing() => {
             NoComponent::NotNow(said)
         }
         NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })

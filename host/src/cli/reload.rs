@@ -189,7 +189,7 @@ impl Reloader {
                     }
                 }
                 Err(why) => {
-                    all &= !matches!(why, NotLoaded::Store(_));
+                    all &= !why.is_passing();
                     let about = About::Handler(settings.name.clone());
                     let is_news = self.said.begins(about, why.to_string(), trigger);
                     match before {
@@ -371,7 +371,8 @@ impl Reloader {
     }
 
     fn say_what_takes_a_restart(&mut self, now: &Config, trigger: Trigger) {
-        let Config { database, lock_database, grace, .. } = now;
+        let Config { database, lock_database, grace, compilation, .. } = now;
+        let was = &self.started.compilation;
         let settings = [
             ("database", self.started.database != *database, format!("{database:?}")),
             (
@@ -380,6 +381,16 @@ impl Reloader {
                 format!("{lock_database:?}"),
             ),
             ("grace", self.started.grace != *grace, format!("{grace:?}")),
+            (
+                "compile_memory",
+                was.memory_bytes != compilation.memory_bytes,
+                format!("{:?}", compilation.memory_bytes),
+            ),
+            (
+                "compile_timeout",
+                was.timeout != compilation.timeout,
+                format!("{:?}", compilation.timeout),
+            ),
         ];
         for (setting, is_another, value) in settings {
             let about = About::Restart(setting);

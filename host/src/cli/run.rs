@@ -59,7 +59,7 @@ impl Run {
         if let Some(watch) = &mut watch {
             watch.follow(reload::files(&path, &config)).await;
         }
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
         let opening = async {
