@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tests::{
     Handler, PATIENCE, Rig, Running, Settings, event, guest_file, guest_of_text, version_of_guest,
-    wait_for,
+    wait_for, wait_until,
 };
 
 /// A guest of 40 KB that a compiler works on for minutes: one loop in the other, and in
@@ -74,6 +75,12 @@ fn compilers(host: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Whether a process has not ended, even if nobody took note of its end.
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
 #[test]
 fn text_is_taken_up_to_a_mebibyte_and_never_deployed() {
     let rig = Rig::new(&Settings::of([own("h", "a")]));
@@ -113,6 +120,42 @@ fn thousands_of_foreign_imports_are_refused_and_not_looked_at_one_by_one() {
 
 fn wat_to_wasm(text: &str) -> Vec<u8> {
     wat::parse_str(text).expect("a component")
+}
+
+/// One author's component that takes minutes to compile; the other's next version runs
+/// within 30 seconds, and its events never wait.
+#[test]
+fn a_component_that_takes_minutes_to_compile_holds_up_no_other_tenant() {
+    const BOUND: Duration = Duration::from_secs(30);
+    let of = |name: &str| own(name, name).set(&format!("tenant = {name:?}"));
+    let rig = Rig::new(&Settings::of([of("mallory"), of("acme")]));
+    for name in ["mallory", "acme"] {
+        rig.write(&format!("{name}.wasm"), version_of_guest(1));
+    }
+    let host = run(&rig);
+    for name in ["mallory", "acme"] {
+        host.wait_until_leading(name);
+    }
+    rig.write("mallory.wasm", slow_guest());
+    host.hangup();
+    wait_until("the compiler at work", PATIENCE, || !compilers(host.pid()).is_empty());
+    let slow = compilers(host.pid());
+    // More of the same, which wait for the first.
+    rig.write("acme.wasm", version_of_guest(2));
+    let started = Instant::now();
+    host.hangup();
+    host.wait_for_log_within(BOUND, "the other's next version", |line| {
+        line["changed"] == "handlers.acme"
+    });
+    assert!(started.elapsed() < BOUND);
+    assert!(slow.iter().all(|pid| runs(*pid)), "the slow one is still being compiled");
+    let _position =
+        rig.host(["publish", "--tenant", "acme", "--type", "acme", "--data", "null"]).ok();
+    rig.wait_until_handled("acme", 1);
+    assert!(!host.log().iter().any(|line| line.to_string().contains("does not load")));
+    // It ends with its host.
+    host.kill9();
+    wait_until("the end of the compiler", PATIENCE, || slow.iter().all(|pid| !runs(*pid)));
 }
 
 /// What a process that compiles is: the first that the system ends, gentle to others,

@@ -19,6 +19,7 @@ mod groups;
 mod interrupt;
 mod invoke;
 mod loading;
+mod loads;
 mod migrate;
 mod output;
 mod publish;

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::database::Expected;
 use super::loading::Loader;
+use super::loads::Loads;
 use super::reload::{self, Reloader, Said};
 use super::watch::Watch;
 use super::{Global, database};
@@ -123,6 +124,7 @@ impl Run {
         let reloader = Reloader {
             path,
             overrides,
+            loads: Loads::new(loader.clone(), Arc::clone(&store)),
             loader,
             store,
             started: config.clone(),
