@@ -9,6 +9,7 @@
 
 mod batches;
 mod commands;
+mod compiling;
 mod connections;
 mod crash;
 mod delayed;

@@ -19,6 +19,7 @@ mod groups;
 mod interrupt;
 mod invoke;
 mod loading;
+mod loads;
 mod migrate;
 mod output;
 mod publish;
@@ -142,6 +143,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => return answered(&answer),
     };
+    // Before any other thread is there, because it is limited as a whole.
+    if let Command::CompileComponent(compile) = &cli.command {
+        return compile.run();
+    }
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
         telemetry::say(&format!("error: {}", secrets::hidden(&wrong.to_string())));
         telemetry::flush();
@@ -225,7 +230,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,
-        Command::CompileComponent(compile) => compile.run(),
+        // Done by `main`.
+        Command::CompileComponent(_) => Ok(()),
     }
 }
 

@@ -38,7 +38,7 @@ impl Reproduce {
         let letter = store.dead_letter(DeadLetterId(self.id)).await?;
         let config = Config::load(&global.config_path(), &database::overrides(global))?;
         let settings = settings(&config, &letter)?;
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let source = match self.component {
             Some(file) => Source::File(file),
             None => failed_one(&letter, settings, &*store, loader.component_bytes()).await?,
@@ -100,7 +100,7 @@ async fn failed_one(
 ) -> anyhow::Result<Source> {
     if let Ok(digest) = letter.digest.parse::<Digest>() {
         match store.component(&letter.tenant, &digest).await {
-            Ok(bytes) => return Ok(Source::Bytes { name: digest.to_string(), bytes }),
+            Ok(bytes) => return Ok(Source::Deployed { name: digest.to_string(), bytes }),
             Err(StoreError::NotFound(Missing::Component(_))) => {}
             Err(other) => return Err(other.into()),
         }

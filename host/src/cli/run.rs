@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::database::Expected;
 use super::loading::Loader;
+use super::loads::Loads;
 use super::reload::{self, Reloader, Said};
 use super::watch::Watch;
 use super::{Global, database};
@@ -59,7 +60,7 @@ impl Run {
         if let Some(watch) = &mut watch {
             watch.follow(reload::files(&path, &config)).await;
         }
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
@@ -123,6 +124,7 @@ impl Run {
         let reloader = Reloader {
             path,
             overrides,
+            loads: Loads::new(loader.clone(), Arc::clone(&store)),
             loader,
             store,
             started: config.clone(),

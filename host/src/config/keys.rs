@@ -22,6 +22,8 @@ pub(super) const TOP: Place = Place {
         "migrate",
         "grace",
         "concurrency",
+        "compile_memory",
+        "compile_timeout",
         "retention",
         "retention_size",
         "tenants",

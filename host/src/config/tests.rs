@@ -79,6 +79,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         grace: Duration::from_secs(30),
         migrate: true,
         concurrency: None,
+        compilation: Compilation::default(),
         retention: Retention::FOREVER,
         tenants: Vec::new(),
         handlers: vec![handler],
@@ -94,6 +95,8 @@ database = "sqlite:data/${REGION}.db"
 migrate = false
 grace = "1m 30s"
 concurrency = 12
+compile_memory = "1GiB"
+compile_timeout = "90s"
 retention = "7d"
 retention_size = "50GiB"
 
@@ -189,6 +192,9 @@ partitions = 8
     assert_eq!(config.concurrency, Some(12));
     let kept = Duration::from_secs(7 * 86_400);
     let retention = Retention { max_age: Some(kept), max_bytes: Some(50 << 30) };
+    let compilation =
+        Compilation { memory_bytes: Some(1 << 30), timeout: Some(Duration::from_secs(90)) };
+    assert_eq!(config.compilation, compilation);
     assert_eq!(config.retention, retention);
     let ceilings = Ceilings {
         memory_bytes: Some(64 << 20),

@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use serde::{Deserialize, Serialize};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
@@ -32,6 +33,10 @@ const PACKAGES: usize = 256;
 /// The custom section with the names of functions.
 const NAMES: &str = "name";
 
+/// Bytes of the largest text that is parsed. Text is for trying things out by hand;
+/// parsing it takes up to eighty times its size.
+pub(super) const TEXT_BYTES: usize = 1 << 20;
+
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -44,6 +49,13 @@ pub enum Source {
         /// What a file would hold.
         bytes: Vec<u8>,
     },
+    /// Bytes that are deployed, or are about to be: WebAssembly text is not taken.
+    Deployed {
+        /// What messages call them.
+        name: String,
+        /// What was deployed.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Source {
@@ -51,12 +63,18 @@ impl Source {
     pub(super) fn origin(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Bytes { name, .. } => name.clone(),
+            Self::Bytes { name, .. } | Self::Deployed { name, .. } => name.clone(),
         }
     }
-}
 
-impl Source {
+    /// Whether it may be text.
+    pub(super) fn text(&self) -> TextForm {
+        match self {
+            Self::File(_) | Self::Bytes { .. } => TextForm::Taken,
+            Self::Deployed { .. } => TextForm::Refused,
+        }
+    }
+
     /// Reads a file, of at most `limit` bytes, so that what is loaded and what is
     /// kept of it are the same whatever becomes of the file.
     ///
@@ -66,9 +84,18 @@ impl Source {
         match self {
             Self::File(path) => read_file(&path, limit)
                 .map_err(|reason| LoadError { origin: path.display().to_string(), reason }),
-            Self::Bytes { bytes, .. } => Ok(bytes),
+            Self::Bytes { bytes, .. } | Self::Deployed { bytes, .. } => Ok(bytes),
         }
     }
+}
+
+/// Whether WebAssembly text is taken, which is written by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextForm {
+    /// Up to [`TEXT_BYTES`].
+    Taken,
+    /// Not at all.
+    Refused,
 }
 
 impl From<&Path> for Source {
@@ -84,7 +111,7 @@ impl From<PathBuf> for Source {
 }
 
 /// How a component was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
     /// As a component.
     Component,
@@ -94,30 +121,30 @@ pub enum Form {
     CoreModuleWithPreview1,
 }
 
-/// A component, not compiled yet.
+/// What a source holds, unparsed.
 #[derive(Debug)]
-pub(super) struct Binary {
-    /// `sha256:` and hex digits, of the bytes as they were given.
+pub(super) struct Given {
+    /// `sha256:` and hex digits.
     pub(super) digest: String,
-    /// How many bytes were given.
-    pub(super) size: u64,
-    pub(super) form: Form,
-    /// The component itself.
-    pub(super) component: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
-/// Reads a source and makes a component of it.
-pub(super) fn read(source: &Source, limit: u64) -> Result<Binary, LoadReason> {
-    match source {
-        Source::File(path) => recognise(&read_file(path, limit)?),
-        Source::Bytes { bytes, .. } => {
+/// Reads a source, without looking further than whether it is text.
+pub(super) fn read(source: Source, limit: u64) -> Result<Given, LoadReason> {
+    let text = source.text();
+    let bytes = match source {
+        Source::File(path) => read_file(&path, limit)?,
+        Source::Bytes { bytes, .. } | Source::Deployed { bytes, .. } => {
             let len = bytes.len() as u64;
             if len > limit {
                 return Err(LoadReason::TooLarge { bytes: len, limit });
             }
-            recognise(bytes)
+            bytes
         }
-    }
+    };
+    // Known without parsing it, and whether or not it was compiled before.
+    is_text(&bytes, text)?;
+    Ok(Given { digest: Digest::of(&bytes).to_string(), bytes })
 }
 
 fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
@@ -144,30 +171,35 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
     Ok(bytes)
 }
 
-fn recognise(given: &[u8]) -> Result<Binary, LoadReason> {
+/// Makes a component of what was given, and tells how it was.
+pub(super) fn recognise(given: &[u8], text: TextForm) -> Result<(Form, Vec<u8>), LoadReason> {
     if given.is_empty() {
         return Err(LoadReason::Empty);
     }
     if Engine::detect_precompiled(given).is_some() {
         return Err(LoadReason::Precompiled);
     }
-    let digest = Digest::of(given).to_string();
-    let parsed;
-    let wasm = if is_text(given) {
-        parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
-        &*parsed
-    } else {
-        given
-    };
-    let (form, component) = component(wasm)?;
-    Ok(Binary { digest, size: given.len() as u64, form, component })
+    if !is_text(given, text)? {
+        return component(given);
+    }
+    let parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
+    component(&parsed)
 }
 
-/// WebAssembly text begins with a parenthesis or a comment, both of which rule
-/// out everything binary.
-fn is_text(bytes: &[u8]) -> bool {
-    let start = bytes.trim_ascii_start();
-    start.starts_with(b"(") || start.starts_with(b";;")
+/// Whether it is text, which begins with a parenthesis or a comment: both rule out
+/// everything binary. Refuses text that is not taken.
+fn is_text(given: &[u8], text: TextForm) -> Result<bool, LoadReason> {
+    let start = given.trim_ascii_start();
+    if !start.starts_with(b"(") && !start.starts_with(b";;") {
+        return Ok(false);
+    }
+    if text == TextForm::Refused {
+        return Err(LoadReason::TextDeployed);
+    }
+    if given.len() > TEXT_BYTES {
+        return Err(LoadReason::TextTooLarge { bytes: given.len(), limit: TEXT_BYTES });
+    }
+    Ok(true)
 }
 
 fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
