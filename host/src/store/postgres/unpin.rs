@@ -1,9 +1,9 @@
 //! Groups that keep more of the log from its retention than their tenant may: they let go
 //! of it, and go on only with the word that accepts what is gone.
 
-use sqlx::{Executor, PgConnection, Row};
+use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::connection::{LONG_STATEMENT, begin};
+use super::connection::LONG_STATEMENT;
 use super::error::Broken;
 use super::groups::{keep_all_events, known};
 use super::{log, retention, split};
@@ -28,7 +28,7 @@ pub(super) async fn unpin(
     };
     let Some(pin) = too_much(connection).await? else { return Ok(None) };
     let group = pin.group.group();
-    let mut transaction = begin(connection).await?;
+    let mut transaction = connection.begin().await?;
     split::lock_rows(&mut transaction, &group).await?;
     // What was settled before the lock. Another group's turn comes with the next look.
     let Some(pin) = too_much(&mut transaction).await?.filter(|pin| pin.group.group() == group)
