@@ -103,7 +103,7 @@ proptest! {
 
     #[test]
     fn a_url_is_taken_for_the_host_that_others_take_it_for(text in url()) {
-        let Some(target) = text.parse::<http::Uri>().ok().and_then(|uri| Target::of(&uri)) else {
+        let Some(target) = text.parse::<Uri>().ok().and_then(|uri| Target::of(&uri)) else {
             return Ok(());
         };
         // What a refusal advises to grant is just what was refused.
@@ -160,7 +160,7 @@ async fn what_is_let_through_arrives_at_the_host_that_was_checked() {
     let mut arrived = 0;
     for (host, path) in fuzz::samples(1_500, &(host(), path)) {
         let url = format!("http://{host}:{port}{path}");
-        let Ok(uri) = url.parse::<http::Uri>() else { continue };
+        let Ok(uri) = url.parse::<Uri>() else { continue };
         let target = Target::of(&uri);
         if target.as_ref().is_some_and(leads_out) {
             continue;
