@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{
@@ -61,12 +61,11 @@ async fn a_component_that_keeps_a_compiler_busy_is_refused_and_the_next_one_load
     let folder = tempfile::tempdir().unwrap();
     let bomb = bomb();
     assert!(bomb.len() < 50_000, "{}", bomb.len());
-    let patience = Duration::from_secs(20);
+    // Of processor time: how long that takes, the rest of the machine decides.
+    let patience = Duration::from_secs(5);
     let sandbox = sandbox(&folder.path().join("cache"), host(), patience);
-    let started = Instant::now();
     let refused = load(&sandbox, bomb, None).await.unwrap_err();
     assert!(matches!(refused.reason, LoadReason::SlowCompilation(_)), "{refused}");
-    assert!(started.elapsed() < 2 * patience, "{:?}", started.elapsed());
     // Nothing of it goes on.
     load(&sandbox, guests::noop(), None).await.unwrap();
 }
@@ -87,7 +86,7 @@ async fn a_component_whose_compilation_takes_too_much_memory_is_refused_and_the_
     let large = guests::Guest { items: &items, ..guests::Guest::default() }.build();
     let refused = load(&sandbox, large, None).await.unwrap_err();
     assert!(matches!(refused.reason, LoadReason::CompilerDied(_)), "{refused}");
-    assert!(refused.to_string().contains("64.0 MiB of memory"), "{refused}");
+    assert!(refused.to_string().contains("`compile_memory` is 64.0 MiB"), "{refused}");
     load(&sandbox, guests::noop(), None).await.unwrap();
 }
 
@@ -95,7 +94,7 @@ async fn a_component_whose_compilation_takes_too_much_memory_is_refused_and_the_
 async fn the_code_comes_from_the_other_process_for_each_kind_of_engine() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
-    for (pool, fuel, kept) in [(true, None, 2), (true, Some(1_000_000), 4), (false, None, 4)] {
+    for (pool, fuel, kept) in [(true, None, 1), (true, Some(1_000_000), 2), (false, None, 2)] {
         let mut settings = EngineSettings {
             cache: CacheSettings::Directory(cache.clone()),
             compile_program: Some(host()),
@@ -105,12 +104,9 @@ async fn the_code_comes_from_the_other_process_for_each_kind_of_engine() {
         settings.pool.enabled = pool;
         let sandbox = Sandbox::new(settings).unwrap();
         load(&sandbox, guests::noop(), fuel).await.unwrap();
-        // The component's code, and with each kind that of the module with which
-        // an engine is tried. Were the code made for another engine, there would
-        // be one file more.
-        let code = files(&cache.join("code"));
-        let code = code.iter().filter(|file| file.extension().is_none());
-        assert_eq!(code.count(), kept, "pool: {pool}, fuel: {fuel:?}");
+        // Were the code made for another engine, there would be one entry more.
+        let entries = fs::read_dir(cache.join("components")).unwrap().count();
+        assert_eq!(entries, kept, "pool: {pool}, fuel: {fuel:?}");
     }
 }
 
@@ -126,14 +122,6 @@ async fn what_is_known_to_compile_needs_no_process() {
     let sandbox = sandbox(&cache, refusing, LONG);
     load(&sandbox, guests::noop(), None).await.unwrap();
     let refused = load(&sandbox, guests::handling("unreachable"), None).await.unwrap_err();
-    assert!(matches!(&refused.reason, LoadReason::Invalid(said) if said == "no"), "{refused}");
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found
+    let died = |said: &str| said.starts_with("exit status: 3: no");
+    assert!(matches!(&refused.reason, LoadReason::CompilerDied(said) if died(said)), "{refused}");
 }

@@ -31,12 +31,13 @@ fn slow_guest() -> Vec<u8> {
     text.push_str(&"(loop ".repeat(LOOPS));
     text.push_str("(br_table");
     for depth in 0..LOOPS {
-        write!(text, " {depth}").unwrap();
+        write!(text, " {depth}").expect("a string takes it");
     }
     text.push_str(" (local.get 0))");
     for n in 0..LOOPS {
         let (to, from) = (1 + n % LOCALS, 1 + n * 7 % LOCALS);
-        write!(text, "(local.set {to} (i32.add (local.get {from}) (local.get {to}))))").unwrap();
+        write!(text, "(local.set {to} (i32.add (local.get {from}) (local.get {to}))))")
+            .expect("a string takes it");
     }
     text.push_str("(local.get 1)))");
     guest_of_text(&text)

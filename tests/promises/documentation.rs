@@ -6,15 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above")
 }
 
 /// Every file below a folder with one of these endings, but for what is built.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
             if name != "target" && !name.starts_with('.') {
                 found.extend(files(&path, endings));
@@ -32,7 +32,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     let read = |path: PathBuf| {
         let mut is_code = false;
         let prose = fs::read_to_string(&path)
-            .unwrap()
+            .expect("text")
             .lines()
             .filter(|line| {
                 let is_fence = line.trim_start().starts_with("```");
@@ -133,8 +133,11 @@ fn every_relative_link_of_a_document_leads_somewhere() {
         {
             followed += 1;
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
-            let target =
-                if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let target = if file.is_empty() {
+                path.clone()
+            } else {
+                path.parent().expect("a folder above").join(file)
+            };
             let mut problem = (!target.exists()).then_some("there is no such file");
             if problem.is_none() && !fragment.is_empty() {
                 let text = fs::read_to_string(&target).unwrap();

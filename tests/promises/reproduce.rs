@@ -84,7 +84,8 @@ fn a_dead_letter_fails_again_as_it_did_and_nothing_is_recorded(store: Store) {
 
     let finished = rig.host(["dlq", "reproduce", "1"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    for part in ["trap: ", "\n  in ", "here it comes", "state  \"k\"", "the one that failed"] {
+    for part in ["trap: ", "\n         in ", "here it comes", "state  \"k\"", "the one that failed"]
+    {
         assert!(finished.stdout.contains(part), "`{part}` is missing in: {finished:?}");
     }
 

@@ -241,21 +241,23 @@ impl<const N: usize> Book<N> {
 
     fn take(&mut self, claim: &Claim<N>) {
         let owner = self.tenants.entry(claim.member.tenant.clone()).or_default();
-        for thing in 0..N {
-            self.taken[thing] += claim.wanted[thing];
-            owner.taken[thing] += claim.wanted[thing];
+        for (sum, wanted) in self.taken.iter_mut().zip(&claim.wanted) {
+            *sum += wanted;
+        }
+        for (sum, wanted) in owner.taken.iter_mut().zip(&claim.wanted) {
+            *sum += wanted;
         }
         *self.members.entry(Arc::clone(&claim.member)).or_default() += 1;
     }
 
     fn give_back(&mut self, member: &Arc<Member>, taken: &Amounts<N>) {
-        for thing in 0..N {
-            self.taken[thing] = self.taken[thing].saturating_sub(taken[thing]);
+        for (sum, back) in self.taken.iter_mut().zip(taken) {
+            *sum = sum.saturating_sub(*back);
         }
         if let Entry::Occupied(mut owner) = self.tenants.entry(member.tenant.clone()) {
             let its = owner.get_mut();
-            for thing in 0..N {
-                its.taken[thing] = its.taken[thing].saturating_sub(taken[thing]);
+            for (sum, back) in its.taken.iter_mut().zip(taken) {
+                *sum = sum.saturating_sub(*back);
             }
             if its.taken == [0; N] && its.ceiling.is_none() {
                 owner.remove();

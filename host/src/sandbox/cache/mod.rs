@@ -10,6 +10,7 @@
 mod folder;
 mod key;
 
+use std::cmp::Reverse;
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -138,7 +139,7 @@ impl Cache {
                 remove(&file.path())?;
             }
         }
-        kept.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+        kept.sort_unstable_by_key(|file| Reverse(file.0));
         let mut bytes = 0_u64;
         for (_, size, path) in kept {
             bytes = bytes.saturating_add(size);
@@ -158,7 +159,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 

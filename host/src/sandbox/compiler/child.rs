@@ -13,6 +13,10 @@ use crate::sandbox::source::TextForm;
 /// end than 0 is taken for the component's doing.
 pub(super) const UNABLE: u8 = 4;
 
+/// The exit code of a process that has no more memory: what it may have is a setting, so
+/// the component is refused.
+const OUT_OF_MEMORY: u8 = 1;
+
 /// What the process is asked to do, beside the file on its stdin.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Order {
@@ -62,6 +66,9 @@ pub fn obey(order: &Order) -> (u8, Option<String>) {
     }
     match answer(order, &engine) {
         Ok(()) => (0, None),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            (OUT_OF_MEMORY, Some(error.to_string()))
+        }
         // The host is gone, or what it gave cannot be read.
         Err(error) => (UNABLE, Some(error.to_string())),
     }

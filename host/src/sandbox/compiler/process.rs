@@ -246,7 +246,8 @@ pub(in crate::sandbox) fn fingerprint(engine: &Engine) -> u64 {
     hasher.finish()
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
 
