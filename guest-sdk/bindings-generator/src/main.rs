@@ -126,8 +126,10 @@ fn generate() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     for (name, world) in WORLDS {
         for (file, content) in c(world)?.iter() {
             let content = if file.ends_with(".c") { without_free(content)? } else { content.to_owned() };
-            for sdk in ["c", "zig"] {
-                files.insert(Path::new(sdk).join("bindings").join(name).join(file), content.clone());
+            files.insert(Path::new("c/bindings").join(name).join(file), content.clone());
+            // Zig speaks to the host by itself, and needs the metadata alone.
+            if file.ends_with(".o") {
+                files.insert(Path::new("zig/bindings").join(format!("{name}.o")), content);
             }
         }
         for (file, content) in go(world)?.iter() {

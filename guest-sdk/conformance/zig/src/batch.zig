@@ -1,0 +1,8 @@
+//! The same of a handler of batches.
+
+const host = @import("event_host");
+const single = @import("handler.zig");
+
+pub fn handleBatch(events: []const host.Event, outcomes: []host.Outcome) void {
+    for (events, outcomes) |event, *outcome| outcome.* = host.outcome(single.handle(event));
+}
