@@ -1,0 +1,10 @@
+#define HOST_BATCH
+#include "orders.hpp"
+
+static std::vector<host::Result> orders(std::span<const host::Event> events) {
+    std::vector<host::Result> results;
+    for (const host::Event &event : events) results.push_back(order(event));
+    return results;
+}
+
+HOST_HANDLE_BATCH(orders)
