@@ -116,8 +116,8 @@ fn sdks() -> PathBuf {
 }
 
 /// The folders that hold generated files and nothing else.
-fn generated_folders() -> [&'static str; 3] {
-    ["c/bindings", "zig/bindings", "go/internal/wit"]
+fn generated_folders() -> [&'static str; 4] {
+    ["c/bindings", "zig/bindings", "go/internal/wit", "go/cmd/build/metadata"]
 }
 
 /// Every generated file by its path below the folder of the SDKs.
@@ -132,6 +132,9 @@ fn generate() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
                 files.insert(Path::new("zig/bindings").join(format!("{name}.o")), content);
             }
         }
+        let (resolve, id) = contract(world)?;
+        let metadata = wit_component::metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
+        files.insert(Path::new("go/cmd/build/metadata").join(format!("{name}.bin")), metadata);
         for (file, content) in go(world)?.iter() {
             // The assembly files are empty, for builds of other systems than WASI.
             if !file.ends_with(".go") {
