@@ -9,6 +9,8 @@
 //!
 //! `gofmt` must be on PATH: the bindings for Go are formatted by it.
 
+mod abi;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,8 @@ const GO_PACKAGE: &str = "event-host.dev/sdk/internal/wit";
 
 /// Where the generated Go code looks for its runtime, and where the SDK has it, so
 /// that a handler needs no module but the SDK.
-const GO_RUNTIME: (&str, &str) = ("go.bytecodealliance.org/pkg/wit", "event-host.dev/sdk/internal/runtime");
+const GO_RUNTIME: (&str, &str) =
+    ("go.bytecodealliance.org/pkg/wit", "event-host.dev/sdk/internal/runtime");
 
 /// Where the generated Go code looks for the functions that it exports, and where the
 /// SDK has them: beside the folder that holds generated files only.
@@ -45,7 +48,9 @@ fn main() -> ExitCode {
         ["write"] => write(),
         ["check"] => check(),
         ["embed", world, input, output] => embed(world, input.as_ref(), output.as_ref()),
-        _ => Err(anyhow::anyhow!("usage: bindings-generator write | check | embed event|batch IN OUT")),
+        _ => Err(anyhow::anyhow!(
+            "usage: bindings-generator write | check | embed event|batch IN OUT"
+        )),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,13 +67,15 @@ fn write() -> Result<()> {
     for folder in generated_folders() {
         let folder = sdks.join(folder);
         if folder.exists() {
-            std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing {}", folder.display()))?;
         }
     }
     for (path, content) in &files {
         let path = sdks.join(path);
         let folder = path.parent().context("a file without a folder")?;
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
         std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
     }
     println!("{} files", files.len());
@@ -97,7 +104,10 @@ fn check() -> Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    bail!("the bindings are not those of the contract; make them again with `write`:\n{}", wrong.join("\n"))
+    bail!(
+        "the bindings are not those of the contract; make them again with `write`:\n{}",
+        wrong.join("\n")
+    )
 }
 
 fn embed(world: &str, input: &Path, output: &Path) -> Result<()> {
@@ -105,8 +115,15 @@ fn embed(world: &str, input: &Path, output: &Path) -> Result<()> {
         bail!("no world `{world}`: it is `event` or `batch`");
     };
     let (resolve, world) = contract(world)?;
-    let mut module = std::fs::read(input).with_context(|| format!("reading {}", input.display()))?;
-    wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)?;
+    let mut module =
+        std::fs::read(input).with_context(|| format!("reading {}", input.display()))?;
+    wit_component::embed_component_metadata(
+        &mut module,
+        &resolve,
+        world,
+        StringEncoding::UTF8,
+        false,
+    )?;
     std::fs::write(output, module).with_context(|| format!("writing {}", output.display()))
 }
 
@@ -125,7 +142,8 @@ fn generate() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for (name, world) in WORLDS {
         for (file, content) in c(world)?.iter() {
-            let content = if file.ends_with(".c") { without_free(content)? } else { content.to_owned() };
+            let content =
+                if file.ends_with(".c") { without_free(content)? } else { content.to_owned() };
             files.insert(Path::new("c/bindings").join(name).join(file), content.clone());
             // Zig speaks to the host by itself, and needs the metadata alone.
             if file.ends_with(".o") {
@@ -133,7 +151,8 @@ fn generate() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
             }
         }
         let (resolve, id) = contract(world)?;
-        let metadata = wit_component::metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
+        let metadata =
+            wit_component::metadata::encode(&resolve, id, StringEncoding::UTF8, None, false)?;
         files.insert(Path::new("go/cmd/build/metadata").join(format!("{name}.bin")), metadata);
         for (file, content) in go(world)?.iter() {
             // The assembly files are empty, for builds of other systems than WASI.
@@ -149,7 +168,27 @@ fn generate() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
             }
         }
     }
+    files.insert(PathBuf::from(ABI_PAGE), abi_page()?);
     Ok(files)
+}
+
+/// The page of the documentation whose second half is generated, below the SDKs' folder.
+const ABI_PAGE: &str = "../docs/languages/others.md";
+
+/// Where the generated half of the page begins.
+const ABI_MARK: &str = "<!-- From here on the page is generated from the contract. -->\n";
+
+/// The page with its tables made again.
+fn abi_page() -> Result<Vec<u8>> {
+    let page = std::fs::read_to_string(sdks().join(ABI_PAGE))
+        .with_context(|| format!("reading {ABI_PAGE}"))?;
+    let (written, _) =
+        page.split_once(ABI_MARK).with_context(|| format!("{ABI_PAGE} has no line {ABI_MARK}"))?;
+    let (resolve, event) = contract(WORLDS[0].1)?;
+    let package = resolve.worlds[event].package.context("a world without a package")?;
+    let batch = resolve.select_world(&[package], Some(WORLDS[1].1))?;
+    let tables = abi::tables(&resolve, [event, batch])?;
+    Ok(format!("{written}{ABI_MARK}\n{tables}").into_bytes())
 }
 
 fn contract(world: &str) -> Result<(Resolve, WorldId)> {
@@ -161,8 +200,10 @@ fn contract(world: &str) -> Result<(Resolve, WorldId)> {
 
 fn c(world: &str) -> Result<Files> {
     let (mut resolve, world) = contract(world)?;
-    let options =
-        wit_bindgen_c::Opts { rename_world: Some(C_NAME.to_owned()), ..wit_bindgen_c::Opts::default() };
+    let options = wit_bindgen_c::Opts {
+        rename_world: Some(C_NAME.to_owned()),
+        ..wit_bindgen_c::Opts::default()
+    };
     let mut files = Files::default();
     options.build().generate(&mut resolve, world, &mut files)?;
     Ok(files)
@@ -227,7 +268,9 @@ fn formatted(file: &str, source: &[u8]) -> Result<Vec<u8>> {
 
 fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+    for entry in
+        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?
+    {
         let path = entry?.path();
         if path.is_dir() { files.extend(files_below(&path)?) } else { files.push(path) }
     }
