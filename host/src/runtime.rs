@@ -6,9 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::error;
+use tracing::{error, warn};
 
 /// The first wait before something that broke begins anew; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -29,6 +30,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// When the system gives no threads.
 pub fn start() -> io::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build()
+}
+
+/// Lets the process have as many files open as the system allows it at most. The limit
+/// that it begins with is for programs that cannot tell more than 1,024 apart.
+pub(crate) fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!("the limit on open files stays at {:?}: {error}", limit.current);
+    }
 }
 
 /// Sleeps for less than the runtime's timer can, whose step is a millisecond and

@@ -35,7 +35,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    fn requests(&self) -> usize {
+    pub(super) fn requests(&self) -> usize {
         self.heads.lock().expect("no thread failed").len()
     }
 }

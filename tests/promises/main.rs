@@ -9,6 +9,7 @@
 
 mod batches;
 mod commands;
+mod connections;
 mod crash;
 mod delayed;
 mod delivery;
@@ -17,8 +18,10 @@ mod embedded;
 mod faults;
 mod fire;
 mod grants;
+mod host_memory;
 mod innocent;
 mod leadership;
+mod logs;
 mod network;
 mod operation;
 mod ordering;

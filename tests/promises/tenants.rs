@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::{Handler, PATIENCE, Rig, Settings, Store, event, guest_file, wait_until};
 
+use super::grants::Server;
+
 tests::on_both_stores! {
     what_one_tenant_does_shows_nowhere_at_another,
     a_tenant_that_keeps_all_the_dead_letters_it_may_is_paused_and_loses_none,
@@ -227,4 +229,50 @@ fn a_tenant_is_shown_by_check_only_where_there_is_one() {
         let said = said.replace(&*guest.to_string_lossy(), "");
         assert!(!said.to_lowercase().contains("tenant"), "{said}");
     }
+}
+
+// Promise 13.
+#[test]
+fn what_a_tenant_emits_requests_and_logs_in_a_second_is_bounded() {
+    let server = Server::start();
+    let emit = json!({ "do": "emit", "type": "out", "count": 20 });
+    let huge = json!({ "do": "huge-emit", "bytes": 20_000 });
+    let request = json!({ "do": "request", "url": server.url("/"), "type": "out" });
+    let ceilings = [
+        ("emits_per_second = 20", emit),
+        ("emit_bytes_per_second = \"20KB\"", huge),
+        ("http_requests_per_second = 5", Value::Array(vec![request; 5])),
+        ("log_lines_per_second = 10", json!({ "do": "print", "text": "line\n".repeat(10) })),
+    ];
+    let allowed = format!("allow.http = [\"{}\"]", server.url(""));
+    let names = ["emits", "bytes", "requests", "lines"];
+    let tenants: Vec<(&str, &str)> = names
+        .iter()
+        .zip(&ceilings)
+        .map(|(name, (ceiling, _))| (*name, *ceiling))
+        .chain([("innocent", "")])
+        .collect();
+    let handlers = ["emits", "bytes", "requests", "lines", "innocent"]
+        .map(|name| of(name, name, "chaos", &["command"]).set(&allowed));
+    let rig = Rig::new(&settings(&tenants, handlers));
+    for (name, (ceiling, command)) in names.into_iter().zip(&ceilings) {
+        // A second's worth each: the first begins at once, and so does the second; the
+        // fifth waits for what the four before it used.
+        for n in 0..5 {
+            publish(&rig, name, "command", &n.to_string(), command);
+            publish(&rig, "innocent", "command", &format!("{name}-{n}"), command);
+        }
+        let host = rig.spawn_run();
+        let begun = Instant::now();
+        let last = rig.number("SELECT max(position) FROM events WHERE type = 'command'");
+        rig.wait_until_handled("innocent", last);
+        let innocent = begun.elapsed();
+        let handled = format!("SELECT position FROM consumer_groups WHERE name = '{name}'");
+        let late = rig.number(&handled) < last - 1;
+        assert!(late, "{ceiling}: not bounded when the innocent was done, after {innocent:?}");
+        rig.wait_until_handled(name, last - 1);
+        assert!(begun.elapsed() >= Duration::from_secs(3), "{ceiling}: {:?}", begun.elapsed());
+        host.stop();
+    }
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
 }

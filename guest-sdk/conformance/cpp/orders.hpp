@@ -16,6 +16,23 @@ static host::Result roundtrip() {
     return {};
 }
 
+// Whether the value is [1,"\xc3\xbc",null,{"a":true}].
+static bool is_the_list(host::Json value) {
+    return value.members().size() == 4 && value[0].integer() == 1 && value[1].text() == "\xc3\xbc" && value[2].is_null() &&
+           value[3].members().size() == 1 && value[3]["a"].boolean() == true;
+}
+
+static host::Result list() {
+    auto value = host::state::get_json("list");
+    if (!value) return std::unexpected(value.error());
+    if (*value && !is_the_list(*value)) return host::reject("another list");
+    HOST_CHECK(host::state::set_json("list", "[1,\"\xc3\xbc\",null,{\"a\":true}]"));
+    value = host::state::get_json("list");
+    if (!value) return std::unexpected(value.error());
+    if (!is_the_list(*value)) return host::reject("not the list");
+    return {};
+}
+
 static host::Result order(const host::Event &event) {
     auto data = event.json();
     if (!data) return std::unexpected(data.error());
@@ -24,8 +41,10 @@ static host::Result order(const host::Event &event) {
     if (!id || !name) return host::reject("the data is not the JSON that this handler takes");
     std::string_view cmd = (*data)["cmd"].text().value_or("");
 
+    host::log::info("order " + std::to_string(*id) + " of " + std::string(host::context::group()));
     if (cmd == "retry" && event.attempt() < 3)
         return host::retry("not yet: " + std::to_string(event.attempt()), std::chrono::milliseconds(50));
+    if (cmd == "never") return host::retry("never", std::chrono::milliseconds(50));
     if (cmd == "reject") return host::reject("no: " + std::string(*name));
     if (cmd == "error") return host::retry("an ordinary error");
     if (cmd == "boom") {
@@ -37,6 +56,7 @@ static host::Result order(const host::Event &event) {
     if (cmd == "denied") HOST_CHECK(host::emit("secret.spilled", ""));
     if (cmd == "empty") HOST_CHECK(host::emit("order.empty", ""));
     if (cmd == "bytes") HOST_CHECK(roundtrip());
+    if (cmd == "list") HOST_CHECK(list());
     if (cmd == "late" && event.attempt() < 2) {
         HOST_CHECK(host::state::set_int("count", -1));
         HOST_CHECK(host::emit("order.never", ""));
@@ -47,11 +67,13 @@ static host::Result order(const host::Event &event) {
     if (!before) return std::unexpected(before.error());
     std::int64_t count = before->value_or(0) + 1;
     HOST_CHECK(host::state::set_int("count", count));
-    host::log::info("order " + std::to_string(*id) + " of " + std::string(host::context::group()));
-    if (host::context::remaining().count() == 0) return host::retry("no time is left");
+    auto left = host::context::remaining().count();
+    auto tenant = host::context::tenant();
     auto boolean = [](bool value) { return value ? "true" : "false"; };
     std::string json = "{\"id\":" + std::to_string(*id) + ",\"name\":" + host::quote(*name) + ",\"count\":" + std::to_string(count) +
-                       ",\"attempt\":" + std::to_string(event.attempt()) + ",\"tenant\":" + host::quote(host::context::tenant().value_or("")) +
+                       ",\"attempt\":" + std::to_string(event.attempt()) + ",\"bytes\":" + std::to_string(event.data().size()) +
+                       ",\"group\":" + host::quote(host::context::group()) + ",\"tenant\":" + (tenant ? host::quote(*tenant) : "null") +
+                       ",\"left\":" + boolean(left > 0 && left <= 10000) +
                        ",\"replay\":" + boolean(host::context::is_replay()) + ",\"late\":" + boolean(host::context::is_late()) + "}";
     std::string subject = std::to_string(*id);
     return host::emit("order.done", json, {.subject = subject, .extensions = event.extensions()});

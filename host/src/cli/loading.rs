@@ -11,7 +11,7 @@ use crate::delivery::Handler;
 use crate::delivery::by_digest::{Components, NoComponent};
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
-use crate::event::HandlerName;
+use crate::event::{HandlerName, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
 use crate::sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
@@ -84,6 +84,11 @@ impl Loader {
         let settings = super::compile::engine_settings();
         let component_bytes = settings.component_bytes;
         Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
+    }
+
+    /// Sets how many connections each tenant's handlers may have open at once.
+    pub(super) fn bound_connections<'a>(&self, tenants: impl Iterator<Item = (&'a Tenant, usize)>) {
+        self.sandbox.bound_connections(tenants);
     }
 
     /// The largest component that is loaded, in bytes.

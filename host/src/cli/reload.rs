@@ -219,7 +219,7 @@ impl Reloader {
             }
         }
         let mut changed = changed(&self.config, &config);
-        bound(&self.permits, &config);
+        bound(&self.permits, &self.loader, &config);
         self.retention.send_replace(config.retention);
         self.config = config;
         self.forget_what_is_gone();
@@ -437,8 +437,11 @@ fn changed_handlers(
 }
 
 /// Sets what the settings say of all handlers and of each tenant's.
-pub(super) fn bound(permits: &Permits, config: &Config) {
+pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
     let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
+    loader.bound_connections(
+        tenants.clone().filter_map(|(name, ceilings)| Some((name, ceilings.http_connections?))),
+    );
     permits.configure(config.concurrency, tenants);
 }
 

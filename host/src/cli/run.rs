@@ -21,7 +21,7 @@ use super::{Global, database};
 use crate::config::Config;
 use crate::delivery::clock::SystemClock;
 use crate::delivery::permits::{Cores, Permits};
-use crate::runtime::spawn_again_if_it_panics;
+use crate::runtime::{self, spawn_again_if_it_panics};
 use crate::store::HostIdentity;
 use crate::supervisor::{Keeper, Supervisor};
 use crate::telemetry;
@@ -42,6 +42,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
+        // Before anything is counted by it.
+        runtime::raise_file_limit();
         // Before anything is started, so that a signal is never missed.
         let stop = CancellationToken::new();
         let signals = stop_on_signals(stop.clone())?;
@@ -88,7 +90,7 @@ impl Run {
             "starting"
         );
         let permits = Arc::new(Permits::default());
-        reload::bound(&permits, &config);
+        reload::bound(&permits, &loader, &config);
         let cores =
             Cores::start(Arc::clone(&permits)).context("cannot start the handlers' threads")?;
         let supervisor = Supervisor {

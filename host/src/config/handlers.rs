@@ -568,6 +568,9 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usiz
             .size("host_call", "1KiB"..="1TiB")
             .unwrap_or(defaults.host_call_bytes),
         log_bytes: section.size("log", "0B"..="1TiB").unwrap_or(defaults.log_bytes),
+        log_lines_per_second: section
+            .integer("log_lines_per_second", 1..=1_000_000_000)
+            .unwrap_or(defaults.log_lines_per_second),
         emits: section.integer("emits", 0..=1_000_000_000).unwrap_or(defaults.emits),
         emit_bytes: section.size("emit", "0B"..="1TiB").unwrap_or(defaults.emit_bytes),
         emit_total_bytes: section
@@ -589,6 +592,9 @@ fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usiz
             .integer("http_requests", 0..=1_000_000_000)
             .unwrap_or(defaults.http_requests),
         http_bytes: section.size("http_bytes", "0B"..="1TiB").unwrap_or(defaults.http_bytes),
+        http_connections: section
+            .integer("http_connections", 1..=1_000_000)
+            .unwrap_or(defaults.http_connections),
         http_timeout: section
             .duration("http_timeout", MILLISECOND..=YEAR)
             .unwrap_or(defaults.http_timeout),

@@ -32,7 +32,20 @@ pub(super) const TOP: Place = Place {
 /// One tenant.
 pub(super) const TENANT: Place = Place {
     name: "tenants.NAME",
-    keys: &["memory", "concurrency", "events_per_second", "cpu", "dead_letters", "state", "http"],
+    keys: &[
+        "memory",
+        "concurrency",
+        "events_per_second",
+        "cpu",
+        "emits_per_second",
+        "emit_bytes_per_second",
+        "http_requests_per_second",
+        "http_connections",
+        "log_lines_per_second",
+        "dead_letters",
+        "state",
+        "http",
+    ],
 };
 
 /// One handler.
@@ -85,6 +98,7 @@ pub(super) const LIMITS: Place = Place {
         "table_elements",
         "host_call",
         "log",
+        "log_lines_per_second",
         "emits",
         "emit",
         "emit_total",
@@ -94,6 +108,7 @@ pub(super) const LIMITS: Place = Place {
         "state_keys",
         "http_requests",
         "http_bytes",
+        "http_connections",
         "http_timeout",
     ],
 };

@@ -119,6 +119,17 @@ impl<'a> Tenants<'a> {
             let (limit, ceiling) = (limit.to_string(), ceiling.to_string());
             self.too_much(owner, said, &limit, &ceiling, "concurrency");
         }
+        if let Some(ceiling) = ceilings.http_connections {
+            match handler.below(&["limits", "http_connections"]) {
+                Some(said) if limits.http_connections > ceiling => {
+                    let (limit, ceiling) =
+                        (limits.http_connections.to_string(), ceiling.to_string());
+                    self.too_much(owner, said, &limit, &ceiling, "http_connections");
+                }
+                Some(_) => {}
+                None => limits.http_connections = ceiling.min(limits.http_connections),
+            }
+        }
         limits
     }
 
@@ -207,6 +218,21 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
         concurrency: section.integer("concurrency", 1..=MAX_CONCURRENCY),
         events_per_second: section.number("events_per_second", 0.001..=1_000_000_000.0, "100"),
         cpu: section.number("cpu", 0.001..=1_000.0, "0.5"),
+        emits_per_second: section.number("emits_per_second", 0.001..=1_000_000_000.0, "100"),
+        emit_bytes_per_second: section
+            .size("emit_bytes_per_second", "1B"..="1TiB")
+            .map(|bytes| bytes as f64),
+        http_requests_per_second: section.number(
+            "http_requests_per_second",
+            0.001..=1_000_000_000.0,
+            "10",
+        ),
+        http_connections: section.integer("http_connections", 1..=1_000_000),
+        log_lines_per_second: section.number(
+            "log_lines_per_second",
+            0.001..=1_000_000_000.0,
+            "100",
+        ),
         dead_letters: section.integer("dead_letters", 0..=1_000_000_000),
         state_bytes: section.size("state", "0B"..="1TiB"),
     };

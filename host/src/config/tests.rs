@@ -100,6 +100,11 @@ memory = "64MiB"
 concurrency = 4
 events_per_second = 100
 cpu = 0.5
+emits_per_second = 200
+emit_bytes_per_second = "1MB"
+http_requests_per_second = 10
+http_connections = 20
+log_lines_per_second = 50
 dead_letters = 1000
 state = "1GiB"
 http = ["https://*.example.com"]
@@ -143,6 +148,7 @@ fuel = 1_000_000_000
 table_elements = 10
 host_call = "1MiB"
 log = "1KiB"
+log_lines_per_second = 70
 emits = 0
 emit = "2KB"
 emit_total = "3KB"
@@ -152,6 +158,7 @@ state_writes = 5
 state_keys = 7
 http_requests = 6
 http_bytes = "6KB"
+http_connections = 8
 http_timeout = "1s"
 
 [handlers.b.allow]
@@ -184,6 +191,11 @@ partitions = 8
         concurrency: Some(4),
         events_per_second: Some(100.0),
         cpu: Some(0.5),
+        emits_per_second: Some(200.0),
+        emit_bytes_per_second: Some(1_000_000.0),
+        http_requests_per_second: Some(10.0),
+        http_connections: Some(20),
+        log_lines_per_second: Some(50.0),
         dead_letters: Some(1000),
         state_bytes: Some(1 << 30),
     };
@@ -231,6 +243,7 @@ partitions = 8
             table_elements: 10,
             host_call_bytes: 1 << 20,
             log_bytes: 1 << 10,
+            log_lines_per_second: 70,
             emits: 0,
             emit_bytes: 2000,
             emit_total_bytes: 3000,
@@ -240,6 +253,7 @@ partitions = 8
             state_keys: 7,
             http_requests: 6,
             http_bytes: 6000,
+            http_connections: 8,
             http_timeout: Duration::from_secs(1),
         },
         grants: Grants {

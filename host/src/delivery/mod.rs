@@ -191,4 +191,10 @@ pub struct Usage {
     pub fresh: bool,
     /// Lines that the guest logged.
     pub log_lines: u32,
+    /// Events that it emitted, whatever became of them.
+    pub emits: usize,
+    /// Their data and attributes together, in bytes.
+    pub emit_bytes: usize,
+    /// HTTP requests that it made, those that were denied included.
+    pub http_requests: usize,
 }

@@ -49,15 +49,15 @@ pub use permit::Permit;
 use crate::event::Tenant;
 
 /// The most that a ceiling on attempts at once may be: as many instances as the
-/// sandbox has room for.
+/// sandbox has room for of one tenant.
 pub const MAX_CONCURRENCY: usize = 1_000;
 
 /// Attempts at once for each core, where nobody says how many: enough to keep the
 /// cores busy while most attempts wait for something.
 const ATTEMPTS_A_CORE: usize = 64;
 
-/// The most attempts at once that is chosen for a machine: half of the sandbox's
-/// room, so that instances which outlive a batch have the other half.
+/// The most attempts at once that is chosen for a machine: a quarter of the sandbox's
+/// room, so that instances which outlive a batch have room too.
 const CHOSEN_CONCURRENCY: usize = 500;
 
 /// How much work a group does before it makes room for others. Long against what
@@ -65,7 +65,7 @@ const CHOSEN_CONCURRENCY: usize = 500;
 pub const SLICE: Duration = Duration::from_millis(2);
 
 /// What the handlers of one tenant may use together; `None` is unbounded. All but
-/// the last two are of each host by itself.
+/// the dead letters and the state are of each host by itself.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ceilings {
     /// Memory in use at once, in bytes: each batch under way counts with all that
@@ -77,6 +77,16 @@ pub struct Ceilings {
     pub events_per_second: Option<f64>,
     /// Seconds of CPU in a second. Above 0.
     pub cpu: Option<f64>,
+    /// Events emitted in a second. Above 0.
+    pub emits_per_second: Option<f64>,
+    /// Bytes of data and attributes emitted in a second. Above 0.
+    pub emit_bytes_per_second: Option<f64>,
+    /// HTTP requests in a second. Above 0.
+    pub http_requests_per_second: Option<f64>,
+    /// HTTP connections open at once. At least 1.
+    pub http_connections: Option<usize>,
+    /// Lines logged in a second. Above 0.
+    pub log_lines_per_second: Option<f64>,
     /// Dead letters kept.
     pub dead_letters: Option<u64>,
     /// Bytes of all keys and values in the state of its groups.

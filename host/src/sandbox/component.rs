@@ -23,12 +23,14 @@ use super::contract::{self, Interface, Surface};
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
 use super::http::{Client, Outlet};
-use super::imports::{self, ConfigValues, Profile, Side};
+use super::imports::{self, ConfigValues, LineRate, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
 use super::settings::{Grants, Limits, Reuse, names};
+use super::slots::{Needs, Slots};
 use super::source::{self, Binary, Form, Source};
 use super::ticker::Ticker;
 use super::worker::LoadedHandler;
+use crate::event::Tenant;
 
 /// A compilation that takes longer is worth a line in the log.
 const SLOW_COMPILATION: Duration = Duration::from_secs(2);
@@ -65,6 +67,8 @@ struct Runtime {
     ticker: Arc<Ticker>,
     linker: Linker<Side>,
     allocation: Allocation,
+    /// `None` where instances come from no pool.
+    slots: Option<Arc<Slots>>,
 }
 
 impl Runtime {
@@ -76,7 +80,9 @@ impl Runtime {
         let (engine, ticker, allocation) = engine::start(settings, cache, fuel)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
-        Ok(Self { engine, ticker: Arc::new(ticker), linker, allocation })
+        let slots =
+            (allocation == Allocation::Pooling).then(|| Arc::new(Slots::new(&settings.pool)));
+        Ok(Self { engine, ticker: Arc::new(ticker), linker, allocation, slots })
     }
 }
 
@@ -110,6 +116,10 @@ pub struct Inspection {
 pub(super) struct Program {
     pub(super) entry: Entry,
     pub(super) inspection: Inspection,
+    /// Where its instances get their slots, if there is a pool.
+    pub(super) slots: Option<Arc<Slots>>,
+    /// What each of them takes.
+    pub(super) needs: Needs,
     /// To be told of each call.
     pub(super) ticker: Arc<Ticker>,
 }
@@ -216,6 +226,12 @@ impl Sandbox {
         &self.inner.runtime.engine
     }
 
+    /// Sets how many connections each tenant's handlers may have open at once; those of a
+    /// tenant that is not named have as many as there are for it.
+    pub fn bound_connections<'a>(&self, tenants: impl Iterator<Item = (&'a Tenant, usize)>) {
+        self.inner.client.bound(tenants);
+    }
+
     /// Loads a handler. The name is the one that its log lines carry.
     ///
     /// Reading and compiling happen on threads of their own, for one component
@@ -241,8 +257,9 @@ impl Sandbox {
         let client = Arc::clone(&self.inner.client);
         let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
         let config = ConfigValues::from(&grants.config);
+        let line_rate = Arc::new(LineRate::new(name, limits.log_lines_per_second));
         let name = name.to_owned();
-        let profile = Profile { name, limits, grants, config, outlet, stack_bytes };
+        let profile = Profile { name, limits, grants, config, outlet, line_rate, stack_bytes };
         Ok(Arc::new(LoadedHandler::new(program, Arc::new(profile), reuse)))
     }
 
@@ -341,7 +358,13 @@ impl Inner {
         entry.check()?;
         let Surface { imports, exports } = surface;
         let inspection = Inspection { digest, bytes: size, form, interface, imports, exports };
-        Ok(Program { entry, inspection, ticker: Arc::clone(&runtime.ticker) })
+        let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
+        // The engine refuses a component that declares more than the pool has for one.
+        let [memories, tables] = entry.component().resources_required().map_or([0, 0], |needs| {
+            [needs.num_memories, needs.num_tables]
+                .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
+        });
+        Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
     }
 
     fn runtime(&self, fuel: bool) -> Result<&Runtime, LoadReason> {

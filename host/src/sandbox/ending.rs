@@ -25,7 +25,7 @@ const FRAMES_SHOWN: usize = 8;
 const FRAME_BYTES: usize = 160;
 
 /// Why the host ended an attempt from within.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Ending {
     /// The guest went over a limit, or over time.
     #[error("{text}")]
@@ -46,6 +46,15 @@ impl Ending {
     #[cold]
     pub(super) fn not_run(text: String) -> wasmtime::Error {
         Self::NotRun(text).into()
+    }
+
+    /// How the attempt ended.
+    #[cold]
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Limit { kind, text } => Outcome::Failure(Failure::new(*kind, text)),
+            Self::NotRun(text) => Outcome::NotRun(text.clone()),
+        }
     }
 
     /// The error of an attempt that takes too long.
@@ -79,10 +88,7 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &Profile) 
     let failed = |kind, text: &str| Outcome::Failure(Failure::new(kind, text));
 
     if let Some(ending) = error.downcast_ref::<Ending>() {
-        return match ending {
-            Ending::Limit { kind, text } => failed(*kind, text),
-            Ending::NotRun(text) => Outcome::NotRun(text.clone()),
-        };
+        return ending.outcome();
     }
     if let Some(I32Exit(status)) = error.downcast_ref() {
         return failed(

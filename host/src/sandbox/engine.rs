@@ -74,12 +74,13 @@ impl Default for EngineSettings {
 pub struct PoolSettings {
     /// Whether to try it at all. Default true.
     pub enabled: bool,
-    /// Instances of handlers at once. Default 1,000.
+    /// Instances of handlers at once, of which one tenant has half at most. Default
+    /// 2,000.
     pub instances: u32,
     /// Memories of all instances at once; each one reserves 4 GiB of address
-    /// space. Default 2,000.
+    /// space. Default 4,000.
     pub memories: u32,
-    /// Tables of all instances at once. Default 4,000.
+    /// Tables of all instances at once. Default 8,000.
     pub tables: u32,
     /// Elements of the largest table, and the most that `limits.table_elements`
     /// may be. Default 100,000.
@@ -105,9 +106,9 @@ impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             enabled: true,
-            instances: 1_000,
-            memories: 2_000,
-            tables: 4_000,
+            instances: 2_000,
+            memories: 4_000,
+            tables: 8_000,
             table_elements: 100_000,
             core_instances_per_component: 100,
             memories_per_component: 16,

@@ -1,7 +1,9 @@
 //! What one instance may take of the host, counted while it runs.
 //!
 //! wasmtime's own limiter looks at each memory by itself, so that two memories
-//! get twice the limit; [`InstanceLimits`] sums. A refused growth ends the
+//! get twice the limit; [`InstanceLimits`] sums. What the host keeps for the guest
+//! counts for the same limit: the resources that the guest made with their bytes
+//! (`kept`), its emits and its writes. A refused growth ends the
 //! attempt instead of answering -1: most guests would only trap on it, in a
 //! place that says nothing of memory, and an operator needs to see which limit
 //! to raise. A growth that the memory's own type forbids is the guest's own
@@ -11,6 +13,8 @@ use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
 use super::ending::{Ending, size};
+use super::imports::Side;
+use super::kept;
 use super::settings::{Limits, names};
 use crate::failure::FailureKind;
 
@@ -26,10 +30,14 @@ pub(super) const COMPONENT_HANDLES: usize = 10_000;
 /// time when it is made.
 const OBJECTS: usize = 1_000;
 
-/// Counts the memories and tables of one instance.
+/// Counts the memories and tables of one instance, and what the host keeps for it.
 #[derive(Debug)]
 pub(super) struct InstanceLimits {
     memory_bytes: usize,
+    /// What the host keeps for the attempt under way.
+    attempt_bytes: usize,
+    /// What the host keeps in the table of resources; never less than it is.
+    resource_bytes: usize,
     memory_limit: usize,
     table_elements: usize,
     table_limit: usize,
@@ -39,6 +47,8 @@ impl InstanceLimits {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             memory_bytes: 0,
+            attempt_bytes: 0,
+            resource_bytes: 0,
             memory_limit: limits.memory_bytes,
             table_elements: 0,
             table_limit: limits.table_elements,
@@ -49,26 +59,44 @@ impl InstanceLimits {
     pub(super) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
-}
 
-impl ResourceLimiter for InstanceLimits {
+    /// Everything that the host keeps for the instance besides.
+    fn kept_bytes(&self) -> usize {
+        self.attempt_bytes.saturating_add(self.resource_bytes)
+    }
+
+    /// A new attempt begins: the host keeps nothing for it.
+    pub(super) fn begin(&mut self) {
+        self.attempt_bytes = 0;
+    }
+
+    /// Whether memories of so many bytes fit, with what the host keeps.
+    fn has_room_for(&self, memory_bytes: usize) -> bool {
+        memory_bytes.saturating_add(self.kept_bytes()) <= self.memory_limit
+    }
+
+    /// The end of an attempt that wanted memories of so many bytes, with what the host
+    /// keeps.
+    #[cold]
+    fn refusal(&self, memory_bytes: usize) -> wasmtime::Error {
+        let kept = match self.kept_bytes() {
+            0 => String::new(),
+            kept => format!(" and had the host keep {}", size(kept)),
+        };
+        let (wanted, limit) = (size(memory_bytes), size(self.memory_limit));
+        let text = format!("wanted {wanted}{kept}, {} is {limit}", names::MEMORY);
+        Ending::limit(FailureKind::MemoryLimit, text)
+    }
+
     fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let wanted = self.memory_bytes.saturating_sub(current).saturating_add(desired);
-        if wanted > self.memory_limit {
-            return Err(Ending::limit(
-                FailureKind::MemoryLimit,
-                format!(
-                    "wanted {}, {} is {}",
-                    size(wanted),
-                    names::MEMORY,
-                    size(self.memory_limit)
-                ),
-            ));
+        let wanted = self.memory_after(current, desired);
+        if !self.has_room_for(wanted) {
+            return Err(self.refusal(wanted));
         }
         // The memory's own maximum, or in a memory of 64 bits the engine's 4 GiB.
         if maximum.is_some_and(|maximum| desired > maximum) {
@@ -78,15 +106,9 @@ impl ResourceLimiter for InstanceLimits {
         Ok(true)
     }
 
-    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        // Only the operating system's refusals are I/O errors; the rest is the
-        // memory's own type, which the guest may handle. What was counted for
-        // the growth stays counted: a failure is also told of growths that were
-        // never asked for here, so taking it back would lose count.
-        if error.is::<std::io::Error>() {
-            return Err(Ending::not_run(format!("the host could not grow a memory: {error}")));
-        }
-        Ok(())
+    /// All memories together, once one of them has grown.
+    fn memory_after(&self, current: usize, desired: usize) -> usize {
+        self.memory_bytes.saturating_sub(current).saturating_add(desired)
     }
 
     fn table_growing(
@@ -113,6 +135,68 @@ impl ResourceLimiter for InstanceLimits {
         }
         self.table_elements = wanted;
         Ok(true)
+    }
+}
+
+impl Side {
+    /// Counts bytes that the host keeps until the attempt ends.
+    pub(super) fn keep(&mut self, bytes: usize) -> wasmtime::Result<()> {
+        self.limiter.attempt_bytes = self.limiter.attempt_bytes.saturating_add(bytes);
+        self.within_memory()
+    }
+
+    /// Takes note that a call may have added as much to the table of resources as one can.
+    pub(super) fn may_have_kept(&mut self, bytes: usize) {
+        self.limiter.resource_bytes = self.limiter.resource_bytes.saturating_add(bytes);
+    }
+
+    /// Whether the instance keeps within its memory, with what the host keeps for it.
+    pub(super) fn within_memory(&mut self) -> wasmtime::Result<()> {
+        self.make_room_for(self.limiter.memory_bytes);
+        if self.limiter.has_room_for(self.limiter.memory_bytes) {
+            return Ok(());
+        }
+        Err(self.limiter.refusal(self.limiter.memory_bytes))
+    }
+
+    /// Counts what is in the table of resources where it may be less than was noted, and
+    /// that matters.
+    fn make_room_for(&mut self, memory_bytes: usize) {
+        if !self.limiter.has_room_for(memory_bytes) {
+            self.limiter.resource_bytes = kept::bytes(&mut self.resources);
+        }
+    }
+}
+
+impl ResourceLimiter for Side {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.make_room_for(self.limiter.memory_after(current, desired));
+        self.limiter.memory_growing(current, desired, maximum)
+    }
+
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        // Only the operating system's refusals are I/O errors; the rest is the
+        // memory's own type, which the guest may handle. What was counted for
+        // the growth stays counted: a failure is also told of growths that were
+        // never asked for here, so taking it back would lose count.
+        if error.is::<std::io::Error>() {
+            return Err(Ending::not_run(format!("the host could not grow a memory: {error}")));
+        }
+        Ok(())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.limiter.table_growing(current, desired, maximum)
     }
 
     fn memories(&self) -> usize {

@@ -20,9 +20,12 @@ mod ending;
 mod engine;
 mod http;
 mod imports;
+mod kept;
 mod limits;
 mod load_error;
 pub mod settings;
+mod shares;
+mod slots;
 mod source;
 #[cfg(test)]
 mod tests;

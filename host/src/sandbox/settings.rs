@@ -24,9 +24,12 @@ pub struct Limits {
     /// Bytes that one host call may carry from guest to host
     /// (`host-call-limit`).
     pub host_call_bytes: usize,
-    /// Bytes of log lines an attempt, `stdout` and `stderr` included
-    /// (`log-limit`).
+    /// Bytes of log lines an attempt, with what the host writes before each,
+    /// `stdout` and `stderr` included (`log-limit`).
     pub log_bytes: usize,
+    /// Lines that the handler may write to the host's log in a second, over all its
+    /// attempts; further ones are dropped, and counted.
+    pub log_lines_per_second: u32,
     /// Emits an attempt (`emit-limit`).
     pub emits: usize,
     /// Bytes of data and attributes of one emit (`emit-limit`).
@@ -47,10 +50,13 @@ pub struct Limits {
     /// HTTP requests an attempt, those that are denied included
     /// (`http-request-limit`).
     pub http_requests: usize,
-    /// Bytes of the bodies of all HTTP requests of an attempt and their answers
-    /// together (`http-byte-limit`).
+    /// Bytes of all HTTP requests of an attempt and their answers together: heads,
+    /// bodies and trailers (`http-byte-limit`).
     pub http_bytes: usize,
-    /// Wall-clock time of one HTTP request, from looking its host up to the end
+    /// Connections that the handler may have open at once on a host, over all its
+    /// attempts; a request that would be one more waits (`http-timeout`).
+    pub http_connections: usize,
+    /// Wall-clock time of one HTTP request, from waiting for its connection to the end
     /// of its answer (`http-timeout`).
     pub http_timeout: Duration,
 }
@@ -64,6 +70,7 @@ impl Default for Limits {
             table_elements: 100_000,
             host_call_bytes: 16 << 20,
             log_bytes: 64 << 10,
+            log_lines_per_second: 1_000,
             emits: 1_000,
             emit_bytes: 1 << 20,
             emit_total_bytes: 8 << 20,
@@ -73,6 +80,7 @@ impl Default for Limits {
             state_keys: 1_000_000,
             http_requests: 100,
             http_bytes: 16 << 20,
+            http_connections: 100,
             http_timeout: Duration::from_secs(5),
         }
     }
@@ -92,6 +100,8 @@ pub mod names {
     pub const HOST_CALL: &str = "limits.host_call";
     /// [`Limits::log_bytes`](super::Limits::log_bytes).
     pub const LOG: &str = "limits.log";
+    /// [`Limits::log_lines_per_second`](super::Limits::log_lines_per_second).
+    pub const LOG_LINES: &str = "limits.log_lines_per_second";
     /// [`Limits::emits`](super::Limits::emits).
     pub const EMITS: &str = "limits.emits";
     /// [`Limits::emit_bytes`](super::Limits::emit_bytes).
@@ -110,6 +120,8 @@ pub mod names {
     pub const HTTP_REQUESTS: &str = "limits.http_requests";
     /// [`Limits::http_bytes`](super::Limits::http_bytes).
     pub const HTTP_BYTES: &str = "limits.http_bytes";
+    /// [`Limits::http_connections`](super::Limits::http_connections).
+    pub const HTTP_CONNECTIONS: &str = "limits.http_connections";
     /// [`Limits::http_timeout`](super::Limits::http_timeout).
     pub const HTTP_TIMEOUT: &str = "limits.http_timeout";
 }

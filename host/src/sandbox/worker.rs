@@ -8,7 +8,7 @@
 use std::fmt::{self, Write as _};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ use super::ending::{self, Ending, Phase, timeout_text};
 use super::imports::{Given, GuestLog, LogSink, Profile, Side};
 use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
+use super::shares::Member;
+use super::slots::{Held, Kept};
 use crate::delivery::backoff::LONGEST;
 use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, DELIVER_AFTER, Event, ExtensionValue, LogEvent};
@@ -71,7 +73,8 @@ impl LoadedHandler {
             log: Arc::new(GuestLog::new(Arc::clone(&self.profile), sink)),
             profile: Arc::clone(&self.profile),
             reuse: self.reuse,
-            kept: None,
+            kept: Arc::default(),
+            member: None,
             time: String::new(),
         }
     }
@@ -106,7 +109,9 @@ struct SandboxWorker {
     reuse: Reuse,
     /// The instance between two attempts. Empty during one, so that an attempt
     /// whose future is dropped leaves none behind.
-    kept: Option<Instance>,
+    kept: Arc<Place>,
+    /// For whom it makes attempts, once it has made one.
+    member: Option<Arc<Member>>,
     /// Holds the text of an event's time; kept for its allocation.
     time: String,
 }
@@ -134,8 +139,29 @@ impl Worker for SandboxWorker {
 
     fn end_batch(&mut self) {
         if self.reuse == Reuse::Batch {
-            self.kept = None;
+            self.kept.end();
         }
+    }
+}
+
+/// Where an instance is kept between two attempts.
+#[derive(Default)]
+struct Place(Mutex<Option<Instance>>);
+
+impl Place {
+    fn take(&self) -> Option<Instance> {
+        // Whatever panicked did so outside.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep(&self, instance: Instance) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(instance);
+    }
+}
+
+impl Kept for Place {
+    fn end(&self) -> bool {
+        self.take().is_some()
     }
 }
 
@@ -180,16 +206,22 @@ type Ended = Result<(Answer, Vec<Event>), Outcome>;
 
 impl SandboxWorker {
     async fn call(&mut self, given: Given<'_>) -> (Ended, Usage) {
+        let kept = self.kept.take();
+        let held = match &kept {
+            // Before its time begins: whoever waits for others' instances does nothing.
+            None => self.slots(&given).await,
+            Some(_) => None,
+        };
         let started = Instant::now();
         // Kept representable, whatever the settings.
         let deadline = started + self.profile.limits.timeout.min(LONGEST);
 
-        let mut instance = match self.kept.take() {
+        let mut instance = match kept {
             Some(instance) => instance,
             None => {
                 // What an attempt that was dropped had written.
                 self.log.discard();
-                Instance::new(&self.program, &self.profile, &self.log)
+                Instance::new(&self.program, &self.profile, &self.log, held)
             }
         };
         let fresh = instance.handler.is_none();
@@ -202,9 +234,30 @@ impl SandboxWorker {
         };
 
         let log_lines = self.log.end();
-        let memory_bytes = instance.store.data().limiter.memory_bytes();
+        let side = instance.store.data();
+        let memory_bytes = side.limiter.memory_bytes();
+        let ((emits, emit_bytes), http_requests) = (side.emitted(), side.http.requests());
         let ended = self.settle(called, instance, &given);
-        (ended, Usage { duration: started.elapsed(), memory_bytes, fresh, log_lines })
+        let duration = started.elapsed();
+        let usage =
+            Usage { duration, memory_bytes, fresh, log_lines, emits, emit_bytes, http_requests };
+        (ended, usage)
+    }
+
+    /// Waits for the slots of an instance, where they come from a pool.
+    async fn slots(&mut self, given: &Given<'_>) -> Option<Held> {
+        let slots = self.program.slots.as_ref()?;
+        let member = match &self.member {
+            Some(member) => member,
+            None => {
+                let (tenant, handler) = (given.tenant.clone(), self.profile.name.clone());
+                let member = self.member.insert(Arc::new(Member { tenant, handler }));
+                let place: Arc<dyn Kept> = Arc::<Place>::clone(&self.kept);
+                slots.register(member, Arc::downgrade(&place));
+                member
+            }
+        };
+        Some(slots.acquire(member, self.program.needs).await)
     }
 
     /// Tells how a call ended, and keeps its instance if it may live on.
@@ -213,8 +266,8 @@ impl SandboxWorker {
         let over = side.http.over().cloned();
         let under_way = side.end();
         // Requests run beside the guest, which may have answered whatever since.
-        if let Some(failure) = over {
-            return Err(Outcome::Failure(failure));
+        if let Some(ending) = over {
+            return Err(ending.outcome());
         }
         let failed = |kind, text: &str| Err(Outcome::Failure(Failure::new(kind, text)));
         match called {
@@ -257,7 +310,11 @@ impl SandboxWorker {
             Reuse::Events(most) => instance.handled < most,
         };
         if lives_on {
-            self.kept = Some(instance);
+            self.kept.keep(instance);
+            // Whoever came to wait before it was there has not seen it.
+            if self.program.slots.as_ref().is_some_and(|slots| slots.are_waited_for()) {
+                self.kept.end();
+            }
         }
     }
 }
@@ -269,6 +326,8 @@ struct Instance {
     /// an attempt's limits too.
     handler: Option<Exports>,
     handled: u32,
+    /// Given back once the rest is gone.
+    _held: Option<Held>,
 }
 
 /// The functions of an instance.
@@ -287,10 +346,15 @@ impl Exports {
 }
 
 impl Instance {
-    fn new(program: &Program, profile: &Arc<Profile>, log: &Arc<GuestLog>) -> Self {
+    fn new(
+        program: &Program,
+        profile: &Arc<Profile>,
+        log: &Arc<GuestLog>,
+        held: Option<Held>,
+    ) -> Self {
         let side = Side::new(Arc::clone(profile), Arc::clone(log));
         let mut store = Store::new(program.entry.engine(), side);
-        store.limiter(|side| &mut side.limiter);
+        store.limiter(|side| side);
         store.set_hostcall_fuel(profile.limits.host_call_bytes);
         store.set_max_component_handles(COMPONENT_HANDLES);
         store.epoch_deadline_callback(|mut store| {
@@ -301,13 +365,13 @@ impl Instance {
             }
             // Its text is the failure's, which is told in the end.
             if let Some(over) = side.http.over() {
-                return Err(Ending::limit(over.kind, over.text.clone()));
+                return Err(over.clone().into());
             }
             // tokio's own yield lets timers and I/O have their turn; wasmtime's
             // would go to the front of the queue.
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
-        Self { store, handler: None, handled: 0 }
+        Self { store, handler: None, handled: 0, _held: held }
     }
 
     /// Gives the guest the fuel of an attempt, if it is limited.

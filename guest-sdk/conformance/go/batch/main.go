@@ -10,6 +10,7 @@ import (
 
 func init() {
 	batch.Handle(func(events []eh.Event) []error {
+		eh.Log.Info("batch of %d", len(events))
 		errs := make([]error, 0, len(events))
 		for _, event := range events {
 			errs = append(errs, orders.Handle(event))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -19,13 +20,16 @@ type order struct {
 }
 
 type done struct {
-	ID      int64  `json:"id"`
-	Name    string `json:"name"`
-	Count   int64  `json:"count"`
-	Attempt uint32 `json:"attempt"`
-	Tenant  string `json:"tenant"`
-	Replay  bool   `json:"replay"`
-	Late    bool   `json:"late"`
+	ID      int64   `json:"id"`
+	Name    string  `json:"name"`
+	Count   int64   `json:"count"`
+	Attempt uint32  `json:"attempt"`
+	Bytes   int     `json:"bytes"`
+	Group   string  `json:"group"`
+	Tenant  *string `json:"tenant"`
+	Left    bool    `json:"left"`
+	Replay  bool    `json:"replay"`
+	Late    bool    `json:"late"`
 }
 
 // Handle handles one event.
@@ -37,11 +41,15 @@ func Handle(event eh.Event) error {
 	if data.Name == nil {
 		return eh.Reject("the order has no name")
 	}
+	call := eh.Context
+	eh.Log.Info("order %d of %s", data.ID, call.Group())
 	switch data.Cmd {
 	case "retry":
 		if event.Attempt < 3 {
 			return eh.Retry(50*time.Millisecond, "not yet: %d", event.Attempt)
 		}
+	case "never":
+		return eh.Retry(50*time.Millisecond, "never")
 	case "reject":
 		return eh.Reject("no: %s", *data.Name)
 	case "error":
@@ -68,6 +76,10 @@ func Handle(event eh.Event) error {
 		if err := roundtrip(); err != nil {
 			return err
 		}
+	case "list":
+		if err := list(); err != nil {
+			return err
+		}
 	case "late":
 		if event.Attempt < 2 {
 			if err := eh.State.Set("count", -1); err != nil {
@@ -87,13 +99,31 @@ func Handle(event eh.Event) error {
 	if err := eh.State.Set("count", count+1); err != nil {
 		return err
 	}
-	call := eh.Context
-	eh.Log.Info("order %d of %s", data.ID, call.Group())
-	if call.Remaining() <= 0 {
-		return errors.New("no time is left")
+	answer := done{
+		ID: data.ID, Name: *data.Name, Count: count + 1, Attempt: event.Attempt, Bytes: len(event.Data), Group: call.Group(),
+		Left:   call.Remaining() > 0 && call.Remaining() <= 10*time.Second,
+		Replay: call.IsReplay(), Late: call.IsLate(),
 	}
-	answer := done{data.ID, *data.Name, count + 1, event.Attempt, call.Tenant(), call.IsReplay(), call.IsLate()}
+	if tenant := call.Tenant(); tenant != "" {
+		answer.Tenant = &tenant
+	}
 	return eh.Emit("order.done", answer, eh.Subject(strconv.FormatInt(data.ID, 10)), eh.WithAll(event.Extensions))
+}
+
+func list() error {
+	wanted := []any{1.0, "ü", nil, map[string]any{"a": true}}
+	var value []any
+	if found, err := eh.State.Get("list", &value); err != nil || found && !reflect.DeepEqual(value, wanted) {
+		return eh.Reject("another list: %v %v", value, err)
+	}
+	if err := eh.State.Set("list", wanted); err != nil {
+		return err
+	}
+	value = nil
+	if _, err := eh.State.Get("list", &value); err != nil || !reflect.DeepEqual(value, wanted) {
+		return eh.Reject("not the list: %v %v", value, err)
+	}
+	return nil
 }
 
 func roundtrip() error {

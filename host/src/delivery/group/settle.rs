@@ -5,6 +5,7 @@ use std::time::Duration;
 use tracing::{error, warn};
 
 use super::signals::{Interrupt, Interrupts};
+use super::slot::shown_id;
 use super::trouble::{Doing, Trouble};
 use super::{End, GroupLoop, Signals};
 use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};
@@ -143,7 +144,7 @@ impl GroupLoop {
         warn!(
             group = %self.settings.name,
             position = dead.event.position.0,
-            event_id = dead.event.event.id,
+            event_id = %shown_id(&dead.event.event),
             attempts = dead.attempts,
             kind = dead.failure.kind,
             reason = crate::failure::storable(&dead.failure.text, 200),

@@ -22,8 +22,8 @@ use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::{Accepted, AttemptState, CommittedState, StoredState};
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
-use crate::event::{GroupName, Position};
-use crate::failure::{Failure, FailureKind};
+use crate::event::{Event, GroupName, Position};
+use crate::failure::{Failure, FailureKind, storable};
 use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.
@@ -282,6 +282,7 @@ impl Work {
 
     /// The next event that may run and whose component is there. Those that wait for
     /// theirs are put aside.
+    #[inline]
     pub(super) fn next_ready(&self, book: &mut Book) -> Option<Job> {
         loop {
             let job = book.schedule.next(self.group.settings.concurrency)?;
@@ -430,7 +431,7 @@ impl Work {
             "attempt",
             group = %settings.name,
             position = job.event.position.0,
-            event_id = job.event.event.id,
+            event_id = %shown_id(&job.event.event),
             attempt = job.attempt.0,
         );
         let call = Call {
@@ -569,6 +570,14 @@ impl Work {
             self.progress.notify_one();
         }
     }
+}
+
+/// Bytes of an event's id in the log: each line of an attempt carries it.
+const ID_BYTES: usize = 64;
+
+/// An event's id as the log shows it. The position names the event where it is cut.
+pub(super) fn shown_id(event: &Event) -> String {
+    storable(&event.id, ID_BYTES)
 }
 
 fn crash_report() -> Report {

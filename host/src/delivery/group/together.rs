@@ -15,6 +15,10 @@ use crate::delivery::permits::{Ceilings, Permit};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{BatchCall, BatchReport, Outcome, Report, Worker};
 use crate::event::LogEvent;
+use crate::failure::storable;
+
+/// Bytes of what a handler says of its failure in the log.
+const WHY_BYTES: usize = 200;
 
 impl Work {
     /// Makes one call for several events, and takes its end.
@@ -98,7 +102,7 @@ impl Work {
         info!(
             group = %self.group.settings.name,
             events = jobs.len(),
-            why,
+            why = storable(why, WHY_BYTES),
             "a call with several events failed: they are handled one by one"
         );
         let mut book = self.book();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Ceilings;
+use crate::delivery::Usage;
 use crate::delivery::backoff::LONGEST;
 
 /// For how long what was not used is kept.
@@ -79,6 +80,21 @@ struct Buckets {
     events: Option<Bucket>,
     /// Seconds of CPU.
     cpu: Option<Bucket>,
+    /// Events that were emitted.
+    emits: Option<Bucket>,
+    /// Their bytes.
+    emit_bytes: Option<Bucket>,
+    /// HTTP requests.
+    http_requests: Option<Bucket>,
+    /// Lines that were logged.
+    log_lines: Option<Bucket>,
+}
+
+impl Buckets {
+    /// Those out of which is taken what an attempt has used, once it has.
+    fn debts(&self) -> [&Option<Bucket>; 5] {
+        [&self.cpu, &self.emits, &self.emit_bytes, &self.http_requests, &self.log_lines]
+    }
 }
 
 impl Rates {
@@ -92,7 +108,12 @@ impl Rates {
         };
         buckets.events = renewed(&buckets.events, ceilings.events_per_second, 1.0);
         buckets.cpu = renewed(&buckets.cpu, ceilings.cpu, 0.0);
-        let limited = buckets.events.is_some() || buckets.cpu.is_some();
+        buckets.emits = renewed(&buckets.emits, ceilings.emits_per_second, 0.0);
+        buckets.emit_bytes = renewed(&buckets.emit_bytes, ceilings.emit_bytes_per_second, 0.0);
+        let requests = ceilings.http_requests_per_second;
+        buckets.http_requests = renewed(&buckets.http_requests, requests, 0.0);
+        buckets.log_lines = renewed(&buckets.log_lines, ceilings.log_lines_per_second, 0.0);
+        let limited = buckets.events.is_some() || buckets.debts().iter().any(|debt| debt.is_some());
         // Whoever misses it begins one attempt more or less.
         self.limited.store(limited, Ordering::Relaxed);
     }
@@ -125,9 +146,28 @@ impl Rates {
         }
     }
 
-    /// When the CPU that was used is paid back.
-    pub(super) fn cpu_opens_at(&self, now: Instant) -> Instant {
-        self.lock().cpu.as_ref().map_or(now, |bucket| bucket.opens_at(now))
+    /// When what attempts used beyond the rates is paid back.
+    pub(super) fn debts_are_paid_at(&self, now: Instant) -> Instant {
+        let buckets = self.lock();
+        let debts = buckets.debts().into_iter().flatten();
+        debts.map(|bucket| bucket.opens_at(now)).max().unwrap_or(now)
+    }
+
+    /// Counts what an attempt used, but for its CPU.
+    pub(super) fn use_up(&self, usage: &Usage) {
+        let now = Instant::now();
+        let mut buckets = self.lock();
+        let Buckets { emits, emit_bytes, http_requests, log_lines, .. } = &mut *buckets;
+        for (bucket, used) in [
+            (emits, usage.emits as f64),
+            (emit_bytes, usage.emit_bytes as f64),
+            (http_requests, usage.http_requests as f64),
+            (log_lines, f64::from(usage.log_lines)),
+        ] {
+            if let Some(bucket) = bucket {
+                bucket.take(used, now);
+            }
+        }
     }
 
     /// Counts CPU that was used.

@@ -102,6 +102,9 @@ impl Permit {
         } else {
             attempt.await
         };
+        if rates.are_limited() {
+            rates.use_up(report.as_ref());
+        }
         self.worked = self.worked.saturating_add(report.as_ref().duration);
         report
     }
@@ -125,7 +128,7 @@ impl Permit {
     fn rates_allow(&mut self, now: Instant) -> Option<Instant> {
         let rates = &self.member.rates;
         let event = *self.event.get_or_insert_with(|| rates.take_event(now));
-        let at = event.max(rates.cpu_opens_at(now));
+        let at = event.max(rates.debts_are_paid_at(now));
         (at > now).then_some(at)
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Failure, FailureKind};
-use crate::sandbox::ending::size;
+use crate::failure::FailureKind;
+use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::{Limits, names};
 
 /// The requests of one attempt.
@@ -23,7 +23,7 @@ pub(super) struct Meter {
     pub(super) timeout: Duration,
     requests: AtomicUsize,
     bytes: AtomicUsize,
-    over: OnceLock<Failure>,
+    over: OnceLock<Ending>,
     /// Cancelled when no request may go on.
     pub(super) end: CancellationToken,
 }
@@ -58,7 +58,12 @@ impl Meter {
         fits
     }
 
-    /// Counts bytes of a body. False if they are too many.
+    /// How many requests there were.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes of a head or a body. False if they are too many.
     pub(super) fn bytes(&self, count: usize) -> bool {
         let before = self.bytes.fetch_add(count, Ordering::Relaxed);
         let fits = before.saturating_add(count) <= self.most_bytes;
@@ -75,6 +80,12 @@ impl Meter {
         fits
     }
 
+    /// How many bytes were counted.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Tells that a request took too long.
     pub(super) fn timed_out(&self, target: &str) {
         self.exceed(
@@ -87,14 +98,36 @@ impl Meter {
         );
     }
 
+    /// Tells that a request waited too long for one of the handler's own connections, or
+    /// of its tenant's.
+    pub(super) fn waited(&self, target: &str, what: &str) {
+        self.exceed(
+            FailureKind::HttpTimeout,
+            &format!(
+                "the request to {target} waited longer than {}, {:?}, for {what}",
+                names::HTTP_TIMEOUT,
+                self.timeout
+            ),
+        );
+    }
+
+    /// Tells that the host cannot do what it should, whatever the handler does.
+    pub(super) fn not_run(&self, why: String) {
+        self.end_with(Ending::NotRun(why));
+    }
+
     fn exceed(&self, kind: FailureKind, text: &str) {
-        // The first limit is the one that is told.
-        self.over.get_or_init(|| Failure::new(kind, text));
+        self.end_with(Ending::Limit { kind, text: text.to_owned() });
+    }
+
+    fn end_with(&self, ending: Ending) {
+        // The first one is the one that is told.
+        self.over.get_or_init(|| ending);
         self.end.cancel();
     }
 
-    /// How the attempt fails, if it went over a limit.
-    pub(super) fn over(&self) -> Option<&Failure> {
+    /// How the attempt ends, if a request has ended it.
+    pub(super) fn over(&self) -> Option<&Ending> {
         self.over.get()
     }
 }
@@ -116,8 +149,11 @@ mod tests {
         assert!(!meter.bytes(1));
         meter.timed_out("http://a");
         let over = meter.over().unwrap();
-        assert_eq!(over.kind, FailureKind::HttpRequestLimit);
-        assert_eq!(over.text, "wanted more than 2 HTTP requests, limits.http_requests");
+        assert!(
+            matches!(over, Ending::Limit { kind: FailureKind::HttpRequestLimit, .. }),
+            "{over}"
+        );
+        assert_eq!(over.to_string(), "wanted more than 2 HTTP requests, limits.http_requests");
         assert!(meter.end.is_cancelled());
     }
 
@@ -126,7 +162,7 @@ mod tests {
         let meter = meter();
         assert!(meter.bytes(60) && !meter.bytes(41));
         assert_eq!(
-            meter.over().unwrap().text,
+            meter.over().unwrap().to_string(),
             "wanted to send and receive more than 100 B by HTTP, limits.http_bytes"
         );
     }

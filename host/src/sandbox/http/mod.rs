@@ -9,6 +9,7 @@
 
 mod address;
 mod client;
+mod counted;
 mod meter;
 mod policy;
 #[cfg(test)]
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method, Request, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
 use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{
     Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
@@ -27,18 +27,20 @@ use wasmtime_wasi_http::{
 
 pub(crate) use client::Client;
 use client::Exchange;
+pub(super) use counted::link;
 use meter::Meter;
 use policy::Target;
 pub use policy::{HttpPolicy, HttpRule, InvalidRule};
 
+use super::ending::Ending;
 use super::imports::{Given, GuestLog, Profile, Side, toml_string};
 use super::settings::Limits;
-use crate::event::LogEvent;
-use crate::failure::Failure;
+use super::shares::{Claim, Member};
+use crate::event::{LogEvent, Tenant};
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
 /// host holds for a body that nobody takes.
-const CHUNK_BYTES: usize = 16 << 10;
+pub(super) const CHUNK_BYTES: usize = 16 << 10;
 
 /// Bytes of the headers of one request.
 const HEADER_BYTES: usize = 32 << 10;
@@ -58,13 +60,11 @@ pub(super) struct Outlet {
     handler: String,
     policy: HttpPolicy,
     client: Arc<Client>,
-    lookups: Arc<Semaphore>,
 }
 
 impl Outlet {
     pub(super) fn new(handler: &str, policy: HttpPolicy, client: Arc<Client>) -> Self {
-        let lookups = Arc::new(Semaphore::new(client::LOOKUPS));
-        Self { handler: handler.to_owned(), policy, client, lookups }
+        Self { handler: handler.to_owned(), policy, client }
     }
 }
 
@@ -90,6 +90,7 @@ struct Requests {
     /// What names the event that is handled; empty for a handler that has no use
     /// for it.
     key: String,
+    tenant: Tenant,
     /// Requests so far that change something.
     changes: u32,
     /// Made with the first request: most events cause none.
@@ -107,7 +108,8 @@ impl Http {
     pub(super) fn begin(&mut self, given: &Given<'_>) {
         let granted = !self.hooks.profile.outlet.policy.is_empty();
         let key = if granted { key_of(given) } else { String::new() };
-        self.hooks.attempt = Some(Requests { key, changes: 0, meter: None });
+        let tenant = given.tenant.clone();
+        self.hooks.attempt = Some(Requests { key, tenant, changes: 0, meter: None });
     }
 
     /// Breaks off what the attempt left open.
@@ -117,8 +119,14 @@ impl Http {
         }
     }
 
-    /// How the attempt fails, if it went over one of the limits of HTTP.
-    pub(super) fn over(&self) -> Option<&Failure> {
+    /// How many requests the attempt has made.
+    pub(super) fn requests(&self) -> usize {
+        let meter = self.hooks.attempt.as_ref().and_then(|attempt| attempt.meter.as_ref());
+        meter.map_or(0, |meter| meter.requests())
+    }
+
+    /// How the attempt ends, if one of its requests has ended it.
+    pub(super) fn over(&self) -> Option<&Ending> {
         self.hooks.attempt.as_ref()?.meter.as_ref()?.over()
     }
 }
@@ -198,8 +206,10 @@ impl Hooks {
             return Err(Error::HttpRequestDenied);
         }
         attempt.mark(&mut request);
+        let member = Member { tenant: attempt.tenant.clone(), handler: outlet.handler.clone() };
+        let claim = Claim { member: Arc::new(member), wanted: [1], most: limits.http_connections };
         let (outlet, log) = (Arc::clone(outlet), Arc::clone(&self.log));
-        Ok((Exchange { outlet, log, target, meter, options }, request))
+        Ok((Exchange { outlet, log, target, meter, options, claim }, request))
     }
 }
 

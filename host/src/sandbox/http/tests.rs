@@ -11,7 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http_body_util::{BodyExt as _, Full};
+use http::Uri;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, ServerConfig};
@@ -26,7 +28,7 @@ use super::*;
 use crate::delivery::state::{BatchState, EmptyState};
 use crate::event::{Attempt, Event, GroupName, Position, Tenant};
 use crate::failure::FailureKind;
-use crate::sandbox::imports::ConfigValues;
+use crate::sandbox::imports::{ConfigValues, LineRate};
 use crate::sandbox::settings::Grants;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,7 +72,8 @@ impl Caller {
         let grants = Grants { http, ..Grants::default() };
         let config = ConfigValues::from(&grants.config);
         let name = "h".to_owned();
-        let profile = Profile { name, limits, grants, config, outlet, stack_bytes: 0 };
+        let line_rate = Arc::new(LineRate::new("h", limits.log_lines_per_second));
+        let profile = Profile { name, limits, grants, config, outlet, line_rate, stack_bytes: 0 };
         let profile = Arc::new(profile);
         let log = Arc::new(GuestLog::new(Arc::clone(&profile), None));
         let mut caller = Self(Http::new(profile, log));
@@ -144,7 +147,10 @@ impl Caller {
     }
 
     fn failure(&self) -> Option<FailureKind> {
-        self.0.over().map(|failure| failure.kind)
+        match self.0.over()? {
+            Ending::Limit { kind, .. } => Some(*kind),
+            Ending::NotRun(why) => panic!("{why}"),
+        }
     }
 }
 
@@ -177,6 +183,39 @@ impl Server {
                     if stream.write_all(answer).await.is_ok() {
                         // Stays open: what ends it is the other side.
                         let _ = stream.read_to_end(&mut head).await;
+                    }
+                });
+            }
+        });
+        Self { address, heads, task }
+    }
+
+    /// A server that answers once it has a body as long as it was said, and counts
+    /// those.
+    async fn reading_bodies() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heads = Arc::<Mutex<Vec<String>>>::default();
+        let kept = Arc::clone(&heads);
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let kept = Arc::clone(&kept);
+                tokio::spawn(async move {
+                    let mut read = Vec::new();
+                    loop {
+                        if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                            return;
+                        }
+                        let text = String::from_utf8_lossy(&read).to_lowercase();
+                        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                        let length = head.split_once("content-length: ").unwrap().1;
+                        let length = length.lines().next().unwrap().parse::<usize>().unwrap();
+                        if body.len() >= length {
+                            kept.lock().unwrap().push(text);
+                            stream.write_all(HELLO).await.unwrap();
+                            return;
+                        }
                     }
                 });
             }
@@ -342,6 +381,77 @@ async fn a_name_that_is_not_granted_is_not_looked_up() {
 }
 
 #[tokio::test]
+async fn a_query_without_a_path_arrives() {
+    let server = Server::answering(HELLO).await;
+    let mut caller = Caller::new(&[&server.url()], Limits::default(), Client::new());
+    let uri = |path: &str| {
+        let authority = server.address.to_string();
+        Uri::builder().scheme("http").authority(authority).path_and_query(path).build().unwrap()
+    };
+    for (path, sent) in [("?x=1", "/?x=1"), ("", "/"), ("/?x=1", "/?x=1"), ("?", "/?")] {
+        caller.send(Request::get(uri(path)), "").await.unwrap();
+        let head = server.heads.lock().unwrap().pop().unwrap();
+        assert!(head.starts_with(&format!("GET {sent} HTTP/1.1\r\n")), "{path}: {head}");
+    }
+}
+
+/// What is written of a body, and what it says that it is.
+#[tokio::test]
+async fn a_body_that_is_longer_than_it_says_is_an_error_and_none_that_is_cut_short_is_answered() {
+    let server = Server::reading_bodies().await;
+    let mut caller = Caller::new(&[&server.url()], Limits::default(), Client::new());
+    let mut post = async |length: &str, pieces: &[&'static [u8]]| {
+        let frames: Vec<Result<Frame<Bytes>, Error>> =
+            pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece)))).collect();
+        let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let request = Request::post(server.url()).header("content-length", length).body(body);
+        let sent = caller.0.hooks.send_request(request.unwrap(), None, Box::new(async { Ok(()) }));
+        let (answer, driver) = timeout(PATIENCE, Pin::from(sent)).await.unwrap()?;
+        let _driver = tokio::spawn(Pin::from(driver));
+        Ok::<u16, Error>(answer.status().as_u16())
+    };
+    for pieces in [&[b"hello".as_slice()][..], &[b"he", b"", b"llo"], &[b"hello", b""]] {
+        assert_eq!(post("5", pieces).await.unwrap(), 200);
+    }
+    assert_eq!(post("0", &[]).await.unwrap(), 200);
+    let too_long: [(&str, &[&'static [u8]]); 4] = [
+        ("5", &[b"hello world"]),
+        ("5", &[b"hello", b" world"]),
+        ("5", &[b"he", b"llo", b"!"]),
+        ("0", &[b"hello"]),
+    ];
+    for (length, pieces) in too_long {
+        let answer = post(length, pieces).await;
+        assert!(matches!(answer, Err(Error::HttpRequestBodySize(Some(_)))), "{answer:?}");
+    }
+    let short = post("5", &[b"hell"]).await;
+    assert!(short.is_err(), "{short:?}");
+    assert_eq!(server.requests(), 4, "no other one was whole");
+}
+
+#[tokio::test]
+async fn heads_count_to_the_bytes_that_an_attempt_sends_and_receives() {
+    let server = Server::answering(HELLO).await;
+    let limits = Limits { http_bytes: 10_000, ..Limits::default() };
+    let mut caller = Caller::new(&[&server.url()], limits, Client::new());
+    let request = || Request::get(server.url()).header("x-large", "x".repeat(4_000));
+    caller.send(request(), "").await.unwrap();
+    caller.send(request(), "").await.unwrap();
+    assert_eq!(caller.failure(), None);
+    caller.send(request(), "").await.unwrap_err();
+    assert_eq!(caller.failure(), Some(FailureKind::HttpByteLimit));
+    assert_eq!(server.requests(), 2);
+
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nX-Large: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(9_990));
+    let server = Server::answering(Box::leak(answer.into_boxed_str()).as_bytes()).await;
+    let limits = Limits { http_bytes: 10_000, ..Limits::default() };
+    let mut caller = Caller::new(&[&server.url()], limits, Client::new());
+    caller.get(&server.url()).await.unwrap_err();
+    assert_eq!(caller.failure(), Some(FailureKind::HttpByteLimit));
+}
+
+#[tokio::test]
 async fn a_tunnel_is_refused() {
     let server = Server::answering(HELLO).await;
     let mut caller = Caller::new(&[&server.url()], Limits::default(), Client::new());
@@ -404,10 +514,15 @@ async fn requests_beyond_their_number_end_the_attempt_denied_ones_too() {
 #[tokio::test]
 async fn bodies_beyond_their_size_end_the_attempt_in_both_directions() {
     let server = Server::answering(HELLO).await;
+    let mut caller = Caller::new(&[&server.url()], Limits::default(), Client::new());
+    caller.send(Request::post(server.url()), "").await.unwrap();
+    let attempt = caller.0.hooks.attempt.as_ref().unwrap();
+    let heads = attempt.meter.as_ref().unwrap().counted() - "hello".len();
+    assert!((100..300).contains(&heads), "{heads}");
     for (body, most, fits) in
         [("12345", 10, true), ("12345", 9, false), ("123456789012", 10, false)]
     {
-        let limits = Limits { http_bytes: most, ..Limits::default() };
+        let limits = Limits { http_bytes: heads + most, ..Limits::default() };
         let mut caller = Caller::new(&[&server.url()], limits, Client::new());
         let answer = caller.send(Request::post(server.url()), body).await;
         assert_eq!(answer.is_ok(), fits, "{body} {most}: {answer:?}");
@@ -426,7 +541,7 @@ async fn a_server_that_is_silent_or_stalls_in_its_answer_ends_the_attempt_in_tim
         let mut caller = Caller::new(&[&server.url()], limits, Client::new());
         assert!(caller.get(&server.url()).await.is_err());
         assert_eq!(caller.failure(), Some(FailureKind::HttpTimeout));
-        let text = &caller.0.over().unwrap().text;
+        let text = caller.0.over().unwrap().to_string();
         assert!(text.ends_with("longer than limits.http_timeout, 100ms"), "{text}");
     }
 }
@@ -518,4 +633,28 @@ async fn over_tls_a_server_must_be_the_one_that_was_asked_for() {
         }
     }
     server.abort();
+}
+
+/// Runs itself in a process of its own, which may open no further file.
+#[tokio::test]
+async fn a_host_without_open_files_counts_no_attempt() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const NAME: &str = "sandbox::http::tests::a_host_without_open_files_counts_no_attempt";
+    if std::env::var_os("IN_CHILD").is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env("IN_CHILD", "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    let server = Server::answering(HELLO).await;
+    let mut caller = Caller::new(&[&server.url()], Limits::default(), Client::new());
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum }).unwrap();
+    let answer = caller.get(&server.url()).await;
+    assert!(matches!(answer, Err(Error::ConnectionLimitReached)), "{answer:?}");
+    let over = caller.0.over().unwrap();
+    assert!(matches!(over, Ending::NotRun(why) if why.contains("another connection")), "{over}");
 }

@@ -14,6 +14,14 @@ use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLev
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::names;
 
+/// What each line costs besides its text, in bytes: the time, the level, the group, the
+/// position, the attempt, the event's id, and the handler's name.
+const PREFIX_BYTES: usize = 160;
+
+/// Bytes of a line that was begun and is kept until its end comes. A longer one is
+/// written in pieces.
+const BEGUN_BYTES: usize = 16 << 10;
+
 /// Denials that are said of one attempt.
 const DENIALS_SAID: usize = 8;
 
@@ -112,20 +120,32 @@ impl GuestLog {
     /// Takes bytes of a stream, of any length, cut anywhere.
     pub(super) fn bytes(&self, origin: LineOrigin, bytes: &[u8]) -> wasmtime::Result<()> {
         self.count(bytes.len(), newlines(bytes))?;
-        let complete = {
+        let (complete, is_ended) = {
             let mut written = self.written();
             let begun = match origin {
                 LineOrigin::Stderr => &mut written.stderr,
                 LineOrigin::Stdout | LineOrigin::Log => &mut written.stdout,
             };
-            let Some(end) = bytes.iter().rposition(|b| *b == b'\n') else {
-                begun.extend_from_slice(bytes);
-                return Ok(());
-            };
-            let mut complete = mem::replace(begun, bytes[end + 1..].to_vec());
-            complete.extend_from_slice(&bytes[..end]);
-            complete
+            match bytes.iter().rposition(|b| *b == b'\n') {
+                None if begun.len().saturating_add(bytes.len()) <= BEGUN_BYTES => {
+                    begun.extend_from_slice(bytes);
+                    return Ok(());
+                }
+                None => {
+                    let mut complete = mem::take(begun);
+                    complete.extend_from_slice(bytes);
+                    (complete, false)
+                }
+                Some(end) => {
+                    let mut complete = mem::replace(begun, bytes[end + 1..].to_vec());
+                    complete.extend_from_slice(&bytes[..end]);
+                    (complete, true)
+                }
+            }
         };
+        if !is_ended {
+            self.count(0, 1)?;
+        }
         self.write_lines(origin.level(), origin, &complete);
         Ok(())
     }
@@ -144,6 +164,9 @@ impl GuestLog {
         }
         denied.push(what.to_owned());
         drop(written);
+        if !self.profile.line_rate.allows() {
+            return;
+        }
         let handler = self.profile.name.as_str();
         let what = storable(what, DENIAL_BYTES);
         let value = storable(value, DENIAL_BYTES);
@@ -161,7 +184,7 @@ impl GuestLog {
         let limit = self.profile.limits.log_bytes;
         let mut written = self.written();
         // An empty line costs the host a line all the same.
-        let cost = bytes.saturating_add(lines as usize);
+        let cost = bytes.saturating_add(PREFIX_BYTES.saturating_mul(lines as usize));
         written.bytes = written.bytes.saturating_add(cost);
         if written.bytes > limit {
             return Err(Ending::limit(
@@ -187,16 +210,31 @@ impl GuestLog {
         } else {
             text
         };
-        let handler = self.profile.name.as_str();
-        match level {
-            Level::TRACE => tracing::trace!(target: "guest", handler, "{text}"),
-            Level::DEBUG => tracing::debug!(target: "guest", handler, "{text}"),
-            Level::INFO => tracing::info!(target: "guest", handler, "{text}"),
-            Level::WARN => tracing::warn!(target: "guest", handler, "{text}"),
-            Level::ERROR => tracing::error!(target: "guest", handler, "{text}"),
-        }
+        self.write_to_log(level, &text);
         if let Some(sink) = &self.sink {
             sink(GuestLine { level, origin, text: &text });
+        }
+    }
+}
+
+/// Writes a line, unless the log is not to have it or the handler has written too many.
+macro_rules! write_line {
+    ($log:ident, $level:expr, $text:ident) => {
+        if tracing::enabled!(target: "guest", $level) && $log.profile.line_rate.allows() {
+            let handler = $log.profile.name.as_str();
+            tracing::event!(target: "guest", $level, handler, "{}", $text);
+        }
+    };
+}
+
+impl GuestLog {
+    fn write_to_log(&self, level: Level, text: &str) {
+        match level {
+            Level::TRACE => write_line!(self, Level::TRACE, text),
+            Level::DEBUG => write_line!(self, Level::DEBUG, text),
+            Level::INFO => write_line!(self, Level::INFO, text),
+            Level::WARN => write_line!(self, Level::WARN, text),
+            Level::ERROR => write_line!(self, Level::ERROR, text),
         }
     }
 }
@@ -230,7 +268,7 @@ impl Host for Side {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ConfigValues;
+    use super::super::{ConfigValues, LineRate};
     use super::*;
     use crate::sandbox::http::{Client, HttpPolicy, Outlet};
     use crate::sandbox::settings::{Grants, Limits};
@@ -251,6 +289,7 @@ mod tests {
             grants: Grants::default(),
             config: ConfigValues::from(&Grants::default().config),
             outlet: Arc::new(Outlet::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
+            line_rate: Arc::new(LineRate::new("h", 1_000)),
             stack_bytes: 0,
         };
         (GuestLog::new(Arc::new(profile), Some(sink)), lines)
@@ -258,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_stream_becomes_lines_wherever_its_writes_are_cut() {
-        let (log, lines) = log(1_000);
+        let (log, lines) = log(10_000);
         for part in ["a", "b\r\nc\n", "\n", "d"] {
             log.bytes(LineOrigin::Stdout, part.as_bytes()).unwrap();
         }
@@ -281,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_message_cannot_forge_a_line_of_the_host() {
-        let (log, lines) = log(1_000);
+        let (log, lines) = log(10_000);
         log.message(Level::ERROR, "one\ntwo\0").unwrap();
         assert_eq!(log.end(), 2);
         let texts: Vec<String> = lines.lock().unwrap().iter().map(|(_, _, t)| t.clone()).collect();
@@ -290,11 +329,11 @@ mod tests {
 
     #[test]
     fn streams_and_messages_share_one_limit_and_each_attempt_begins_anew() {
-        let (log, _) = log(10);
+        let (log, _) = log(10 + PREFIX_BYTES);
         log.message(Level::INFO, "1234").unwrap();
         log.bytes(LineOrigin::Stderr, b"12345").unwrap();
         let refused = log.message(Level::INFO, "").unwrap_err();
-        assert_eq!(refused.to_string(), "wanted to log more than limits.log, 10 B");
+        assert_eq!(refused.to_string(), "wanted to log more than limits.log, 170 B");
         log.end();
         log.message(Level::INFO, "123456789").unwrap();
     }
@@ -304,5 +343,18 @@ mod tests {
         let (log, _) = log(100);
         let refused = (0..1_000).find_map(|_| log.bytes(LineOrigin::Stdout, b"\n").err());
         assert!(refused.is_some());
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_written_in_pieces_and_not_kept() {
+        let (log, lines) = log(1 << 20);
+        for _ in 0..20 {
+            log.bytes(LineOrigin::Stdout, &[b'x'; 4096]).unwrap();
+        }
+        assert!(log.written().stdout.len() <= BEGUN_BYTES);
+        log.end();
+        let lines = lines.lock().unwrap();
+        assert_eq!(lines.iter().map(|(_, _, text)| text.len()).sum::<usize>(), 20 * 4096);
+        assert_eq!(lines.len(), 4);
     }
 }

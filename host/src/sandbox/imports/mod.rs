@@ -6,12 +6,14 @@
 mod clocks;
 mod config;
 mod context;
+mod line_rate;
 mod log;
 mod outbox;
 mod state;
 pub(super) mod wasi;
 
 pub(super) use config::ConfigValues;
+pub(super) use line_rate::LineRate;
 pub(super) use log::GuestLog;
 pub use log::{GuestLine, LineOrigin, LogSink};
 
@@ -23,7 +25,7 @@ use wasmtime_wasi::WasiCtx;
 
 use super::bindings::EventHandler;
 use super::ending::Ending;
-use super::http::{Http, Outlet};
+use super::http::{self, Http, Outlet};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, Limits};
 use crate::delivery::state::AttemptState;
@@ -40,6 +42,8 @@ pub(super) struct Profile {
     pub(super) config: ConfigValues,
     /// Where its HTTP requests go out.
     pub(super) outlet: Arc<Outlet>,
+    /// How many lines it may write.
+    pub(super) line_rate: Arc<LineRate>,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
 }
@@ -124,6 +128,7 @@ impl Side {
 
     /// Begins an attempt. What an attempt before left behind is gone.
     pub(super) fn begin(&mut self, given: &Given<'_>, deadline: Instant) {
+        self.limiter.begin();
         self.http.begin(given);
         self.attempt = Some(UnderWay {
             group: given.group.clone(),
@@ -145,6 +150,11 @@ impl Side {
     pub(super) fn end(&mut self) -> Option<UnderWay> {
         self.http.end();
         self.attempt.take()
+    }
+
+    /// How many events the attempt has emitted, and how many bytes they have.
+    pub(super) fn emitted(&self) -> (usize, usize) {
+        self.attempt.as_ref().map_or((0, 0), |attempt| (attempt.emits.len(), attempt.emit_bytes))
     }
 
     /// The attempt under way.
@@ -169,7 +179,7 @@ pub(super) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
     EventHandler::add_to_linker::<_, HasSelf<Side>>(linker, |side| side)?;
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     config::link(linker)?;
-    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+    http::link(linker)
 }
 
 /// A text as TOML writes it.

@@ -17,13 +17,18 @@ use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::{Limits, names};
 
+/// What the host keeps of each emit besides its data and attributes, in bytes: an
+/// [`Event`], the id and the source that it is given, and a node of its extensions.
+const EMIT_BYTES: usize = 1_024;
+
 /// Bytes of an event's type in what is said of a denial.
 const TYPE_BYTES: usize = 200;
 
 impl Host for Side {
     fn emit(&mut self, message: Message) -> wasmtime::Result<Result<(), EmitError>> {
         let (attempt, limits) = self.limited()?;
-        attempt.count_emit(&message, limits)?;
+        let bytes = attempt.count_emit(&message, limits)?;
+        self.keep(bytes.saturating_add(EMIT_BYTES))?;
         if !self.profile.grants.emit.allows(&message.type_) {
             return Ok(Err(self.denied_emit(&message.type_)));
         }
@@ -49,9 +54,9 @@ impl Side {
 }
 
 impl UnderWay {
-    /// Counts a message against the limits before it is looked at: one that is
-    /// refused later has cost the host its size too.
-    fn count_emit(&mut self, message: &Message, limits: &Limits) -> wasmtime::Result<()> {
+    /// Counts a message against the limits before it is looked at, and gives its size:
+    /// one that is refused later has cost the host that too.
+    fn count_emit(&mut self, message: &Message, limits: &Limits) -> wasmtime::Result<usize> {
         if self.emits.len() >= limits.emits {
             return Err(Ending::limit(
                 FailureKind::EmitLimit,
@@ -82,7 +87,7 @@ impl UnderWay {
                 ),
             ));
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// The event that a message stands for, but for the partition key that it

@@ -13,6 +13,9 @@ use crate::store::StoreError;
 /// The longest key, in bytes: the contract says so.
 const KEY_BYTES: usize = 1_024;
 
+/// What the host keeps of each write besides its key and value, in bytes.
+const WRITE_BYTES: usize = 256;
+
 /// The most keys that one call lists.
 const KEYS_LISTED: usize = 10_000;
 
@@ -120,7 +123,8 @@ impl Side {
                 ),
             ));
         }
-        Ok(&attempt.state)
+        self.keep(bytes.saturating_add(WRITE_BYTES))?;
+        Ok(&self.under_way()?.state)
     }
 }
 

@@ -17,6 +17,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use super::clocks::{CoarseMonotonicClock, CoarseWallClock};
 use super::log::{GuestLog, LineOrigin};
 use super::{Profile, Side};
+use crate::sandbox::kept;
 use crate::sandbox::settings::Clocks;
 
 /// What one write may carry; also bounds what `write-zeroes` makes the host
@@ -25,6 +26,8 @@ const WRITE_BYTES: usize = 64 << 10;
 
 impl WasiView for Side {
     fn ctx(&mut self) -> WasiCtxView<'_> {
+        // What the call makes is counted when the next one is.
+        self.may_have_kept(kept::RESOURCE_BYTES);
         let ctx = self.wasi.get_or_insert_with(|| closed(&self.profile, &self.log));
         WasiCtxView { ctx, table: &mut self.resources }
     }

@@ -9,6 +9,7 @@ mod isolation;
 mod loading;
 mod machine;
 mod reuse;
+mod slots;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;

@@ -100,7 +100,7 @@ async fn events_without_end_leave_a_reused_instance_as_small_as_it_was() {
 /// In an engine with room for one instance, what is left is seen by whoever wants
 /// another.
 #[tokio::test]
-async fn an_instance_gives_its_memory_back_with_its_batch_or_with_its_worker() {
+async fn an_instance_ends_with_its_batch_or_with_its_worker_or_where_another_needs_room() {
     let pool = PoolSettings { instances: 1, memories: 1, tables: 1, ..PoolSettings::default() };
     let sandbox = Sandbox::new(EngineSettings { pool, ..settings() }).unwrap();
     let worker = async |reuse| {
@@ -109,22 +109,22 @@ async fn an_instance_gives_its_memory_back_with_its_batch_or_with_its_worker() {
         sandbox.load("guest", source, limits, grants, reuse).await.unwrap().worker()
     };
     let caller = Caller::default();
-    let mut other = worker(Reuse::Event).await;
-    let mut is_room = async || match caller.attempt(&mut other).await.outcome {
-        Outcome::Success => true,
-        Outcome::NotRun(why) => {
-            assert!(why.starts_with("no room for another instance"), "{why}");
-            false
-        }
-        Outcome::Failure(failure) => panic!("{failure:?}"),
+    let is_fresh = async |worker: &mut Box<dyn Worker>| {
+        let report = caller.attempt(worker).await;
+        assert_eq!(report.outcome, Outcome::Success);
+        report.usage.fresh
     };
+    let mut other = worker(Reuse::Event).await;
     for (reuse, lives_on) in [(Reuse::Batch, false), (Reuse::Events(10), true)] {
         let mut worker = worker(reuse).await;
-        assert_eq!(caller.attempt(&mut worker).await.outcome, Outcome::Success);
-        assert!(!is_room().await, "{reuse:?}");
+        assert!(is_fresh(&mut worker).await);
+        assert!(!is_fresh(&mut worker).await, "{reuse:?}");
         worker.end_batch();
-        assert_eq!(is_room().await, !lives_on, "{reuse:?}");
+        assert_eq!(!is_fresh(&mut worker).await, lives_on, "{reuse:?}");
+        // There is room for one alone.
+        assert!(is_fresh(&mut other).await);
+        assert!(is_fresh(&mut worker).await, "{reuse:?}");
         drop(worker);
-        assert!(is_room().await, "{reuse:?}");
+        assert!(is_fresh(&mut other).await);
     }
 }

@@ -280,12 +280,14 @@ pub(super) async fn fetch(
             }
             continue;
         }
-        let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
-        let length = usize::try_from(length).unwrap_or(0);
         bytes = bytes.saturating_add(event.bytes());
-        if length > 0 && event.event.data.is_none() {
-            withheld.push((events.len(), event.position));
-            bytes = bytes.saturating_add(length);
+        if event.event.data.is_none() {
+            let length = row.try_get_unchecked::<Option<i32>, _>(LENGTH)?.unwrap_or(0);
+            let length = usize::try_from(length).unwrap_or(0);
+            if length > 0 {
+                withheld.push((events.len(), event.position));
+                bytes = bytes.saturating_add(length);
+            }
         }
         events.push(event);
     }

@@ -7,8 +7,8 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sqlx::postgres::PgRow;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -66,10 +66,14 @@ impl Rows<'_> {
     /// for as long as the caller waits.
     pub(super) async fn next(&mut self, is_first: bool) -> Next {
         let Self { rows, late } = self;
-        let next = tokio::select! {
-            biased;
-            next = rows.next() => next,
-            () = late, if !is_first => return Next::Late,
+        // Most rows are there already, and need no clock.
+        let next = match rows.next().now_or_never() {
+            Some(next) => next,
+            None => tokio::select! {
+                biased;
+                next = rows.next() => next,
+                () = late, if !is_first => return Next::Late,
+            },
         };
         match next {
             None => Next::End,

@@ -46,6 +46,11 @@ enum Command {
         count: u64,
         keep: bool,
     },
+    Hoard {
+        part: reach::Part,
+        count: u64,
+        bytes: usize,
+    },
     Exit {
         successfully: bool,
     },
@@ -93,6 +98,11 @@ enum Command {
         r#type: String,
     },
     Request(reach::Request),
+    HoldRequests {
+        url: String,
+        count: u32,
+        ms: u64,
+    },
     Config {
         key: String,
         r#type: String,
@@ -149,6 +159,9 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
         Command::HugeState { bytes } => state::set_bytes("huge", &vec![b'x'; bytes])?,
         Command::LeakResources { count } => wasi_calls::leak_resources(count),
         Command::OwnResources { count, keep } => own::make(count, keep),
+        Command::Hoard { part, count, bytes } => {
+            wasi_calls::hoard::hoard(part.into(), count, bytes).map_err(Failure::reject)?;
+        }
         Command::Exit { successfully } => wasi_calls::exit(successfully),
         Command::AbortIfEnv { name } => {
             if wasi_calls::variable(&name).is_some() {
@@ -203,6 +216,9 @@ fn obey(command: Command, event: &Event) -> Result<(), Failure> {
         }
         Command::Report { r#type } => emit(Message::new(r#type).json(&report(event))?)?,
         Command::Request(request) => reach::request(request)?,
+        Command::HoldRequests { url, count, ms } => {
+            wasi_calls::http::hold(&url, count, Duration::from_millis(ms)).map_err(Failure::of)?;
+        }
         Command::Config { key, r#type } => {
             let (value, all) = wasi_calls::ways_out::config(&key).map_err(Failure::of)?;
             emit(Message::new(r#type).json(&json!({ "value": value, "all": all }))?)?;

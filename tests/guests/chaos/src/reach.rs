@@ -7,7 +7,7 @@ use std::time::Duration;
 use event_host_sdk::{Failure, Message, emit};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use wasi_calls::{clocks, http};
+use wasi_calls::{clocks, hoard, http};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,6 +21,33 @@ pub struct Request {
     r#type: String,
     /// Goes on for ever afterwards.
     spin: Option<bool>,
+}
+
+/// Which part of a request is filled.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    Method,
+    Path,
+    Authority,
+    Scheme,
+    Fields,
+    Headers,
+    Body,
+}
+
+impl From<Part> for hoard::Part {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::Method => Self::Method,
+            Part::Path => Self::Path,
+            Part::Authority => Self::Authority,
+            Part::Scheme => Self::Scheme,
+            Part::Fields => Self::Fields,
+            Part::Headers => Self::Headers,
+            Part::Body => Self::Body,
+        }
+    }
 }
 
 /// What the clocks give, in nanoseconds.

@@ -1,5 +1,7 @@
 //! One HTTP request by `wasi:http`.
 
+use std::time::Duration;
+
 use crate::bindings::wasi::http::outgoing_handler;
 use crate::bindings::wasi::http::types::{
     ErrorCode, Fields, IncomingResponse, Method, OutgoingBody, OutgoingRequest, Scheme,
@@ -30,11 +32,55 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
+/// Makes as many requests at once, and drops them without a look at their answers when
+/// so much time has passed.
+///
+/// # Errors
+/// When one cannot be made.
+pub fn hold(url: &str, count: u32, time: Duration) -> Result<(), String> {
+    let request = Request {
+        method: "GET".to_owned(),
+        url: url.to_owned(),
+        headers: Vec::new(),
+        body: None,
+    };
+    let made: Result<Vec<_>, String> = (0..count)
+        .map(|_| outgoing_handler::handle(outgoing(&request)?, None).map_err(|e| name(&e)))
+        .collect();
+    let _made = made?;
+    crate::sleep(time);
+    Ok(())
+}
+
 /// Makes a request and waits for its answer.
 ///
 /// # Errors
 /// What `wasi:http` calls the error.
 pub fn request(request: &Request) -> Result<Response, String> {
+    let outgoing = outgoing(request)?;
+    let body = match &request.body {
+        Some(text) => Some((outgoing.body().map_err(|()| "there is a body already")?, text)),
+        None => None,
+    };
+    let answer = outgoing_handler::handle(outgoing, None).map_err(|error| name(&error))?;
+    if let Some((body, text)) = body {
+        // A server that does not want it closes the stream; its answer says why.
+        let stream = body.write().map_err(|()| "the body is being written already")?;
+        for piece in text.as_bytes().chunks(4096) {
+            if stream.blocking_write_and_flush(piece).is_err() {
+                break;
+            }
+        }
+        drop(stream);
+        let _ = OutgoingBody::finish(body, None);
+    }
+    answer.subscribe().block();
+    let answer = answer.get().ok_or("the answer is not there")?.map_err(|()| "taken already")?;
+    read(&answer.map_err(|error| name(&error))?)
+}
+
+/// A request without its body.
+fn outgoing(request: &Request) -> Result<OutgoingRequest, String> {
     let headers: Vec<(String, Vec<u8>)> = request
         .headers
         .iter()
@@ -61,25 +107,7 @@ pub fn request(request: &Request) -> Result<Response, String> {
     outgoing.set_scheme(Some(&scheme)).map_err(|()| "the scheme is invalid")?;
     outgoing.set_authority(Some(authority)).map_err(|()| "the authority is invalid")?;
     outgoing.set_path_with_query(Some(path)).map_err(|()| "the path is invalid")?;
-    let body = match &request.body {
-        Some(text) => Some((outgoing.body().map_err(|()| "there is a body already")?, text)),
-        None => None,
-    };
-    let answer = outgoing_handler::handle(outgoing, None).map_err(|error| name(&error))?;
-    if let Some((body, text)) = body {
-        // A server that does not want it closes the stream; its answer says why.
-        let stream = body.write().map_err(|()| "the body is being written already")?;
-        for piece in text.as_bytes().chunks(4096) {
-            if stream.blocking_write_and_flush(piece).is_err() {
-                break;
-            }
-        }
-        drop(stream);
-        let _ = OutgoingBody::finish(body, None);
-    }
-    answer.subscribe().block();
-    let answer = answer.get().ok_or("the answer is not there")?.map_err(|()| "taken already")?;
-    read(&answer.map_err(|error| name(&error))?)
+    Ok(outgoing)
 }
 
 fn read(answer: &IncomingResponse) -> Result<Response, String> {

@@ -8,6 +8,7 @@ mod bindings {
 }
 
 pub mod clocks;
+pub mod hoard;
 pub mod http;
 pub mod ways_out;
 

@@ -1,0 +1,2 @@
+// Node has all that globals.js would add.
+export {};
