@@ -24,6 +24,7 @@
 #include "host.h"
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -115,8 +116,10 @@ public:
     Json operator[](std::string_view name) const { return Json(host_json_get(value_, detail::text(name))); }
     /// The member of this name.
     Json operator[](const char *name) const { return Json(host_json_get(value_, name)); }
-    /// The member of this index of an array.
-    Json operator[](std::size_t index) const { return Json(host_json_at(value_, index)); }
+    /// The member of this index of an array. A template, since a plain 0 could be a name's pointer as well.
+    template <std::integral Index> Json operator[](Index index) const {
+        return Json(host_json_at(value_, static_cast<std::size_t>(index)));
+    }
     /// The members of an array or object.
     std::vector<Json> members() const {
         std::vector<Json> all;
