@@ -7,6 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::foreign::clean;
+
 /// The longest text that a failure keeps, in bytes.
 pub const MAX_TEXT_BYTES: usize = 16 * 1024;
 
@@ -115,8 +117,7 @@ pub struct UnknownKind(pub String);
 pub struct Failure {
     /// The kind.
     pub kind: FailureKind,
-    /// One storable text: no NUL, no control characters but newline and tab, at
-    /// most [`MAX_TEXT_BYTES`].
+    /// One storable text: [clean], at most [`MAX_TEXT_BYTES`].
     pub text: String,
     /// The least delay that the handler asked for.
     pub retry_after: Option<Duration>,
@@ -130,18 +131,15 @@ impl Failure {
     }
 }
 
-/// Cuts a guest's text to `max` bytes at a character's edge and replaces what a
-/// database or a terminal would choke on.
+/// Cuts a guest's text to `max` bytes at a character's edge and [cleans](clean) it: what a
+/// database refuses or a terminal obeys is replaced.
 #[must_use]
 pub fn storable(text: &str, max: usize) -> String {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut clean: String = text[..end]
-        .chars()
-        .map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c })
-        .collect();
+    let mut clean = clean(&text[..end]).into_owned();
     if end < text.len() {
         clean.push_str(&format!("… ({} bytes in all)", text.len()));
     }

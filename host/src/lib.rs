@@ -11,6 +11,9 @@ pub mod delivery;
 pub mod digest;
 pub mod event;
 pub mod failure;
+pub mod foreign;
+#[cfg(test)]
+mod fuzz;
 pub mod leadership;
 pub(crate) mod repeats;
 pub mod runtime;

@@ -34,7 +34,7 @@ use crate::leadership::Locks;
 use crate::runtime::spawn_again_if_it_panics;
 use crate::store::{self, Deployed, DueFetch, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Keeping};
 use reporter::Reporter;
 use task::{GroupTask, Version};
 use watcher::{Controls, Passable, QUIET_POLL, Watcher};

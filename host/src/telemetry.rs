@@ -5,6 +5,9 @@
 //! one span with group, position, event id and attempt, so that every line
 //! written in it carries them.
 //!
+//! No foreign text can pass for the host's: what a terminal obeys is replaced (in JSON
+//! escaped), and the further lines of a message begin with `    | `, as no entry does.
+//!
 //! Everything that this process writes to stderr goes through here, the words of panics
 //! and the errors of commands too, and is written by a thread of its own (`lines`): a
 //! stderr that is full, closed, or read by nobody costs the lines and nothing else.
@@ -12,18 +15,25 @@
 mod lines;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use lines::Lines;
+use tracing::field::Field;
 use tracing::{Level, Metadata, enabled, error, warn};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{self, FmtSpan};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::foreign;
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -75,9 +85,17 @@ const WORDS_OF_A_PANIC: Duration = Duration::from_millis(200);
 /// What is to be written to stderr.
 static STDERR: OnceLock<Lines> = OnceLock::new();
 
-/// Writes one line to stderr, or several, as soon as it takes them. Waits for nobody, and
-/// is lost where stderr cannot be written.
+/// What comes before each line but the first of an entry's message.
+const FURTHER_LINES: &str = "    | ";
+
+/// Writes one line to stderr, or several, [clean](foreign::clean), as soon as it takes
+/// them. Waits for nobody, and is lost where stderr cannot be written.
 pub fn say(text: &str) {
+    say_styled(&foreign::clean(text));
+}
+
+/// Writes lines to stderr whose styles are the host's own, and no text of anybody else.
+pub fn say_styled(text: &str) {
     let line = format!("{text}\n");
     // A reader that stalls holds up that thread alone, also before the log begins. Where
     // the system gives no thread, the line is written here.
@@ -100,14 +118,22 @@ fn flush_within(patience: Duration) {
     }
 }
 
-/// Where lines of the log go.
-struct Stderr;
+/// Where lines of the log go: each of its entries in one call.
+struct Stderr(LogFormat);
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let entry = match self.0 {
+            // Whose fields are clean, and which may have styles.
+            LogFormat::Text => Cow::Borrowed(bytes),
+            LogFormat::Json => match foreign::json(&String::from_utf8_lossy(bytes)) {
+                Cow::Borrowed(_) => Cow::Borrowed(bytes),
+                Cow::Owned(escaped) => Cow::Owned(escaped.into_bytes()),
+            },
+        };
         match STDERR.get() {
-            Some(lines) => lines.push(bytes),
-            None => drop(io::stderr().write_all(bytes)),
+            Some(lines) => lines.push(&entry),
+            None => drop(io::stderr().write_all(&entry)),
         }
         Ok(bytes.len())
     }
@@ -115,6 +141,20 @@ impl Write for Stderr {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// How the text format writes the fields of an entry and of a span: without anything that
+/// a terminal obeys, and so that no line of theirs begins as an entry does.
+fn clean_fields() -> impl for<'a> FormatFields<'a> + 'static {
+    let write = |out: &mut format::Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let value = format!("{value:?}");
+        let value = foreign::with_further_lines(&value, FURTHER_LINES);
+        match field.name() {
+            "message" => write!(out, "{value}"),
+            name => write!(out, "{}={value}", name.strip_prefix("r#").unwrap_or(name)),
+        }
+    };
+    format::debug_fn(write).delimited(" ")
 }
 
 /// Starts the thread that writes to stderr.
@@ -170,10 +210,11 @@ pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), NoLog> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_span_events(FmtSpan::NONE)
-        .with_writer(|| Stderr);
+        .with_writer(move || Stderr(format));
     let started = match format {
         LogFormat::Text => builder
             .with_ansi(io::stderr().is_terminal())
+            .fmt_fields(clean_fields())
             .finish()
             .with(filter_fn(is_no_secret))
             .try_init(),

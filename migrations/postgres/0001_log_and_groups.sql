@@ -197,8 +197,9 @@ CREATE TABLE event_host.events (
     published_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- When it is delivered at the earliest; NULL for at once.
     deliver_after   timestamptz
-                    CONSTRAINT deliver_after_is_finite_and_before_the_year_10000 CHECK (
-                        isfinite(deliver_after) AND deliver_after <= '9999-12-30 22:00:00+00')
+                    -- As `time`: neither is text of RFC 3339 outside of these years.
+                    CONSTRAINT deliver_after_is_in_the_years_0_to_9999 CHECK (
+                        deliver_after BETWEEN '0001-01-01 00:00:00+00 BC' AND '9999-12-30 22:00:00+00')
                     -- The host allows 366 days; a day more is for clocks that differ. In
                     -- hours, which are the same in each time zone.
                     CONSTRAINT deliver_after_is_within_a_year CHECK (
@@ -412,6 +413,9 @@ CREATE TABLE event_host.consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            text,
+    -- It keeps nothing in the log: its tenant may not keep as much as it did. Only while it
+    -- is paused.
+    unpinned          boolean NOT NULL DEFAULT false,
     -- What a host has to say of it though it goes on.
     remark            text,
     -- The event that is retried, if there is one.
@@ -903,23 +907,24 @@ WHERE i.inhparent = 'event_host.events'::regclass;
 -- What keeps events in the log: of each group, the positions at or below which
 -- nothing is needed, for its cursor, for the first event that comes again and is not
 -- kept beside the log, and for the first position that it has passed and that may still
--- hold one.
+-- hold one. A group that is unpinned needs nothing.
 CREATE VIEW event_host.log_pins AS
-SELECT g.name AS group_name, g.position FROM event_host.consumer_groups g
+SELECT g.name AS group_name, g.position, g.tenant FROM event_host.consumer_groups g
 -- What is split has no cursor of its own.
-WHERE CASE WHEN g.part_of IS NULL THEN g.partitions = 1
+WHERE NOT g.unpinned AND CASE WHEN g.part_of IS NULL THEN g.partitions = 1
            ELSE g.partitions > 1 AND g.partition < g.partitions END
 UNION ALL
-SELECT g.name, lower(g.open_ranges) - 1 FROM event_host.consumer_groups g
-WHERE g.open_ranges IS NOT NULL
+SELECT g.name, lower(g.open_ranges) - 1, g.tenant FROM event_host.consumer_groups g
+WHERE NOT g.unpinned AND g.open_ranges IS NOT NULL
 UNION ALL
-SELECT g.name, r.position - 1 FROM event_host.consumer_groups g
+SELECT g.name, r.position - 1, g.tenant FROM event_host.consumer_groups g
 CROSS JOIN LATERAL (
     SELECT f.position FROM event_host.redeliveries f
     WHERE f.group_name = g.name
       AND NOT EXISTS (SELECT FROM event_host.deferred d
                       WHERE d.group_name = f.group_name AND d.position = f.position)
-    ORDER BY f.position LIMIT 1) r;
+    ORDER BY f.position LIMIT 1) r
+WHERE NOT g.unpinned;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row
 -- where they are kept for ever.

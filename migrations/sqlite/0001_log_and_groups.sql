@@ -111,6 +111,7 @@ CREATE TABLE events (
                         deliver_after IS NULL
                         OR typeof(deliver_after) = 'integer'
                         AND deliver_after BETWEEN -377705023201000000 AND 253402207200000000)
+                    CONSTRAINT deliver_after_is_not_before_the_year_0 CHECK (deliver_after >= -62167219200000000)
                     -- The host allows 366 days; a day more is for clocks that differ.
                     CONSTRAINT deliver_after_is_within_a_year CHECK (
                         deliver_after <= published_at + 31708800000000),
@@ -168,6 +169,16 @@ BEGIN
                     786430, 786431, 851966, 851967, 917502, 917503, 983038, 983039, 1048574, 1048575,
                     1114110, 1114111) || ']*'
            OR instr(value, char(65534)) > 0 OR instr(value, char(65535)) > 0);
+    -- As long as they are when they are written out: `1e9` has ten digits, and after each
+    -- colon and comma comes a space.
+    SELECT RAISE(ABORT, 'extensions_have_65536_bytes_of_json_at_most')
+    WHERE (
+        SELECT sum(length(CAST(key AS BLOB)) + length('"": , ') + CASE type
+                   WHEN 'text' THEN length(CAST(json_quote(value) AS BLOB))
+                   WHEN 'integer' THEN length(value)
+                   WHEN 'real' THEN length(CAST(value AS INTEGER))
+                   ELSE length(type) END)
+        FROM json_each(NEW.extensions)) > 65536;
 END;
 
 CREATE TRIGGER events_are_never_changed
@@ -229,6 +240,9 @@ CREATE TABLE consumer_groups (
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
     reason            TEXT,
+    -- It keeps nothing in the log: its tenant may not keep as much as it did. Only while it
+    -- is paused.
+    unpinned          INTEGER NOT NULL DEFAULT 0,
     -- What a host has to say of it though it goes on.
     remark            TEXT,
     -- The event that is retried, if there is one.
@@ -374,20 +388,20 @@ CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE
 
 -- What keeps events in the log: of each group, the positions at or below which
 -- nothing is needed, for its cursor and for the first event that comes again and is not
--- kept beside the log.
+-- kept beside the log. A group that is unpinned needs nothing.
 CREATE VIEW log_pins AS
-SELECT name AS group_name, position FROM consumer_groups
+SELECT name AS group_name, position, tenant FROM consumer_groups
 -- What is split has no cursor of its own.
-WHERE CASE WHEN part_of IS NULL THEN partitions = 1
+WHERE unpinned = 0 AND CASE WHEN part_of IS NULL THEN partitions = 1
            ELSE partitions > 1 AND partition < partitions END
 UNION ALL
-SELECT name, first - 1 FROM (
-    SELECT g.name, (
+SELECT name, first - 1, tenant FROM (
+    SELECT g.name, g.tenant, (
         SELECT min(r.position) FROM redeliveries r
         WHERE r.group_name = g.name
           AND NOT EXISTS (SELECT 1 FROM deferred d
                           WHERE d.group_name = r.group_name AND d.position = r.position)) AS first
-    FROM consumer_groups g)
+    FROM consumer_groups g WHERE g.unpinned = 0)
 WHERE first IS NOT NULL;
 
 -- How long events are kept, as the hosts were last told: for `status`. No row

@@ -9,20 +9,25 @@
 
 mod batches;
 mod commands;
+mod compiling;
 mod connections;
 mod crash;
 mod delayed;
 mod delivery;
 mod deploy;
+mod documentation;
 mod embedded;
 mod faults;
 mod fire;
+mod foreign;
 mod grants;
 mod host_memory;
 mod innocent;
 mod leadership;
+mod local_users;
 mod logs;
 mod network;
+mod odd;
 mod operation;
 mod ordering;
 mod output;

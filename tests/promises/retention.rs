@@ -12,6 +12,7 @@ tests::on_both_stores! {
     hosts_that_are_killed_while_they_keep_the_log_lose_nothing,
     a_retention_that_is_set_while_the_host_runs_counts_from_then_on,
     a_place_of_which_events_are_gone_is_told_with_what_is_missing,
+    a_group_that_keeps_more_of_the_log_than_its_tenant_may_lets_go_loudly_and_no_other_does,
 }
 
 fn settings() -> Settings {
@@ -107,6 +108,70 @@ fn a_retention_that_is_set_while_the_host_runs_counts_from_then_on(store: Store)
     rig.configure(&settings().top("retention = \"1s\""));
     host.hangup();
     wait_until_the_log_is_empty(&rig);
+    host.stop();
+}
+
+/// Within which an innocent tenant's events are handled meanwhile.
+const HANDLED_WITHIN: Duration = Duration::from_secs(30);
+
+fn a_group_that_keeps_more_of_the_log_than_its_tenant_may_lets_go_loudly_and_no_other_does(
+    store: Store,
+) {
+    let of = |tenant: &str, name: &str| {
+        Handler::new(name, "tally", &["a"]).set(&format!("tenant = \"{tenant}\""))
+    };
+    let handlers = [of("acme", "theirs"), of("acme", "also-theirs"), of("other", "others")];
+    let settings = Settings::of(handlers)
+        .top("retention = \"1s\"")
+        .top("tenants.acme = { pinned_log = \"200KB\" }")
+        .top("tenants.other = {}");
+    let rig = Rig::on(store, &settings);
+    rig.drain();
+    for group in ["theirs", "others"] {
+        let _ = rig.host(["groups", "pause", group]).ok();
+    }
+    let publish = |tenant: &str, ids: std::ops::Range<i64>, bytes: usize| {
+        let lines = ids.map(|n| {
+            let data: String = std::iter::repeat_with(fastrand::alphanumeric).take(bytes).collect();
+            format!("{}\n", event("a", n, json!(data)))
+        });
+        rig.write("events.jsonl", lines.collect::<String>());
+        let _ = rig.host(["publish", "--tenant", tenant, "--file", "events.jsonl"]).ok();
+    };
+    publish("acme", 0..20, 20_000);
+    publish("other", 0..20, 20_000);
+    let host = rig.spawn_run();
+    wait_until("the group lets go", PATIENCE, || rig.group("theirs")["unpinned"] == true);
+    host.wait_for_log("it is said loudly", |line| {
+        line["level"] == "WARN" && line["group"] == "theirs" && line["position"] == 0
+    });
+    let group = rig.group("theirs");
+    let reason = group["reason"].as_str().expect("a reason");
+    assert!(reason.contains("`pinned_log` in [tenants.acme] is 200000"), "{reason}");
+    assert!(rig.host(["status"]).ok().contains("--accept-loss"));
+    assert_eq!(group["state"], "paused");
+    wait_until("its sister goes on", HANDLED_WITHIN, || rig.state("also-theirs", "count") == 20);
+    // Who has no such setting keeps all that it has not handled.
+    assert_eq!(rig.group("others")["unpinned"], Value::Null);
+    wait_until("the other pins the log", PATIENCE, || {
+        rig.json(&["status"])["pinned_by"]["group"] == "others"
+    });
+    let theirs = "SELECT count(*) FROM events WHERE tenant = 'other'";
+    assert_eq!(rig.number(theirs), 20);
+    let _ = rig.host(["groups", "resume", "others"]).ok();
+    wait_until("the other handles its own", HANDLED_WITHIN, || rig.state("others", "count") == 20);
+
+    wait_until_the_log_is_empty(&rig);
+    let refused = rig.host(["groups", "resume", "theirs"]).failed(1);
+    assert!(refused.contains("let go of every event up to position "), "{refused}");
+    assert!(refused.contains("`host groups resume theirs --accept-loss`"), "{refused}");
+    assert_eq!(rig.group("theirs")["state"], "paused");
+    let resumed = rig.host(["groups", "resume", "theirs", "--accept-loss"]).ok();
+    assert!(resumed.contains("let go of every event up to position "), "{resumed}");
+    publish("acme", 20..21, 10);
+    wait_until("it goes on with what comes", PATIENCE, || rig.state("theirs", "count") == 1);
+    let group = rig.group("theirs");
+    assert_eq!((&group["state"], &group["unpinned"]), (&json!("running"), &Value::Null));
     host.stop();
 }
 

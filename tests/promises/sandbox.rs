@@ -24,7 +24,7 @@ fn denied_requests(count: usize) -> Value {
 fn misdeeds() -> Vec<(Value, &'static str, &'static str)> {
     vec![
         (json!({ "do": "trap" }), "trap", "unreachable"),
-        (json!({ "do": "panic", "text": "on purpose" }), "trap", "unreachable"),
+        (json!({ "do": "panic", "text": "on purpose" }), "trap", "on purpose"),
         (json!({ "do": "spin" }), "timeout", "limits.timeout"),
         (json!({ "do": "sleep", "ms": 3_600_000 }), "timeout", "limits.timeout, 2s"),
         (json!({ "do": "allocate" }), "memory-limit", "limits.memory is 64.0 MiB"),

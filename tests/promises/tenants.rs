@@ -11,6 +11,7 @@ use super::grants::Server;
 tests::on_both_stores! {
     what_one_tenant_does_shows_nowhere_at_another,
     a_tenant_that_keeps_all_the_dead_letters_it_may_is_paused_and_loses_none,
+    a_tenant_whose_dead_letters_take_all_the_bytes_they_may_is_paused_and_loses_none,
     state_is_bounded_over_all_handlers_of_a_tenant,
     attempts_a_second_are_bounded_over_all_handlers_of_a_tenant,
 }
@@ -136,6 +137,50 @@ fn a_tenant_that_keeps_all_the_dead_letters_it_may_is_paused_and_loses_none(stor
     assert_eq!(ids("theirs"), ["acme-2", "acme-3", "acme-4"]);
     assert_eq!(rig.group("theirs")["lag_events"], 1);
     assert_eq!(ids("others").len(), 5);
+}
+
+/// Each dead letter takes about 100 kB, and 250 kB may be kept.
+fn a_tenant_whose_dead_letters_take_all_the_bytes_they_may_is_paused_and_loses_none(store: Store) {
+    let rig = Rig::on(
+        store,
+        &settings(
+            &[("acme", "dead_letter_bytes = \"250kB\""), ("other", "")],
+            [
+                of("acme", "theirs", "chaos", &["command"]),
+                of("acme", "also-theirs", "tally", &["command"]),
+                of("other", "others", "chaos", &["command"]),
+            ],
+        ),
+    );
+    let large = json!({ "do": "reject", "text": "x".repeat(100_000) });
+    for n in 1..=5 {
+        for tenant in ["acme", "other"] {
+            let data = large.to_string();
+            rig.write("data.json", data);
+            let id = format!("{tenant}-{n}");
+            let file = ["--data-file", "data.json", "--id", &id];
+            let event = ["publish", "--tenant", tenant, "--type", "command"];
+            let _ = rig.host(event.iter().chain(&file)).ok();
+        }
+    }
+    let kept = |group: &str| {
+        rig.number(&format!("SELECT count(*) FROM dead_letters WHERE group_name = '{group}'"))
+    };
+    rig.drain();
+    // The first 16 KiB of a failure's text are kept beside the event.
+    assert_eq!((kept("theirs"), kept("others")), (2, 5));
+    assert_eq!(rig.state("also-theirs", "count"), 5, "what makes no dead letter goes on");
+    let group = rig.group("theirs");
+    assert_eq!(group["state"], "paused", "{group}");
+    let reason = group["reason"].as_str().expect("a reason");
+    assert!(reason.contains("`dead_letter_bytes` in [tenants.acme] is 250000"), "{reason}");
+    assert!(rig.host(["status"]).ok().contains("host groups resume theirs"));
+
+    let id = rig.number("SELECT min(id) FROM dead_letters WHERE group_name = 'theirs'");
+    let _ = rig.host(["dlq", "discard", &id.to_string()]).ok();
+    let _ = rig.host(["groups", "resume", "theirs"]).ok();
+    rig.drain();
+    assert_eq!((kept("theirs"), rig.group("theirs")["lag_events"].clone()), (2, json!(2)));
 }
 
 fn state_is_bounded_over_all_handlers_of_a_tenant(store: Store) {

@@ -126,7 +126,11 @@ pub struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(command: &mut Command) -> Self {
+    /// Starts a command that logs JSON.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

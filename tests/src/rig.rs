@@ -58,6 +58,14 @@ impl Rig {
         Self::with(folder, place, settings)
     }
 
+    /// A folder in another one, with these settings and an embedded database.
+    #[must_use]
+    pub fn within(above: &Path, settings: &Settings) -> Self {
+        let folder = TempDir::new_in(above).expect("a folder can be made");
+        let place = Place::of(Store::Sqlite, folder.path());
+        Self::with(folder, place, settings)
+    }
+
     /// A folder with these settings, and a PostgreSQL database that is the
     /// caller's.
     #[must_use]

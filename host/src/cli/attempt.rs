@@ -12,8 +12,12 @@ use crate::delivery::state::{BatchState, CommittedState};
 use crate::delivery::{Call, Handler, Outcome, Usage};
 use crate::event::{self, Event, GroupName, LogEvent, Tenant};
 use crate::failure::Failure;
+use crate::foreign;
 use crate::sandbox::{GuestLine, LoadedHandler};
 use crate::store::StateWrite;
+
+/// What comes before each line but the first of a failure's text.
+const FURTHER: &str = "       ";
 
 /// What the handler is given.
 pub(super) struct Attempt<'a> {
@@ -127,19 +131,22 @@ impl Attempted {
     pub(super) fn print(&self) -> io::Result<()> {
         match &self.failure {
             None => output::line(self.outcome())?,
-            Some(failure) => output::line(format!("{}: {}", failure.kind, failure.text))?,
+            Some(failure) => {
+                let text = foreign::with_further_lines(&failure.text, FURTHER);
+                output::line(format!("{}: {text}", failure.kind))?;
+            }
         }
         for line in &self.logs {
             output::line(format!("log    {:<5} {}", line.level, short(&line.message, 400)))?;
         }
         for emit in &self.emits {
-            output::line(format!("emit   {}", emit.to_json_string()))?;
+            output::line(format!("emit   {}", foreign::json(&emit.to_json_string())))?;
         }
         for write in &self.writes {
             output::line(format!(
                 "state  {} = {}",
-                json!(write.key),
-                short(&json!(text(write)).to_string(), 200)
+                foreign::json(&json!(write.key).to_string()),
+                short(&foreign::json(&json!(text(write)).to_string()), 200)
             ))?;
         }
         output::line(format!(

@@ -26,7 +26,7 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let files = loader.files(&config).await;
         // What is wrong with the files is said by now: it must not hide the rest.
         let mut handlers = deployed(&loader, &config).await?;

@@ -118,7 +118,7 @@ impl<'a> Chosen<'a> {
         };
         let loader = match &mut self.loader {
             Some(loader) => loader,
-            none => none.insert(Loader::new()?),
+            none => none.insert(Loader::new(&config.compilation)?),
         };
         loader
             .by_digest(settings, digest, self.store)

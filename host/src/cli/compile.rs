@@ -2,31 +2,41 @@
 //! for people.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::sandbox::EngineSettings;
-use crate::sandbox::compile_process::{self, Order};
+use crate::config::Compilation;
+use crate::sandbox::{self, CompileOrder, EngineSettings};
 use crate::telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct Compile {
     #[command(flatten)]
-    order: Order,
+    order: CompileOrder,
 }
 
 impl Compile {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let code = compile_process::obey(&self.order)?;
+    /// Does it on the thread that calls this, with nothing else in the process.
+    pub(super) fn run(&self) -> ExitCode {
+        let (code, said) = sandbox::compile(&self.order);
+        if let Some(said) = said {
+            telemetry::say(&said);
+        }
         telemetry::flush();
-        // At once: what is left to be cleared away is of no use to anybody.
-        std::process::exit(i32::from(code))
+        ExitCode::from(code)
     }
 }
 
-/// The settings of an engine that compiles in processes of their own.
-pub(super) fn engine_settings() -> EngineSettings {
-    EngineSettings { compile_program: this_program(), ..EngineSettings::default() }
+/// The settings of an engine that compiles in processes of their own, with these limits.
+pub(super) fn engine_settings(limits: &Compilation) -> EngineSettings {
+    let default = EngineSettings::default();
+    EngineSettings {
+        compile_program: this_program(),
+        compile_memory_bytes: limits.memory_bytes.unwrap_or(default.compile_memory_bytes),
+        compile_timeout: limits.timeout.unwrap_or(default.compile_timeout),
+        ..default
+    }
 }
 
 /// The program that runs, even if its file was replaced meanwhile.

@@ -7,7 +7,7 @@ use tracing::warn;
 use super::Global;
 use crate::config::{Config, DatabaseUrl, Databases, Overrides, PostgresUrl};
 use crate::store::Store;
-use crate::store::postgres::{PostgresStore, ServerUrl};
+use crate::store::postgres::{Owner, PostgresStore, ServerUrl};
 use crate::store::sqlite::{OpenOptions, SqliteStore};
 
 /// What must be there when a database is opened.
@@ -17,6 +17,9 @@ pub(super) enum Expected {
     Tables,
     /// Nothing: what is missing is made next.
     Nothing,
+    /// Nothing, or a schema that is this role's own: what is missing is made next, and
+    /// what is there runs with its rights.
+    Ours,
 }
 
 /// Opens a database that must be there.
@@ -38,6 +41,11 @@ fn databases(global: &Global) -> anyhow::Result<Databases> {
     Ok(Config::load_databases(&global.config_path(), &overrides(global))?)
 }
 
+/// Opens a database to migrate it, and creates an embedded one that is not there.
+pub(super) async fn open_to_migrate(global: &Global) -> anyhow::Result<Arc<dyn Store>> {
+    connect(&databases(global)?, Expected::Ours).await
+}
+
 /// What this process has opened, and closes whatever becomes of the command.
 static OPENED: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
 
@@ -50,13 +58,18 @@ pub(super) async fn connect(
         DatabaseUrl::Sqlite(path) => {
             let options = match expected {
                 Expected::Tables => OpenOptions::existing(),
-                Expected::Nothing => OpenOptions::to_migrate(),
+                Expected::Nothing | Expected::Ours => OpenOptions::to_migrate(),
             };
             Arc::new(SqliteStore::open(&path.to_string_lossy(), options).await?)
         }
         DatabaseUrl::Postgres(url) => {
             let direct = databases.lock_database.as_ref().map(server_url);
             let store = PostgresStore::new(server_url(url), direct)?;
+            match expected {
+                Expected::Tables => {}
+                Expected::Nothing => store.check_owner(Owner::Anybodys).await?,
+                Expected::Ours => store.check_owner(Owner::Ours).await?,
+            }
             store.check_schema(expected == Expected::Tables).await?;
             Arc::new(store)
         }

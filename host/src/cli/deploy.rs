@@ -15,7 +15,7 @@ use serde_json::json;
 use super::database::Expected;
 use super::loading::Loader;
 use super::{Global, UsageError, database, outcome_known, output, versions};
-use crate::config::{Component, Config, HandlerSettings};
+use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::event::{HandlerName, Tenant};
 use crate::sandbox::Source;
 use crate::store::{Deployment, NewVersion, Store};
@@ -40,7 +40,8 @@ impl Deploy {
         let config = config(global)?;
         let settings = config.as_ref().and_then(|config| self.settings(config));
         let tenant = self.tenant(settings)?;
-        let bytes = self.checked(settings).await?;
+        let compilation = config.as_ref().map(|config| config.compilation).unwrap_or_default();
+        let bytes = self.checked(&compilation, settings).await?;
         if let Some(config) = &config {
             self.note(config, settings);
         }
@@ -90,11 +91,15 @@ impl Deploy {
     }
 
     /// The file, if the host would run it.
-    async fn checked(&self, settings: Option<&HandlerSettings>) -> anyhow::Result<Vec<u8>> {
-        let loader = Loader::new()?;
+    async fn checked(
+        &self,
+        compilation: &Compilation,
+        settings: Option<&HandlerSettings>,
+    ) -> anyhow::Result<Vec<u8>> {
+        let loader = Loader::new(compilation)?;
         let bytes = Source::File(self.component.clone()).into_bytes(loader.component_bytes())?;
         let name = self.component.display().to_string();
-        let source = Source::Bytes { name, bytes: bytes.clone() };
+        let source = Source::Deployed { name, bytes: bytes.clone() };
         match settings {
             Some(settings) => loader
                 .load(settings, source)

@@ -1,5 +1,6 @@
 //! `host dlq`: look at dead letters, reproduce, replay or discard them.
 
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 
 use super::chosen::{Chosen, DigestStart};
 use super::interrupt::Interrupt;
-use super::output::{self, Said, short};
+use super::output::{self, Said, field, short};
 use super::{AlreadySaid, Global, UsageError, database, reproduce};
 use crate::digest::Digest;
 use crate::event::GroupName;
+use crate::foreign;
 use crate::store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, Missing, Replayed, Store, StoreError,
 };
@@ -82,6 +84,10 @@ pub(super) struct Show {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print the event's data alone, byte for byte, for another program to read.
+    /// Without it, what a terminal would obey is not shown
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
 }
 
 /// Which dead letters: some by number, or all of a group.
@@ -137,7 +143,13 @@ impl Dlq {
             Self::List(list) => list.run(&*store).await,
             Self::Show(show) => {
                 let letter = store.dead_letter(DeadLetterId(show.id)).await?;
-                if show.json {
+                if show.raw {
+                    if io::stdout().is_terminal() {
+                        let way = "--raw is for another program: without it `dlq show` prints the data so that no terminal obeys it";
+                        return Err(UsageError(way.to_owned()).into());
+                    }
+                    output::raw(letter.event.event.data.as_deref().unwrap_or_default())?;
+                } else if show.json {
                     output::json(&to_json(&letter))?;
                 } else {
                     print(&letter)?;
@@ -572,9 +584,8 @@ fn to_json(letter: &DeadLetter) -> Value {
     value
 }
 
-fn print(letter: &DeadLetter) -> std::io::Result<()> {
+fn print(letter: &DeadLetter) -> io::Result<()> {
     let event = &letter.event.event;
-    let field = |name: &str, value: &str| output::line(format!("{name:<16}{value}"));
     field("dead letter", &letter.id.to_string())?;
     field("group", letter.group.as_str())?;
     if !letter.tenant.is_none() {
@@ -592,12 +603,10 @@ fn print(letter: &DeadLetter) -> std::io::Result<()> {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         field(name, &short(&text, 200))?;
     }
-    match data {
-        None => output::line("\nno data"),
-        Some(Value::String(text)) => output::line(format!("\n{text}")),
-        Some(value) => {
-            let text = serde_json::to_string_pretty(&value).map_err(std::io::Error::other)?;
-            output::line(format!("\n{text}"))
-        }
-    }
+    let data = match data {
+        None => return output::line("\nno data"),
+        Some(Value::String(text)) => text,
+        Some(value) => serde_json::to_string_pretty(&value).map_err(io::Error::other)?,
+    };
+    output::line(format!("\n  {}", foreign::with_further_lines(&data, "  ")))
 }

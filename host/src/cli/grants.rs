@@ -17,8 +17,11 @@ pub(super) struct Grants {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum For {
-    /// Publishes events, and sees nothing
+    /// Publishes events by `event_host.publish`, and sees nothing
     Publisher,
+    /// Publishes by INSERT as well, for data that is not JSON; can draw positions and
+    /// publish nothing
+    Inserter,
     /// Looks at everything, moves cursors, replays dead letters, deploys
     Operator,
     /// Runs handlers; the schema's owner migrates
@@ -29,6 +32,7 @@ impl Grants {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let purpose = match self.purpose {
             For::Publisher => Purpose::Publisher,
+            For::Inserter => Purpose::Inserter,
             For::Operator => Purpose::Operator,
             For::Host => Purpose::Host,
         };

@@ -6,6 +6,7 @@ use super::output::{self, seconds, short};
 use super::status::at_least;
 use super::{Global, database, outcome_known, status};
 use crate::event::GroupName;
+use crate::foreign::one_line;
 use crate::store::{GroupStatus, Removed, Sought, Start};
 
 #[derive(Debug, Subcommand)]
@@ -17,7 +18,11 @@ pub(super) enum Groups {
     /// Stop a group between two events, until `resume`
     Pause(Pause),
     /// Let a paused or tripped group go on
-    Resume(Named),
+    ///
+    /// A group that was paused because it kept more of the log from its retention than
+    /// `pinned_log` of its tenant allows goes on only with --accept-loss, once events are
+    /// gone that it has not handled.
+    Resume(Resume),
     /// Move a group's cursor
     Seek(Seek),
     /// Remove a group with its cursor and its state
@@ -49,9 +54,12 @@ pub(super) struct Show {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Named {
+pub(super) struct Resume {
     /// The group
     name: GroupName,
+    /// Go on without the events that are gone from the log
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 #[derive(Debug, Args)]
@@ -112,10 +120,14 @@ impl Groups {
                 outcome_known(paused, "host groups show", pause.name.as_str())?;
                 output::line(format!("group {} is paused", pause.name))?;
             }
-            Self::Resume(named) => {
-                let resumed = store.resume(&named.name).await;
-                outcome_known(resumed, "host groups show", named.name.as_str())?;
-                output::line(format!("group {} is running", named.name))?;
+            Self::Resume(Resume { name, accept_loss }) => {
+                let resumed = match accept_loss {
+                    true => store.resume_without_what_is_gone(&name).await,
+                    false => store.resume(&name).await.map(|()| None),
+                };
+                let gone = outcome_known(resumed, "host groups show", name.as_str())?;
+                let gone = gone.map(|gone| format!("; {gone}")).unwrap_or_default();
+                output::line(format!("group {name} is running{gone}"))?;
             }
             Self::Seek(seek) => {
                 let name = &seek.name;
@@ -156,7 +168,7 @@ fn removal(name: &GroupName, Removed { parked, deferred }: Removed) -> String {
 }
 
 fn print(group: &GroupStatus) -> std::io::Result<()> {
-    let field = |name: &str, value: String| output::line(format!("{name:<14}{value}"));
+    let field = |name: &str, value: String| output::line(format!("{name:<14}{}", one_line(&value)));
     field("group", group.name.to_string())?;
     if !group.tenant.is_none() {
         field("tenant", group.tenant.to_string())?;
@@ -224,6 +236,9 @@ fn print(group: &GroupStatus) -> std::io::Result<()> {
     }
     let lines =
         [status::held_up(group), status::parked(group), status::open(group), status::remark(group)];
+    if group.unpinned {
+        output::line("\nit keeps nothing in the log: what it has not handled goes")?;
+    }
     for line in lines.into_iter().flatten() {
         output::line(format!("\n{line}"))?;
     }

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::attempt::Attempt;
 use super::{AlreadySaid, UsageError, output};
+use crate::config::Compilation;
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::sandbox::Sandbox;
@@ -46,7 +47,7 @@ impl Invoke {
         let event = Event::from_json(read(&self.event)?)
             .with_context(|| self.event.display().to_string())?;
         let (limits, grants) = (self.limits()?, self.grants()?);
-        let sandbox = Sandbox::new(super::compile::engine_settings())?;
+        let sandbox = Sandbox::new(super::compile::engine_settings(&Compilation::default()))?;
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
         let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event };

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
 
 use super::AlreadySaid;
-use crate::config::{Component, Config, HandlerSettings};
+use super::loads::Wanted;
+use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::delivery::Handler;
 use crate::delivery::by_digest::{Components, NoComponent};
 use crate::delivery::ordering::Ordering;
@@ -18,6 +20,10 @@ use crate::sandbox::{
 };
 use crate::store::{Deployed, Missing, Store, StoreError};
 use crate::telemetry;
+
+/// Handlers that are loaded at once when a host starts; each takes its component's size
+/// of memory meanwhile.
+const AT_ONCE: usize = 4;
 
 /// A handler with its code.
 #[derive(Clone)]
@@ -66,6 +72,9 @@ pub(super) enum NotLoaded {
     /// Its component comes from the database, where none is.
     #[error("nothing is deployed for it yet: `host deploy {0} FILE` does that")]
     NotDeployed(HandlerName),
+    /// The task that loads it broke.
+    #[error("loading it broke off: {0}")]
+    BrokeOff(String),
     /// The database does not give its component.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -78,10 +87,21 @@ pub(super) struct Loader {
     component_bytes: u64,
 }
 
+impl NotLoaded {
+    /// Whether it may be over when it is tried again, though nobody changes anything.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Store(_) => true,
+            Self::Component(error) => error.reason.is_passing(),
+            _ => false,
+        }
+    }
+}
+
 impl Loader {
-    /// Starts the engine.
-    pub(super) fn new() -> Result<Self, EngineError> {
-        let settings = super::compile::engine_settings();
+    /// Starts the engine, with these limits on compiling.
+    pub(super) fn new(limits: &Compilation) -> Result<Self, EngineError> {
+        let settings = super::compile::engine_settings(limits);
         let component_bytes = settings.component_bytes;
         Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
     }
@@ -99,12 +119,13 @@ impl Loader {
     /// Loads the handlers whose component is a file, and says everything that is
     /// wrong with any of them.
     pub(super) async fn files(&self, config: &Config) -> anyhow::Result<Vec<Loaded>> {
-        let mut outcomes = Vec::new();
-        for settings in &config.handlers {
-            if let Component::File(path) = &settings.component {
-                outcomes.push((settings, self.load_file(settings, path).await));
-            }
-        }
+        let files = config.handlers.iter().filter_map(|settings| match &settings.component {
+            Component::File(path) => Some((settings, path)),
+            Component::Deployed => None,
+        });
+        let loads =
+            files.map(async |(settings, path)| (settings, self.load_file(settings, path).await));
+        let outcomes = stream::iter(loads).buffered(AT_ONCE).collect().await;
         all_or_said(config, outcomes)
     }
 
@@ -120,15 +141,31 @@ impl Loader {
             return Ok(Vec::new());
         }
         let active = store.deployed().await?;
-        let mut outcomes = Vec::new();
-        for settings in handlers {
+        let loads = handlers.map(async |settings| {
             let outcome = match active_of(settings, &active) {
                 Ok(deployed) => self.load_deployed(settings, deployed, store).await,
                 Err(why) => Err(why),
             };
-            outcomes.push((settings, outcome));
-        }
+            (settings, outcome)
+        });
+        let outcomes = stream::iter(loads).buffered(AT_ONCE).collect().await;
         all_or_said(config, outcomes)
+    }
+
+    /// Loads what a handler is to run.
+    pub(super) async fn wanted(
+        &self,
+        settings: &HandlerSettings,
+        wanted: &Wanted,
+        store: &dyn Store,
+    ) -> Result<Loaded, NotLoaded> {
+        match (wanted, &settings.component) {
+            (Wanted::Deployed(deployed), _) => self.load_deployed(settings, deployed, store).await,
+            (Wanted::File(_), Component::File(path)) => self.load_file(settings, path).await,
+            (Wanted::File(_), Component::Deployed) => {
+                Err(NotLoaded::NotDeployed(settings.name.clone()))
+            }
+        }
     }
 
     /// Loads a handler whose component is a file.
@@ -167,7 +204,7 @@ impl Loader {
         let Deployed { tenant, version, digest, .. } = deployed;
         let bytes = store.component(tenant, digest).await?;
         let name = format!("version {version} ({})", digest.short());
-        self.load(settings, Source::Bytes { name, bytes }).await
+        self.load(settings, Source::Deployed { name, bytes }).await
     }
 
     /// Loads a component of the handler's tenant that lies in the database.
@@ -179,7 +216,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let bytes = store.component(&settings.tenant, digest).await?;
         let name = format!("component {}", digest.short());
-        self.load(&settings.for_single_calls(), Source::Bytes { name, bytes }).await
+        self.load(&settings.for_single_calls(), Source::Deployed { name, bytes }).await
     }
 
     /// Loads a component for a handler of which nothing is known: with the
@@ -201,6 +238,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let handler = self
             .sandbox
+            .for_tenant(&settings.tenant)
             .load(
                 settings.name.as_str(),
                 source,
@@ -256,10 +294,11 @@ fn no_component(why: &NotLoaded) -> NoComponent {
         NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => NoComponent::Failed(
             "it is no longer in the database: `host deploy` stores its file".to_owned(),
         ),
-        NotLoaded::Component(LoadError { reason: LoadReason::CompilerBusy(_), .. }) => {
+        NotLoaded::Component(LoadError { reason, .. }) if reason.is_passing() => {
             NoComponent::NotNow(said)
         }
         NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })
+        | NotLoaded::BrokeOff(_)
         | NotLoaded::Store(_)
         | NotLoaded::NotDeployed(_) => NoComponent::Failed(said),
         NotLoaded::Component(_)

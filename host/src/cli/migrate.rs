@@ -13,7 +13,7 @@ pub(super) struct Migrate {
 
 impl Migrate {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
-        let store = database::open_or_create(global).await?;
+        let store = database::open_to_migrate(global).await?;
         let applied = store.migrate().await?;
         if self.json {
             output::json(&serde_json::json!({ "applied": applied }))?;

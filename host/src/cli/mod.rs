@@ -19,6 +19,7 @@ mod groups;
 mod interrupt;
 mod invoke;
 mod loading;
+mod loads;
 mod migrate;
 mod output;
 mod publish;
@@ -40,6 +41,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::GivenUrl;
+use crate::foreign;
 use crate::store::StoreError;
 use crate::telemetry::{self, LogFormat};
 
@@ -141,6 +143,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => return answered(&answer),
     };
+    // Before any other thread is there, because it is limited as a whole.
+    if let Command::CompileComponent(compile) = &cli.command {
+        return compile.run();
+    }
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
         telemetry::say(&format!("error: {}", secrets::hidden(&wrong.to_string())));
         telemetry::flush();
@@ -187,8 +193,9 @@ fn answered(answer: &clap::Error) -> ExitCode {
     let plain = text.to_string();
     match secrets::hidden(&plain) {
         Cow::Owned(hidden) => telemetry::say(hidden.trim_end()),
-        Cow::Borrowed(_) if io::stderr().is_terminal() => {
-            telemetry::say(text.ansi().to_string().trim_end());
+        // The arguments may have been somebody else's words.
+        Cow::Borrowed(plain) if io::stderr().is_terminal() && foreign::clean(plain) == plain => {
+            telemetry::say_styled(text.ansi().to_string().trim_end());
         }
         Cow::Borrowed(plain) => telemetry::say(plain.trim_end()),
     }
@@ -223,7 +230,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,
-        Command::CompileComponent(compile) => compile.run(),
+        // Done by `main`.
+        Command::CompileComponent(_) => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::failure::storable;
+use crate::foreign;
 
 /// Stdout cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -25,15 +26,36 @@ pub(super) fn reader_is_gone(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Writes one line to stdout.
+/// Writes one line to stdout, or several, [clean](foreign::clean).
 ///
 /// # Errors
 /// When stdout cannot be written.
 pub(super) fn line(text: impl AsRef<str>) -> io::Result<()> {
+    write(foreign::clean(text.as_ref()).as_bytes(), b"\n")
+}
+
+/// Writes bytes to stdout as they are, for another program to read.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(super) fn raw(bytes: &[u8]) -> io::Result<()> {
+    write(bytes, b"").and_then(|()| io::stdout().flush())
+}
+
+fn write(bytes: &[u8], end: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     // All of it at the end of the line, which is when stdout is written.
-    let written = out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n"));
+    let written = out.write_all(bytes).and_then(|()| out.write_all(end));
     written.map_err(|error| io::Error::new(error.kind(), NotWritten(error)))
+}
+
+/// Writes a field of a listing: its name, and its value from column 16 on. The further
+/// lines of a value begin there too, so none passes for a field.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub(super) fn field(name: &str, value: &str) -> io::Result<()> {
+    line(format!("{name:<16}{}", foreign::with_further_lines(value, &" ".repeat(16))))
 }
 
 /// What is said of work while it is done. That it cannot be said does not end the work:
@@ -64,13 +86,13 @@ impl Said {
     }
 }
 
-/// Writes a value as JSON, one line for people to pipe.
+/// Writes a value as JSON, in which what a terminal obeys is [escaped](foreign::json).
 ///
 /// # Errors
 /// When stdout cannot be written.
 pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
-    line(text)
+    line(foreign::json(&text))
 }
 
 /// A table with these columns.
@@ -98,7 +120,7 @@ pub(super) fn print_table(table: &Table) -> io::Result<()> {
 /// One line of a text that a guest or an event brought, safe for a terminal.
 #[must_use]
 pub(super) fn short(text: &str, max: usize) -> String {
-    let clean = storable(text, 4 * max).replace(['\n', '\t'], " ");
+    let clean = foreign::one_line(&storable(text, 4 * max)).into_owned();
     if clean.chars().count() <= max {
         return clean;
     }

@@ -19,18 +19,26 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::loading::{Loaded, Loader, NotLoaded, Replays, active_of, deployed_ones};
+use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
 use super::watch::Watch;
-use crate::config::{Component, Config, HandlerSettings, Overrides};
+use crate::config::{Component, Config, HandlerSettings, Overrides, TenantSettings};
 use crate::delivery::Handler as _;
 use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName, Partition};
 use crate::runtime::spawn_again_if_it_panics;
-use crate::store::{Deployed, Retention, Store};
-use crate::supervisor::{Change, Group};
+use crate::store::{Deployed, Store};
+use crate::supervisor::{Change, Group, Keeping};
 
 /// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How long a reload waits for what it loads; what takes longer is switched to once it
+/// is loaded.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// What is said of a handler while its component is loaded.
+const UNDER_WAY: &str = "what it is to run now is being loaded";
 
 /// How often is looked for deployments, by a host that has a handler for them.
 const DEPLOYED_POLL: Duration = Duration::from_millis(250);
@@ -41,6 +49,8 @@ pub(super) struct Reloader {
     pub(super) path: PathBuf,
     pub(super) overrides: Overrides,
     pub(super) loader: Loader,
+    /// What is being loaded.
+    pub(super) loads: Loads,
     pub(super) store: Arc<dyn Store>,
     /// The settings that the host started with.
     pub(super) started: Config,
@@ -53,7 +63,7 @@ pub(super) struct Reloader {
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
-    pub(super) retention: watch::Sender<Retention>,
+    pub(super) keeping: watch::Sender<Keeping>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(super) remarks: BTreeMap<GroupName, String>,
     /// The files, if they are watched.
@@ -118,6 +128,7 @@ impl Reloader {
                 self.running.values().map(|loaded| loaded.settings.group.clone()).collect();
             self.tell(&groups, None).await;
             let mut again = false;
+            let ended = self.loads.ended();
             loop {
                 takes_deployed.send_replace(deployed_ones(&self.config).next().is_some());
                 let changed = async {
@@ -130,6 +141,7 @@ impl Reloader {
                     Some(()) = hangup.recv() => Trigger::Hangup,
                     () = changed => Trigger::Files,
                     () = deployed.notified() => Trigger::Deployment,
+                    () = ended.notified() => Trigger::Again,
                     () = tokio::time::sleep(AGAIN), if again => Trigger::Again,
                 };
                 again = !self.reload(trigger).await;
@@ -179,19 +191,48 @@ impl Reloader {
         let mut wanted = BTreeMap::new();
         let mut remarks = BTreeMap::new();
         let mut all = true;
+        let mut begun = BTreeMap::new();
+        for settings in &config.handlers {
+            let outcome = self.begin(settings, &active, trigger).await;
+            begun.insert(settings.name.clone(), outcome);
+        }
+        self.loads.keep(|name| begun.contains_key(name));
+        self.loads.wait(MOMENT).await;
         for settings in &config.handlers {
             let before = self.running.get(&settings.name);
-            match self.load(settings, before, &active).await {
+            let outcome = match begun.remove(&settings.name) {
+                Some(Err(why)) => Err((why.to_string(), why.is_passing())),
+                Some(Ok(Some(loaded))) => Ok(loaded),
+                Some(Ok(None)) | None => match self.loads.progress(settings).await {
+                    Progress::Loaded(loaded) => Ok(*loaded),
+                    Progress::Refused(why) => Err((why.to_string(), why.is_passing())),
+                    Progress::UnderWay => {
+                        debug!(handler = %settings.name, "{UNDER_WAY}");
+                        // Under another name, if the settings have it no more.
+                        let is_gone = |one: &&Loaded| {
+                            one.settings.group == settings.group
+                                && config.handlers.iter().all(|kept| kept.name != one.settings.name)
+                        };
+                        let before = before.or_else(|| self.running.values().find(is_gone));
+                        if let Some(before) = before {
+                            remarks.insert(before.settings.group.clone(), UNDER_WAY.to_owned());
+                            wanted.insert(before.settings.name.clone(), before.clone());
+                        }
+                        continue;
+                    }
+                },
+            };
+            match outcome {
                 Ok(loaded) => {
                     wanted.insert(settings.name.clone(), loaded);
                     if self.said.is_over(&About::Handler(settings.name.clone())) {
                         info!(handler = %settings.name, "loads again");
                     }
                 }
-                Err(why) => {
-                    all &= !matches!(why, NotLoaded::Store(_));
+                Err((why, is_passing)) => {
+                    all &= !is_passing;
                     let about = About::Handler(settings.name.clone());
-                    let is_news = self.said.begins(about, why.to_string(), trigger);
+                    let is_news = self.said.begins(about, why.clone(), trigger);
                     match before {
                         Some(before) => {
                             if is_news {
@@ -220,7 +261,7 @@ impl Reloader {
         }
         let mut changed = changed(&self.config, &config);
         bound(&self.permits, &self.loader, &config);
-        self.retention.send_replace(config.retention);
+        self.keeping.send_replace(keeping(&config));
         self.config = config;
         self.forget_what_is_gone();
         drop_displaced(&mut wanted, &self.running);
@@ -297,34 +338,33 @@ impl Reloader {
         }
     }
 
-    /// The handler with these settings; the one that runs, if it is the same.
-    async fn load(
-        &self,
+    /// Begins to load a handler with these settings; gives the one that runs, if it is
+    /// the same.
+    async fn begin(
+        &mut self,
         settings: &HandlerSettings,
-        before: Option<&Loaded>,
         active: &[Deployed],
-    ) -> Result<Loaded, NotLoaded> {
-        let before = before.filter(|before| is_loaded_alike(&before.settings, settings));
-        let same = |deployed: Option<&Deployed>, before: &Loaded| Loaded {
-            settings: settings.clone(),
-            deployed: deployed.cloned(),
-            handler: Arc::clone(&before.handler),
+        trigger: Trigger,
+    ) -> Result<Option<Loaded>, NotLoaded> {
+        let wanted = match &settings.component {
+            Component::File(path) => Wanted::File(self.loader.digest(path).await?),
+            Component::Deployed => Wanted::Deployed(active_of(settings, active)?.clone()),
         };
-        match &settings.component {
-            Component::File(path) => match before {
-                Some(before) if self.loader.digest(path).await? == before.handler.digest() => {
-                    Ok(same(None, before))
-                }
-                _ => self.loader.load_file(settings, path).await,
-            },
-            Component::Deployed => {
-                let deployed = active_of(settings, active)?;
-                match before {
-                    Some(before) if deployed.digest.as_str() == before.handler.digest() => {
-                        Ok(same(Some(deployed), before))
-                    }
-                    _ => self.loader.load_deployed(settings, deployed, &*self.store).await,
-                }
+        let (digest, deployed) = match &wanted {
+            Wanted::File(digest) => (digest.as_str(), None),
+            Wanted::Deployed(deployed) => (deployed.digest.as_str(), Some(deployed.clone())),
+        };
+        let before = self.running.get(&settings.name);
+        match before.filter(|before| {
+            is_loaded_alike(&before.settings, settings) && before.handler.digest() == digest
+        }) {
+            Some(before) => {
+                let (settings, handler) = (settings.clone(), Arc::clone(&before.handler));
+                Ok(Some(Loaded { settings, deployed, handler }))
+            }
+            None => {
+                self.loads.begin(settings, wanted, trigger == Trigger::Hangup);
+                Ok(None)
             }
         }
     }
@@ -371,7 +411,8 @@ impl Reloader {
     }
 
     fn say_what_takes_a_restart(&mut self, now: &Config, trigger: Trigger) {
-        let Config { database, lock_database, grace, .. } = now;
+        let Config { database, lock_database, grace, compilation, .. } = now;
+        let was = &self.started.compilation;
         let settings = [
             ("database", self.started.database != *database, format!("{database:?}")),
             (
@@ -380,6 +421,16 @@ impl Reloader {
                 format!("{lock_database:?}"),
             ),
             ("grace", self.started.grace != *grace, format!("{grace:?}")),
+            (
+                "compile_memory",
+                was.memory_bytes != compilation.memory_bytes,
+                format!("{:?}", compilation.memory_bytes),
+            ),
+            (
+                "compile_timeout",
+                was.timeout != compilation.timeout,
+                format!("{:?}", compilation.timeout),
+            ),
         ];
         for (setting, is_another, value) in settings {
             let about = About::Restart(setting);
@@ -391,6 +442,15 @@ impl Reloader {
                 warn!("`{setting}` changed: that takes a restart of the host");
             }
         }
+    }
+}
+
+/// How long events stay in the log.
+pub(super) fn keeping(config: &Config) -> Keeping {
+    let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
+    Keeping {
+        retention: config.retention,
+        pinned_log: config.tenants.iter().filter_map(pinned).collect(),
     }
 }
 
@@ -443,18 +503,6 @@ pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
         tenants.clone().filter_map(|(name, ceilings)| Some((name, ceilings.http_connections?))),
     );
     permits.configure(config.concurrency, tenants);
-}
-
-/// Whether one loaded component serves both settings.
-fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
-    one.component == other.component
-        && one.digest == other.digest
-        && one.limits == other.limits
-        && one.grants == other.grants
-        && one.reuse == other.reuse
-        // What these are may be refused to a component.
-        && one.ordering == other.ordering
-        && one.batch == other.batch
 }
 
 /// What goes on as before may be in a group that the settings have given to

@@ -38,7 +38,7 @@ impl Reproduce {
         let letter = store.dead_letter(DeadLetterId(self.id)).await?;
         let config = Config::load(&global.config_path(), &database::overrides(global))?;
         let settings = settings(&config, &letter)?;
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let source = match self.component {
             Some(file) => Source::File(file),
             None => failed_one(&letter, settings, &*store, loader.component_bytes()).await?,
@@ -46,7 +46,7 @@ impl Reproduce {
         // The pin is for what runs; here anything may be tried.
         let settings = HandlerSettings { digest: None, ..settings.for_single_calls() };
         let handler = loader.load(&settings, source).await?;
-        let state = Arc::new(StoredState { store, group: letter.group.clone() });
+        let state = Arc::new(StoredState { store, group: letter.group.clone(), share: None });
         let attempted = Attempt {
             group: &letter.group,
             tenant: &letter.tenant,
@@ -100,7 +100,7 @@ async fn failed_one(
 ) -> anyhow::Result<Source> {
     if let Ok(digest) = letter.digest.parse::<Digest>() {
         match store.component(&letter.tenant, &digest).await {
-            Ok(bytes) => return Ok(Source::Bytes { name: digest.to_string(), bytes }),
+            Ok(bytes) => return Ok(Source::Deployed { name: digest.to_string(), bytes }),
             Err(StoreError::NotFound(Missing::Component(_))) => {}
             Err(other) => return Err(other.into()),
         }

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::database::Expected;
 use super::loading::Loader;
+use super::loads::Loads;
 use super::reload::{self, Reloader, Said};
 use super::watch::Watch;
 use super::{Global, database};
@@ -59,9 +60,9 @@ impl Run {
         if let Some(watch) = &mut watch {
             watch.follow(reload::files(&path, &config)).await;
         }
-        let loader = Loader::new()?;
+        let loader = Loader::new(&config.compilation)?;
         let mut handlers = loader.files(&config).await?;
-        let expected = if config.migrate { Expected::Nothing } else { Expected::Tables };
+        let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
             let store = database::connect(&config.databases(), expected).await?;
             if config.migrate {
@@ -113,9 +114,9 @@ impl Run {
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let (retention, kept) = watch::channel(config.retention);
-        let keeper = Keeper { store: Arc::clone(&store), retention: kept };
-        let keeping = {
+        let (keeping, kept) = watch::channel(reload::keeping(&config));
+        let keeper = Keeper { store: Arc::clone(&store), keeping: kept };
+        let upkeep = {
             let stop = stop.clone();
             let keep = move || keeper.clone().run(stop.clone());
             spawn_again_if_it_panics("what keeps the log as long as it is to be kept", keep)
@@ -123,6 +124,7 @@ impl Run {
         let reloader = Reloader {
             path,
             overrides,
+            loads: Loads::new(loader.clone(), Arc::clone(&store)),
             loader,
             store,
             started: config.clone(),
@@ -130,7 +132,7 @@ impl Run {
             running,
             permits,
             changes,
-            retention,
+            keeping,
             remarks: BTreeMap::new(),
             watch,
             said: Said::default(),
@@ -154,7 +156,7 @@ impl Run {
             }
         };
         // It ends with the stop.
-        drop(keeping.await);
+        drop(upkeep.await);
         result?;
         if let Err(why) = reloaded {
             bail!("what follows the settings broke: {why}; the groups were stopped in order");

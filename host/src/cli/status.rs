@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
+use crate::foreign::one_line;
 use crate::store::{
     Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogHolder, LogPin,
     LogStatus,
@@ -85,11 +86,16 @@ fn print(status: &LogStatus) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A host, in a few words: another role of the database may have written them.
+fn process(host: &HostIdentity) -> String {
+    format!("{} (pid {})", one_line(&host.hostname), host.pid)
+}
+
 /// What does not work for a host.
 fn troubles(host: &HostStatus) -> Vec<String> {
-    let HostIdentity { hostname, pid, .. } = &host.host;
+    let name = process(&host.host);
     let lines = host.trouble.iter().flat_map(|trouble| trouble.lines());
-    lines.map(|line| format!("{hostname} (pid {pid}): {line}")).collect()
+    lines.map(|line| format!("{name}: {}", one_line(line))).collect()
 }
 
 /// Whom a host waits for, if it waits for anybody.
@@ -112,8 +118,7 @@ fn standing_by(host: &HostStatus, groups: &[GroupStatus]) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let HostIdentity { hostname, pid, .. } = &host.host;
-    Some(format!("{hostname} (pid {pid}) stands by for {}{more}", waits.join(", ")))
+    Some(format!("{} stands by for {}{more}", process(&host.host), waits.join(", ")))
 }
 
 /// The table of `status` and `groups list`.
@@ -151,7 +156,7 @@ pub(super) fn leader(group: &GroupStatus) -> String {
 /// A leader, in a few words.
 pub(super) fn named(leader: Option<&Leader>) -> String {
     match leader {
-        Some(leader) => format!("{} (pid {})", leader.host.hostname, leader.host.pid),
+        Some(leader) => process(&leader.host),
         None => "-".to_owned(),
     }
 }
@@ -243,7 +248,9 @@ pub(super) fn open(group: &GroupStatus) -> Option<String> {
 fn session(holder: &LogHolder) -> String {
     let LogHolder { pid, application, user, .. } = holder;
     match pid {
-        Some(pid) => format!("server process {pid} ({application}) of role {user}"),
+        Some(pid) => {
+            format!("server process {pid} ({}) of role {}", one_line(application), one_line(user))
+        }
         None => holder.to_string(),
     }
 }
@@ -251,8 +258,11 @@ fn session(holder: &LogHolder) -> String {
 /// What holds a group up, if anything does.
 pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
     if group.state != GroupState::Running {
-        let reason = group.reason.as_deref().map(|why| format!(": {}", short(why, 200)));
-        let way = format!("`host groups resume {}` goes on", group.name);
+        let reason = group.reason.as_deref().map(|why| format!(": {}", short(why, 500)));
+        let way = match group.unpinned {
+            true => "it keeps nothing in the log".to_owned(),
+            false => format!("`host groups resume {}` goes on", group.name),
+        };
         return Some(format!(
             "{}: {}{}; {way}",
             group.name,

@@ -22,6 +22,8 @@ pub(super) const TOP: Place = Place {
         "migrate",
         "grace",
         "concurrency",
+        "compile_memory",
+        "compile_timeout",
         "retention",
         "retention_size",
         "tenants",
@@ -43,7 +45,9 @@ pub(super) const TENANT: Place = Place {
         "http_connections",
         "log_lines_per_second",
         "dead_letters",
+        "dead_letter_bytes",
         "state",
+        "pinned_log",
         "http",
     ],
 };

@@ -36,6 +36,10 @@ use crate::store::Retention;
 /// How long handlers may go on after a stop, unless the file says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// The shortest and the longest time that compiling a component may be allowed.
+const COMPILE_TIMEOUT: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(3600);
+
 /// The shortest and the longest time for which events can be kept.
 const RETENTION: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(100 * 365 * 86_400);
@@ -57,6 +61,8 @@ pub struct Config {
     /// How many attempts run at once, of all handlers; `None` leaves it to the
     /// machine.
     pub concurrency: Option<usize>,
+    /// What compiling a component may take.
+    pub compilation: Compilation,
     /// How long events are kept once no group needs them any more.
     pub retention: Retention,
     /// The tenants that the file knows, in its order. Without any, a handler's
@@ -64,6 +70,15 @@ pub struct Config {
     pub tenants: Vec<TenantSettings>,
     /// At least one, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
+}
+
+/// What compiling one component may take; `None` leaves it to the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Compilation {
+    /// Bytes of memory of the process that compiles (`compile_memory`).
+    pub memory_bytes: Option<u64>,
+    /// Its time of processors (`compile_timeout`).
+    pub timeout: Option<Duration>,
 }
 
 /// Which databases to connect to.
@@ -142,6 +157,10 @@ impl Config {
         let migrate = top.boolean("migrate").unwrap_or(true);
         let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
         let concurrency = top.integer("concurrency", 1..=MAX_CONCURRENCY);
+        let compilation = Compilation {
+            memory_bytes: top.size("compile_memory", "256MiB"..="64GiB").map(|bytes| bytes as u64),
+            timeout: top.duration("compile_timeout", COMPILE_TIMEOUT),
+        };
         let retention = Retention {
             max_age: top.duration("retention", RETENTION),
             max_bytes: top.size("retention_size", "1MiB"..="1PiB").map(|bytes| bytes as u64),
@@ -161,6 +180,7 @@ impl Config {
             grace,
             migrate,
             concurrency,
+            compilation,
             retention,
             tenants,
             handlers,

@@ -19,6 +19,9 @@ pub struct TenantSettings {
     pub ceilings: Ceilings,
     /// What its handlers may be allowed by HTTP; `None` is everything.
     pub http: Option<HttpPolicy>,
+    /// Bytes of events that its groups may keep in the log beyond its retention; `None`
+    /// is all that they have not handled.
+    pub pinned_log: Option<u64>,
 }
 
 /// A tenant of the file, and where it stands.
@@ -234,9 +237,14 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
             "100",
         ),
         dead_letters: section.integer("dead_letters", 0..=1_000_000_000),
+        dead_letter_bytes: section
+            .size("dead_letter_bytes", "0B"..="1PiB")
+            .map(|bytes| bytes as u64),
         state_bytes: section.size("state", "0B"..="1TiB"),
     };
     let http = super::handlers::http(&mut section);
+    let pinned_log = section.size("pinned_log", "64KiB"..="1PiB").map(|bytes| bytes as u64);
     section.finish();
-    Some(Found { settings: TenantSettings { name: name?, ceilings, http }, entry })
+    let settings = TenantSettings { name: name?, ceilings, http, pinned_log };
+    Some(Found { settings, entry })
 }

@@ -1,3 +1,5 @@
+mod fuzz;
+
 use std::env::VarError;
 
 use proptest::prelude::*;
@@ -77,6 +79,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         grace: Duration::from_secs(30),
         migrate: true,
         concurrency: None,
+        compilation: Compilation::default(),
         retention: Retention::FOREVER,
         tenants: Vec::new(),
         handlers: vec![handler],
@@ -92,6 +95,8 @@ database = "sqlite:data/${REGION}.db"
 migrate = false
 grace = "1m 30s"
 concurrency = 12
+compile_memory = "1GiB"
+compile_timeout = "90s"
 retention = "7d"
 retention_size = "50GiB"
 
@@ -106,6 +111,8 @@ http_requests_per_second = 10
 http_connections = 20
 log_lines_per_second = 50
 dead_letters = 1000
+dead_letter_bytes = "256MiB"
+pinned_log = "2GiB"
 state = "1GiB"
 http = ["https://*.example.com"]
 
@@ -185,6 +192,9 @@ partitions = 8
     assert_eq!(config.concurrency, Some(12));
     let kept = Duration::from_secs(7 * 86_400);
     let retention = Retention { max_age: Some(kept), max_bytes: Some(50 << 30) };
+    let compilation =
+        Compilation { memory_bytes: Some(1 << 30), timeout: Some(Duration::from_secs(90)) };
+    assert_eq!(config.compilation, compilation);
     assert_eq!(config.retention, retention);
     let ceilings = Ceilings {
         memory_bytes: Some(64 << 20),
@@ -197,6 +207,7 @@ partitions = 8
         http_connections: Some(20),
         log_lines_per_second: Some(50.0),
         dead_letters: Some(1000),
+        dead_letter_bytes: Some(256 << 20),
         state_bytes: Some(1 << 30),
     };
     let tenant = |name: &str, ceilings, http: &[&str]| TenantSettings {
@@ -204,6 +215,7 @@ partitions = 8
         ceilings,
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
+        pinned_log: (name == "acme").then_some(2 << 30),
     };
     assert_eq!(
         config.tenants,

@@ -65,7 +65,7 @@ const CHOSEN_CONCURRENCY: usize = 500;
 pub const SLICE: Duration = Duration::from_millis(2);
 
 /// What the handlers of one tenant may use together; `None` is unbounded. All but
-/// the dead letters and the state are of each host by itself.
+/// the last three are of each host by itself.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ceilings {
     /// Memory in use at once, in bytes: each batch under way counts with all that
@@ -89,6 +89,8 @@ pub struct Ceilings {
     pub log_lines_per_second: Option<f64>,
     /// Dead letters kept.
     pub dead_letters: Option<u64>,
+    /// Bytes of all dead letters kept.
+    pub dead_letter_bytes: Option<u64>,
     /// Bytes of all keys and values in the state of its groups.
     pub state_bytes: Option<usize>,
 }

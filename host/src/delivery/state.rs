@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::delivery::permits::{Share, Turn};
 use crate::event::GroupName;
 use crate::store::{StateWrite, Store, StoreError};
 
@@ -35,11 +36,25 @@ pub struct StoredState {
     pub store: Arc<dyn Store>,
     /// The group.
     pub group: GroupName,
+    /// What its reads take turns by, with those of other groups; `None` where there are
+    /// no others.
+    pub share: Option<Share>,
+}
+
+impl StoredState {
+    /// The turn to read: as good a reason to wait as the log is.
+    async fn turn(&self) -> Option<Turn> {
+        match &self.share {
+            Some(share) => Some(share.read_turn(self.store.at_once().reads).await),
+            None => None,
+        }
+    }
 }
 
 #[async_trait]
 impl CommittedState for StoredState {
     async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let _turn = self.turn().await;
         self.store.state_get(&self.group, scope, key).await
     }
 
@@ -49,6 +64,7 @@ impl CommittedState for StoredState {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<String>, StoreError> {
+        let _turn = self.turn().await;
         self.store.state_keys(&self.group, scope, prefix, limit).await
     }
 }

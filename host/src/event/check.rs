@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES, json_bytes};
 use super::{DELIVER_AFTER, Event, ExtensionValue};
 use crate::failure::storable;
+use crate::foreign::one_line;
 
 /// Names that the specification or the host gives a meaning of their own, so no
 /// extension can have them.
@@ -48,8 +49,7 @@ impl InvalidEvent {
 
 /// A name or value from outside, cut and cleaned, for a message.
 pub(crate) fn quoted(text: &str) -> String {
-    let one_line: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
-    format!("`{}`", storable(&one_line, 64))
+    format!("`{}`", storable(&one_line(text), 64))
 }
 
 impl Event {
@@ -170,7 +170,8 @@ fn characters(attribute: &str, value: &str) -> Result<(), InvalidEvent> {
 }
 
 fn time(attribute: &str, time: Timestamp) -> Result<(), InvalidEvent> {
-    if time.as_second() < FIRST_SECOND {
+    // Not by its second, which is cut towards 1970 and so is that of the year 0 already.
+    if time < Timestamp::from_second(FIRST_SECOND).unwrap_or(Timestamp::MIN) {
         return Err(InvalidEvent::new(
             attribute,
             "is before the year 0 in UTC, which RFC 3339 cannot write",

@@ -1,25 +1,26 @@
 //! Loading: from a source to a handler that is ready to make attempts.
 //!
-//! Everything that can be known without running the component is checked here,
-//! in the order in which its author can put it right: the file, its form, the
-//! names it imports and exports, its code, its types, its limits. What loads
-//! can be called; what does not is refused with a sentence.
+//! Everything that can be known without running the component is checked, in the
+//! order in which its author can put it right: the file; in the process that
+//! compiles its form, the names it imports and exports, and its code; here its
+//! types and its limits. What loads can be called; what does not is refused with a
+//! sentence. The component's own bytes are not parsed here.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
+use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, ComponentNamedList, InstancePre, Lift, Linker, Lower};
-use wasmtime::{Cache, Engine};
 
 use super::bindings::event_host::handler::types::{Event, Failure};
 use super::bindings::{BatchEventHandlerPre, EventHandlerPre};
-use super::cache;
-use super::compiler::Compiler;
-use super::compiler::process::Processes;
-use super::contract::{self, Interface, Surface};
+use super::cache::{self, Cache};
+use super::compiler::answer::{self, Compiled, Facts};
+use super::compiler::{self, Compiler, Job};
+use super::contract::Interface;
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
 use super::http::{Client, Outlet};
@@ -27,13 +28,10 @@ use super::imports::{self, ConfigValues, LineRate, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
 use super::settings::{Grants, Limits, Reuse, names};
 use super::slots::{Needs, Slots};
-use super::source::{self, Binary, Form, Source};
+use super::source::{self, Form, Given, Source};
 use super::ticker::Ticker;
 use super::worker::LoadedHandler;
 use crate::event::Tenant;
-
-/// A compilation that takes longer is worth a line in the log.
-const SLOW_COMPILATION: Duration = Duration::from_secs(2);
 
 /// The size of a page of WebAssembly memory.
 const PAGE_BYTES: u64 = 64 << 10;
@@ -43,6 +41,8 @@ const PAGE_BYTES: u64 = 64 << 10;
 #[derive(Clone)]
 pub struct Sandbox {
     inner: Arc<Inner>,
+    /// Whose components it loads.
+    tenant: Tenant,
 }
 
 struct Inner {
@@ -51,8 +51,8 @@ struct Inner {
     counting: OnceLock<Result<Runtime, String>>,
     cache: Option<Cache>,
     compiler: Compiler,
-    /// Where what was never compiled here is compiled first.
-    processes: Option<Processes>,
+    /// One component is read, or taken from the cache, at a time: it takes memory.
+    reading: Semaphore,
     /// What is loaded now, by the file's digest and whether it counts fuel:
     /// handlers of one component share its code.
     programs: Mutex<HashMap<(String, bool), Weak<Program>>>,
@@ -72,12 +72,8 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn start(
-        settings: &EngineSettings,
-        cache: Option<&Cache>,
-        fuel: bool,
-    ) -> Result<Self, EngineError> {
-        let (engine, ticker, allocation) = engine::start(settings, cache, fuel)?;
+    fn start(settings: &EngineSettings, fuel: bool) -> Result<Self, EngineError> {
+        let (engine, ticker, allocation) = engine::start(settings, fuel)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
         let slots =
@@ -175,7 +171,7 @@ impl Entry {
 impl Sandbox {
     /// Starts an engine, and the thread that interrupts its guests; the thread
     /// ends when the sandbox and all that it loaded are dropped. Takes a few
-    /// milliseconds.
+    /// milliseconds, and some more to find out whether another process can compile.
     ///
     /// # Errors
     /// When the machine can run no engine at all.
@@ -188,29 +184,28 @@ impl Sandbox {
         settings: EngineSettings,
         client: Client,
     ) -> Result<Self, EngineError> {
-        let (cache, directory) = cache::open(&settings.cache).unzip();
-        let runtime = Runtime::start(&settings, cache.as_ref(), false)?;
-        let processes = settings
-            .compile_program
-            .clone()
-            .zip(directory)
-            .map(|(program, cache)| Processes::new(program, cache, &settings));
-        let compiler = Compiler::start(settings.compile_timeout)
-            .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
-        let (counting, client) = (OnceLock::new(), Arc::new(client));
-        let programs = Mutex::default();
+        let runtime = Runtime::start(&settings, false)?;
+        let compiler = Compiler::start(&settings, &runtime.engine, runtime.allocation)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 runtime,
-                counting,
-                cache,
+                counting: OnceLock::new(),
+                cache: cache::open(&settings.cache),
                 compiler,
-                processes,
-                programs,
-                client,
+                reading: Semaphore::new(1),
+                programs: Mutex::default(),
+                client: Arc::new(client),
                 settings,
             }),
+            tenant: Tenant::none(),
         })
+    }
+
+    /// The same sandbox, for the components of one tenant, which take turns with those
+    /// of others. Without it a component is no tenant's.
+    #[must_use]
+    pub fn for_tenant(&self, tenant: &Tenant) -> Self {
+        Self { inner: Arc::clone(&self.inner), tenant: tenant.clone() }
     }
 
     /// How instances get their memory on this machine.
@@ -234,9 +229,9 @@ impl Sandbox {
 
     /// Loads a handler. The name is the one that its log lines carry.
     ///
-    /// Reading and compiling happen on threads of their own, for one component
-    /// at a time; a first compilation takes milliseconds to half a minute by the
-    /// language it was written in, later ones come from the cache.
+    /// Compiling happens in a process of its own, for one component of a tenant at a
+    /// time; a first compilation takes milliseconds to half a minute by the language it
+    /// was written in, later ones come from the cache.
     ///
     /// # Errors
     /// When the component cannot be run, or not with these settings: see
@@ -276,60 +271,161 @@ impl Sandbox {
         }
     }
 
-    /// The digest that a handler loaded from there would have, without compiling
-    /// it.
+    /// The digest that a handler loaded from there would have, without looking at
+    /// what it is.
     ///
     /// # Errors
-    /// When it cannot be read, or is nothing that could be a component.
+    /// When it cannot be read.
     pub async fn digest(&self, source: impl Into<Source>) -> Result<String, LoadError> {
         let source = source.into();
         let origin = source.origin();
         let limit = self.inner.settings.component_bytes;
-        tokio::task::spawn_blocking(move || source::read(&source, limit))
-            .await
-            .unwrap_or_else(|error| Err(LoadReason::Internal(error.to_string())))
-            .map(|binary| binary.digest)
-            .map_err(|reason| LoadError { origin, reason })
+        let given = self.inner.reading(move || source::read(source, limit)).await;
+        given.map(|given| given.digest).map_err(|reason| LoadError { origin, reason })
     }
 
+    /// Without limits, whether it can be run under them is left open.
     async fn program(
         &self,
         source: Source,
         limits: Option<Limits>,
     ) -> Result<Arc<Program>, LoadReason> {
-        let inner = Arc::clone(&self.inner);
-        self.inner.compiler.run(move || inner.program(&source, limits.as_ref())).await
+        let inner = &self.inner;
+        let fuel = limits.as_ref().is_some_and(|limits| limits.fuel.is_some());
+        let (origin, text, limit) =
+            (source.origin(), source.text(), inner.settings.component_bytes);
+        let (given, known) = {
+            let inner = Arc::clone(inner);
+            let limits = limits.clone();
+            let look = move || {
+                let runtime = inner.runtime(fuel)?;
+                if let Some(limits) = &limits {
+                    fit_engine(runtime.allocation, &inner.settings, limits)?;
+                }
+                let given = source::read(source, limit)?;
+                let known = inner.known(runtime, fuel, &given)?;
+                Ok((given, known))
+            };
+            self.inner.reading(look).await?
+        };
+        let program = match known {
+            Some(program) => program,
+            None => self.compiled(origin, text, fuel, given).await?,
+        };
+        if let Some(limits) = &limits {
+            fit_limits(program.entry.component(), limits)?;
+        }
+        Ok(program)
+    }
+
+    /// A program that has to be compiled, unless somebody else did meanwhile.
+    async fn compiled(
+        &self,
+        origin: String,
+        text: source::TextForm,
+        fuel: bool,
+        given: Given,
+    ) -> Result<Arc<Program>, LoadReason> {
+        let inner = &self.inner;
+        let turn = inner.compiler.turn(&self.tenant, &origin).await?;
+        let (given, known) = {
+            let inner = Arc::clone(inner);
+            let look = move || {
+                let known = inner.known(inner.runtime(fuel)?, fuel, &given)?;
+                Ok((given, known))
+            };
+            self.inner.reading(look).await?
+        };
+        if let Some(program) = known {
+            return Ok(program);
+        }
+        let Given { digest, bytes } = given;
+        let size = bytes.len() as u64;
+        let runtime = inner.runtime(fuel)?;
+        let job = Job {
+            origin,
+            given: bytes.into(),
+            text,
+            engine: runtime.engine.clone(),
+            fuel,
+            allocation: runtime.allocation,
+        };
+        let compiled = inner.compiler.compile(job, turn).await?;
+        let inner = Arc::clone(inner);
+        let take = move || {
+            let runtime = inner.runtime(fuel)?;
+            inner.keep(runtime, &digest, &compiled);
+            inner.insert(runtime, fuel, digest, size, &compiled)
+        };
+        self.inner.reading(take).await
     }
 }
 
 impl Inner {
-    /// Without limits, whether it can be run under them is left open.
-    fn program(
+    /// Does something that takes memory and is over soon, beside the executor.
+    async fn reading<T: Send + 'static>(
         &self,
-        source: &Source,
-        limits: Option<&Limits>,
-    ) -> Result<Arc<Program>, LoadReason> {
-        let fuel = limits.is_some_and(|limits| limits.fuel.is_some());
-        let runtime = self.runtime(fuel)?;
-        if let Some(limits) = limits {
-            fit_engine(runtime.allocation, &self.settings, limits)?;
+        work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
+    ) -> Result<T, LoadReason> {
+        let internal = |why: String| LoadReason::Internal(why);
+        let _turn = self.reading.acquire().await.map_err(|closed| internal(closed.to_string()))?;
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(internal(error.to_string())))
+    }
+
+    /// A program that is loaded now, or that the cache has.
+    fn known(
+        &self,
+        runtime: &Runtime,
+        fuel: bool,
+        given: &Given,
+    ) -> Result<Option<Arc<Program>>, LoadReason> {
+        let key = (given.digest.clone(), fuel);
+        if let Some(program) = self.programs().get(&key).and_then(Weak::upgrade) {
+            return Ok(Some(program));
         }
-        let binary = source::read(source, self.settings.component_bytes)?;
-        let key = (binary.digest.clone(), fuel);
-        let loaded = self.programs().get(&key).and_then(Weak::upgrade);
-        let program = match loaded {
-            Some(program) => program,
-            None => {
-                let program = Arc::new(self.make(runtime, fuel, source, binary)?);
-                let mut programs = self.programs();
-                programs.retain(|_, program| program.strong_count() > 0);
-                programs.insert(key, Arc::downgrade(&program));
-                program
+        let Some(cache) = &self.cache else { return Ok(None) };
+        let name = entry_name(runtime, &given.digest);
+        let Some(entry) = cache.get(&name) else { return Ok(None) };
+        match answer::from_bytes(&entry) {
+            Ok(Ok(compiled)) => {
+                let size = given.bytes.len() as u64;
+                self.insert(runtime, fuel, given.digest.clone(), size, &compiled).map(Some)
             }
-        };
-        if let Some(limits) = limits {
-            fit_limits(program.entry.component(), limits)?;
+            // It is signed: another version of this program wrote it so.
+            Ok(Err(why)) => Err(why),
+            Err(why) => {
+                tracing::warn!("the compiled code of {} is made anew: {why}", given.digest);
+                Ok(None)
+            }
         }
+    }
+
+    /// Puts code into the cache. Without it nothing is lost but time.
+    fn keep(&self, runtime: &Runtime, digest: &str, compiled: &Compiled) {
+        let Some(cache) = &self.cache else { return };
+        let kept = answer::to_bytes(Ok(compiled))
+            .map_err(std::io::Error::from)
+            .and_then(|entry| cache.put(&entry_name(runtime, digest), &entry));
+        if let Err(error) = kept {
+            tracing::warn!("the compiled code of {digest} cannot be kept: {error}");
+        }
+    }
+
+    fn insert(
+        &self,
+        runtime: &Runtime,
+        fuel: bool,
+        digest: String,
+        size: u64,
+        compiled: &Compiled,
+    ) -> Result<Arc<Program>, LoadReason> {
+        let key = (digest.clone(), fuel);
+        let program = Arc::new(link(runtime, digest, size, compiled)?);
+        let mut programs = self.programs();
+        programs.retain(|_, program| program.strong_count() > 0);
+        programs.insert(key, Arc::downgrade(&program));
         Ok(program)
     }
 
@@ -338,57 +434,43 @@ impl Inner {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make(
-        &self,
-        runtime: &Runtime,
-        fuel: bool,
-        source: &Source,
-        binary: Binary,
-    ) -> Result<Program, LoadReason> {
-        let Binary { digest, size, form, component } = binary;
-        let surface = contract::surface(&component)?;
-        let interface = contract::check(&surface, &component)?;
-        if let Some(processes) = &self.processes {
-            processes.prepare(&runtime.engine, fuel, runtime.allocation, &component)?;
-        }
-        let component = compile(&runtime.engine, source, &component)?;
-        let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
-        let entry =
-            Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
-        entry.check()?;
-        let Surface { imports, exports } = surface;
-        let inspection = Inspection { digest, bytes: size, form, interface, imports, exports };
-        let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
-        // The engine refuses a component that declares more than the pool has for one.
-        let [memories, tables] = entry.component().resources_required().map_or([0, 0], |needs| {
-            [needs.num_memories, needs.num_tables]
-                .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
-        });
-        Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
-    }
-
     fn runtime(&self, fuel: bool) -> Result<&Runtime, LoadReason> {
         if !fuel {
             return Ok(&self.runtime);
         }
-        let start = || {
-            Runtime::start(&self.settings, self.cache.as_ref(), true)
-                .map_err(|error| error.to_string())
-        };
+        let start = || Runtime::start(&self.settings, true).map_err(|error| error.to_string());
         let counting = self.counting.get_or_init(start);
         counting.as_ref().map_err(|error| LoadReason::Internal(error.clone()))
     }
 }
 
-fn compile(engine: &Engine, source: &Source, component: &[u8]) -> Result<Component, LoadReason> {
-    let started = Instant::now();
-    let compiled = Component::from_binary(engine, component)
-        .map_err(|error| LoadReason::Invalid(chain(&error)))?;
-    let took = started.elapsed();
-    if took > SLOW_COMPILATION {
-        tracing::info!("compiling {} took {took:.1?}", source.origin());
-    }
-    Ok(compiled)
+/// What the cache calls the code of a component for an engine.
+fn entry_name(runtime: &Runtime, digest: &str) -> String {
+    let digits = digest.rsplit(':').next().unwrap_or_default();
+    format!("{digits}-{:016x}", compiler::fingerprint(&runtime.engine))
+}
+
+/// Makes what can be called of compiled code.
+fn link(
+    runtime: &Runtime,
+    digest: String,
+    size: u64,
+    compiled: &Compiled,
+) -> Result<Program, LoadReason> {
+    let component = compiled.component(&runtime.engine)?;
+    let Facts { form, interface, imports, exports } = compiled.facts.clone();
+    let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
+    let entry =
+        Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
+    entry.check()?;
+    let inspection = Inspection { digest, bytes: size, form, interface, imports, exports };
+    let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
+    // The engine refuses a component that declares more than the pool has for one.
+    let [memories, tables] = entry.component().resources_required().map_or([0, 0], |needs| {
+        [needs.num_memories, needs.num_tables]
+            .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
+    });
+    Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
 }
 
 /// Whether the engine can enforce these limits.

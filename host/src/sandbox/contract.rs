@@ -5,11 +5,14 @@
 //! The types are wasmtime's to check, afterwards.
 
 use std::fmt;
+use std::sync::OnceLock;
 
+use serde::{Deserialize, Serialize};
 use wasmparser::component_types::ComponentEntityType;
+use wasmparser::types::Types;
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
-use super::load_error::{LoadReason, Names};
+use super::load_error::{Does, LoadReason, Names};
 use super::source::malformed;
 
 /// The contract's package.
@@ -68,6 +71,12 @@ const WASI: [(&str, &str, &[&str]); 8] = [
     ),
 ];
 
+/// The most names that a component may import, and export. Real ones have fewer than 60.
+const MOST_NAMES: usize = 256;
+
+/// The most bytes of all of them together.
+const NAMES_BYTES: usize = 64 << 10;
+
 /// The names that a component imports and exports, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Surface {
@@ -76,7 +85,7 @@ pub(super) struct Surface {
 }
 
 /// How a component wants to be called: the one of two interfaces that it exports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Interface {
     /// With one event.
     Handler,
@@ -112,13 +121,13 @@ pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
             Payload::ComponentImportSection(imports) if depth == 0 => {
                 for import in imports {
                     let import = import.map_err(|error| malformed(&error, component))?;
-                    surface.imports.push(import.name.name.to_owned());
+                    add(&mut surface.imports, Does::Imports, import.name.name)?;
                 }
             }
             Payload::ComponentExportSection(exports) if depth == 0 => {
                 for export in exports {
                     let export = export.map_err(|error| malformed(&error, component))?;
-                    surface.exports.push(export.name.name.to_owned());
+                    add(&mut surface.exports, Does::Exports, export.name.name)?;
                 }
             }
             _ => {}
@@ -127,12 +136,30 @@ pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
     Ok(surface)
 }
 
+fn add(names: &mut Vec<String>, does: Does, name: &str) -> Result<(), LoadReason> {
+    let too_many = |found: String, limit: String| LoadReason::TooManyNames { does, found, limit };
+    if names.len() == MOST_NAMES {
+        let (found, limit) = (format!("more than {MOST_NAMES} names"), MOST_NAMES.to_string());
+        return Err(too_many(found, limit));
+    }
+    let bytes = names.iter().map(String::len).sum::<usize>() + name.len();
+    if bytes > NAMES_BYTES {
+        let found = format!("names of more than {NAMES_BYTES} bytes together");
+        return Err(too_many(found, NAMES_BYTES.to_string()));
+    }
+    names.push(name.to_owned());
+    Ok(())
+}
+
 /// Checks the names of a component, and tells how it is called.
 pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<Interface, LoadReason> {
     let interface = check_exports(&surface.exports)?;
+    // Validating takes long, so it is done once, and only for who needs it.
+    let types = OnceLock::new();
+    let types = || types.get_or_init(|| types_of(component)).as_ref();
     for import in &surface.imports {
         if let Err(reason) = check_import(import)
-            && !holds_only_types(component, import)
+            && !types().is_some_and(|types| holds_only_types(types, import))
         {
             return Err(reason);
         }
@@ -155,7 +182,7 @@ fn check_exports(exports: &[String]) -> Result<Interface, LoadReason> {
         (Some(found), None) | (None, Some(found)) => found,
     };
     if !is_compatible(Name::parse(name).version, VERSION) {
-        return Err(other_version("exports", name, VERSION));
+        return Err(other_version(Does::Exports, name, VERSION));
     }
     Ok(interface)
 }
@@ -169,7 +196,7 @@ fn check_import(import: &str) -> Result<(), LoadReason> {
         wasi.map_or((&[], WASI_VERSION), |(_, version, interfaces)| (interfaces, version))
     };
     if !known.is_empty() && !is_compatible(name.version, version) {
-        return Err(other_version("imports", import, version));
+        return Err(other_version(Does::Imports, import, version));
     }
     if known.contains(&name.interface) {
         return Ok(());
@@ -190,19 +217,20 @@ fn hint(name: &Name<'_>, known: &[&str]) -> String {
     )
 }
 
-fn other_version(does: &'static str, name: &str, host: &'static str) -> LoadReason {
+fn other_version(does: Does, name: &str, host: &'static str) -> LoadReason {
     let package = Name::parse(name).package.to_owned();
-    LoadReason::OtherVersion { does, name: name.to_owned(), package, host }
+    LoadReason::OtherVersion { does, name: name.to_owned(), package, host: host.into() }
+}
+
+/// The types of a component; none where it is not valid, and wasmtime will say what is
+/// wrong.
+fn types_of(component: &[u8]) -> Option<Types> {
+    Validator::new_with_features(WasmFeatures::all()).validate_all(component).ok()
 }
 
 /// Whether an import brings nothing that would have to be implemented. A
 /// component that shares types with others imports them so.
-fn holds_only_types(component: &[u8], import: &str) -> bool {
-    let Ok(types) = Validator::new_with_features(WasmFeatures::all()).validate_all(component)
-    else {
-        // wasmtime will say what is wrong.
-        return false;
-    };
+fn holds_only_types(types: &Types, import: &str) -> bool {
     let types = types.as_ref();
     let Some(item) = types.component_item_for_import(import) else { return false };
     let ComponentEntityType::Instance(instance) = item.ty else { return false };

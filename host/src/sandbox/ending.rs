@@ -166,6 +166,31 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &Profile) 
     }
 }
 
+/// With what the attempt last wrote to stderr or as an error, where the guest gave up by
+/// itself: there its runtime says why.
+#[cold]
+pub(super) fn with_last_words(outcome: Outcome, last: &[u8]) -> Outcome {
+    let Outcome::Failure(Failure {
+        kind: kind @ (FailureKind::Trap | FailureKind::Exit),
+        text,
+        ..
+    }) = &outcome
+    else {
+        return outcome;
+    };
+    let last = String::from_utf8_lossy(last);
+    let mut lines = last.lines().map(str::trim_end).filter(|line| !line.is_empty()).peekable();
+    if lines.peek().is_none() {
+        return outcome;
+    }
+    let mut text = format!("{text}\n  it last wrote:");
+    for line in lines {
+        text.push_str("\n    ");
+        text.push_str(line);
+    }
+    Outcome::Failure(Failure::new(*kind, &text))
+}
+
 /// An error with its causes, in one line.
 pub(super) fn chain(error: &wasmtime::Error) -> String {
     let mut text = String::new();
@@ -189,7 +214,10 @@ fn with_frames(text: &str, error: &wasmtime::Error) -> String {
         match frame.func_name() {
             Some(name) => {
                 let name = format!("{:#}", rustc_demangle::demangle(name)).replace('\n', " ");
-                text.push_str(&crate::failure::storable(&name, FRAME_BYTES));
+                text.push_str(&crate::failure::storable(
+                    &crate::foreign::one_line(&name),
+                    FRAME_BYTES,
+                ));
             }
             None => {
                 // Writing to a string cannot fail.

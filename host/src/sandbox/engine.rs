@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wasmtime::{
-    Cache, Config, Enabled, Engine, Instance, InstanceAllocationStrategy, Module,
-    PoolingAllocationConfig, Store, WasmBacktraceDetails,
+    Config, Enabled, Engine, Instance, InstanceAllocationStrategy, Module, PoolingAllocationConfig,
+    Store, WasmBacktraceDetails,
 };
 
 use super::ticker::Ticker;
@@ -32,16 +32,17 @@ pub struct EngineSettings {
     /// The largest component file that is read, in bytes. Default 64 MiB:
     /// Python makes 18 MB, JavaScript 12 MB.
     pub component_bytes: u64,
-    /// How long a compilation is waited for, by the clock. It uses half of the
-    /// machine, and gives way to handlers. Default 5 minutes: Python takes half
-    /// a minute where nothing else runs.
+    /// How much time of processors compiling one component may take, in whole seconds;
+    /// by the clock it may take three times as long, because it gives way to handlers
+    /// (`compile_timeout`). In this process it is what is waited for by the clock.
+    /// Default 5 minutes: Python takes half a minute.
     pub compile_timeout: Duration,
-    /// Memory that the process which compiles may take, in bytes. Default 4 GiB:
-    /// Python and JavaScript take less than half of it.
+    /// Memory that a process which compiles may take, in bytes; there are two at most
+    /// (`compile_memory`). Default 4 GiB: Python and JavaScript take less than half of
+    /// it.
     pub compile_memory_bytes: u64,
-    /// The program `host`, another run of which compiles what was never compiled
-    /// here, if there is a cache. Default none: everything is compiled in this
-    /// process, where nothing can break it off.
+    /// The program `host`, another run of which compiles. Default none: everything is
+    /// compiled in this process, where nothing can break it off.
     pub compile_program: Option<PathBuf>,
     /// How instances get their memory.
     pub pool: PoolSettings,
@@ -120,9 +121,9 @@ impl Default for PoolSettings {
     }
 }
 
-/// Where compiled code is kept between runs. Its files are native code that is
-/// run as it is found, so the directory must belong to this user alone; one
-/// that does not is not used.
+/// Where compiled code is kept between runs. Its files are native code that is run, so
+/// they are signed, the directory must belong to this user alone, and those above it to
+/// this user or root; one that does not is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CacheSettings {
     /// `event-host` in the user's cache directory.
@@ -187,7 +188,6 @@ pub enum EngineError {
 /// One that counts fuel is slower, and serves those that ask for it.
 pub(super) fn start(
     settings: &EngineSettings,
-    cache: Option<&Cache>,
     fuel: bool,
 ) -> Result<(Engine, Ticker, Allocation), EngineError> {
     let mut refusals: Vec<String> = Vec::new();
@@ -195,8 +195,7 @@ pub(super) fn start(
         if allocation == Allocation::Pooling && !settings.pool.enabled {
             continue;
         }
-        let mut config = config(settings, allocation, fuel);
-        config.cache(cache.cloned());
+        let config = config(settings, allocation, fuel);
         match Engine::new(&config).and_then(|engine| probe(&engine).map(|()| engine)) {
             Ok(engine) => {
                 if !refusals.is_empty() {

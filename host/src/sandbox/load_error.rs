@@ -1,9 +1,13 @@
 //! Why a component is not loaded, in sentences that say what was found and what
 //! is wanted.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// A component that is not loaded, with where it came from.
 #[derive(Debug, thiserror::Error)]
@@ -15,8 +19,8 @@ pub struct LoadError {
     pub reason: LoadReason,
 }
 
-/// Why a component is not loaded.
-#[derive(Debug, thiserror::Error)]
+/// Why a component is not loaded. The process that compiles says it to the host.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LoadReason {
     /// There is no such file.
@@ -30,6 +34,8 @@ pub enum LoadReason {
     NotAFile,
     /// The file cannot be read.
     #[error("the file cannot be read: {0}")]
+    // It is the host that reads it.
+    #[serde(skip)]
     Unreadable(io::Error),
     /// The file is empty.
     #[error("the file is empty")]
@@ -56,6 +62,21 @@ pub enum LoadReason {
     /// It is text that does not parse.
     #[error("this WebAssembly text does not parse: {0}")]
     Text(String),
+    /// It is text that is larger than any that is parsed.
+    #[error(
+        "this is WebAssembly text of {bytes} bytes; the largest that is parsed has {limit}: make a binary of it with `wasm-tools parse`"
+    )]
+    TextTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// It is text, where only a binary is taken.
+    #[error(
+        "this is WebAssembly text, and only binaries are deployed: make one of it with `wasm-tools parse`"
+    )]
+    TextDeployed,
     /// It is native code, which is never taken from users.
     #[error(
         "this is code that was compiled for a machine ahead of time, which could do anything; give the .wasm file that it was made from"
@@ -87,14 +108,24 @@ pub enum LoadReason {
         "it {does} `{name}`, and this host has version {host} of `{package}`; build it with bindings of that version"
     )]
     OtherVersion {
-        /// `imports` or `exports`.
-        does: &'static str,
+        /// What it does with them.
+        does: Does,
         /// The whole name.
         name: String,
         /// Its package.
         package: String,
         /// The host's version.
-        host: &'static str,
+        host: Cow<'static, str>,
+    },
+    /// It imports or exports more than any handler does.
+    #[error("it {does} {found}; the most is {limit}")]
+    TooManyNames {
+        /// What it does with them.
+        does: Does,
+        /// How many names, or how many bytes of them.
+        found: String,
+        /// The most, in the same unit.
+        limit: String,
     },
     /// It imports something that the host does not have.
     #[error("it imports `{name}`, which this host does not have; {hint}")]
@@ -119,23 +150,74 @@ pub enum LoadReason {
     #[error("{0}")]
     OverLimit(String),
     /// It takes too long to compile.
-    #[error("it takes longer than {0:?} to compile")]
+    #[error(
+        "it takes more than {0:?} of processor time to compile, which is what `compile_timeout` allows"
+    )]
     SlowCompilation(Duration),
+    /// Its code is larger than any that is run.
+    #[error("its compiled code has {bytes} bytes; the most is {limit}")]
+    CodeTooLarge {
+        /// The size.
+        bytes: usize,
+        /// The most.
+        limit: usize,
+    },
     /// The process that compiled it died.
     #[error("compiling it ended with {0}")]
     CompilerDied(String),
-    /// Another component is being compiled, and takes too long.
+    /// Others are being compiled in the host itself, and take too long.
     #[error(
-        "another component has been compiling for longer than {0:?}, and only one is compiled at a time: try again later"
+        "it waited for {waited:?} to be compiled, and this host compiles one component at a time: {whom}; try again later"
     )]
-    CompilerBusy(Duration),
+    CompilerBusy {
+        /// How long it waited.
+        waited: Duration,
+        /// Whom for.
+        whom: String,
+    },
+    /// No process that compiles can be had now.
+    #[error("it cannot be compiled now, and is to be tried again later: {0}")]
+    CompilerUnavailable(String),
     /// A fault of the host itself.
     #[error("loading broke off: {0}")]
     Internal(String),
 }
 
+impl LoadReason {
+    /// Whether it says nothing of the component, and may be over when it is tried again.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::CompilerBusy { .. } | Self::CompilerUnavailable(_) => true,
+            Self::Unreadable(error) => {
+                let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+                Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a component does with a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Does {
+    /// It wants it from the host.
+    Imports,
+    /// It has it for the host.
+    Exports,
+}
+
+impl fmt::Display for Does {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Imports => "imports",
+            Self::Exports => "exports",
+        })
+    }
+}
+
 /// Names in a sentence: quoted, with commas, shortened when there are many.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names(pub Vec<String>);
 
 impl fmt::Display for Names {
@@ -148,7 +230,7 @@ impl fmt::Display for Names {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            write!(f, "`{}`", crate::failure::storable(name, 200))?;
+            write!(f, "`{}`", crate::failure::storable(&crate::foreign::one_line(name), 200))?;
         }
         if self.0.len() > SHOWN {
             write!(f, " and {} more", self.0.len() - SHOWN)?;

@@ -32,11 +32,11 @@ mod tests;
 mod ticker;
 mod worker;
 
-pub use compiler::process as compile_process;
+pub use compiler::{Order as CompileOrder, obey as compile};
 pub use component::{Inspection, Sandbox};
 pub use contract::Interface;
 pub use engine::{Allocation, CacheSettings, EngineError, EngineSettings, PoolSettings};
 pub use imports::{GuestLine, LineOrigin, LogSink};
-pub use load_error::{LoadError, LoadReason, Names};
+pub use load_error::{Does, LoadError, LoadReason, Names};
 pub use source::{Form, Source};
 pub use worker::LoadedHandler;

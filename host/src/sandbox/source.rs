@@ -5,16 +5,21 @@
 //! component of the latter itself, with the adapter for old WASI where it is
 //! needed. Everything else is recognised as far as it helps its author.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
-use wasmparser::{Parser, Payload};
+use wasmparser::{BinaryReader, Parser, Payload};
 use wasmtime::Engine;
 use wit_component::ComponentEncoder;
+use wit_parser::decoding::{DecodedWasm, decode_world};
+use wit_parser::{PackageId, Resolve};
 
 use super::load_error::{LoadError, LoadReason};
 use crate::digest::Digest;
@@ -22,8 +27,15 @@ use crate::digest::Digest;
 /// How the names of the custom sections begin that hold component metadata.
 const METADATA: &str = "component-type";
 
+/// The most packages that component metadata may have; all of WASI has a dozen.
+const PACKAGES: usize = 256;
+
 /// The custom section with the names of functions.
 const NAMES: &str = "name";
+
+/// Bytes of the largest text that is parsed. Text is for trying things out by hand;
+/// parsing it takes up to eighty times its size.
+pub(super) const TEXT_BYTES: usize = 1 << 20;
 
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +49,13 @@ pub enum Source {
         /// What a file would hold.
         bytes: Vec<u8>,
     },
+    /// Bytes that are deployed, or are about to be: WebAssembly text is not taken.
+    Deployed {
+        /// What messages call them.
+        name: String,
+        /// What was deployed.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Source {
@@ -44,12 +63,18 @@ impl Source {
     pub(super) fn origin(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Bytes { name, .. } => name.clone(),
+            Self::Bytes { name, .. } | Self::Deployed { name, .. } => name.clone(),
         }
     }
-}
 
-impl Source {
+    /// Whether it may be text.
+    pub(super) fn text(&self) -> TextForm {
+        match self {
+            Self::File(_) | Self::Bytes { .. } => TextForm::Taken,
+            Self::Deployed { .. } => TextForm::Refused,
+        }
+    }
+
     /// Reads a file, of at most `limit` bytes, so that what is loaded and what is
     /// kept of it are the same whatever becomes of the file.
     ///
@@ -59,9 +84,18 @@ impl Source {
         match self {
             Self::File(path) => read_file(&path, limit)
                 .map_err(|reason| LoadError { origin: path.display().to_string(), reason }),
-            Self::Bytes { bytes, .. } => Ok(bytes),
+            Self::Bytes { bytes, .. } | Self::Deployed { bytes, .. } => Ok(bytes),
         }
     }
+}
+
+/// Whether WebAssembly text is taken, which is written by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextForm {
+    /// Up to [`TEXT_BYTES`].
+    Taken,
+    /// Not at all.
+    Refused,
 }
 
 impl From<&Path> for Source {
@@ -77,7 +111,7 @@ impl From<PathBuf> for Source {
 }
 
 /// How a component was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
     /// As a component.
     Component,
@@ -87,30 +121,30 @@ pub enum Form {
     CoreModuleWithPreview1,
 }
 
-/// A component, not compiled yet.
+/// What a source holds, unparsed.
 #[derive(Debug)]
-pub(super) struct Binary {
-    /// `sha256:` and hex digits, of the bytes as they were given.
+pub(super) struct Given {
+    /// `sha256:` and hex digits.
     pub(super) digest: String,
-    /// How many bytes were given.
-    pub(super) size: u64,
-    pub(super) form: Form,
-    /// The component itself.
-    pub(super) component: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
-/// Reads a source and makes a component of it.
-pub(super) fn read(source: &Source, limit: u64) -> Result<Binary, LoadReason> {
-    match source {
-        Source::File(path) => recognise(&read_file(path, limit)?),
-        Source::Bytes { bytes, .. } => {
+/// Reads a source, without looking further than whether it is text.
+pub(super) fn read(source: Source, limit: u64) -> Result<Given, LoadReason> {
+    let text = source.text();
+    let bytes = match source {
+        Source::File(path) => read_file(&path, limit)?,
+        Source::Bytes { bytes, .. } | Source::Deployed { bytes, .. } => {
             let len = bytes.len() as u64;
             if len > limit {
                 return Err(LoadReason::TooLarge { bytes: len, limit });
             }
-            recognise(bytes)
+            bytes
         }
-    }
+    };
+    // Known without parsing it, and whether or not it was compiled before.
+    is_text(&bytes, text)?;
+    Ok(Given { digest: Digest::of(&bytes).to_string(), bytes })
 }
 
 fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
@@ -137,30 +171,35 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
     Ok(bytes)
 }
 
-fn recognise(given: &[u8]) -> Result<Binary, LoadReason> {
+/// Makes a component of what was given, and tells how it was.
+pub(super) fn recognise(given: &[u8], text: TextForm) -> Result<(Form, Vec<u8>), LoadReason> {
     if given.is_empty() {
         return Err(LoadReason::Empty);
     }
     if Engine::detect_precompiled(given).is_some() {
         return Err(LoadReason::Precompiled);
     }
-    let digest = Digest::of(given).to_string();
-    let parsed;
-    let wasm = if is_text(given) {
-        parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
-        &*parsed
-    } else {
-        given
-    };
-    let (form, component) = component(wasm)?;
-    Ok(Binary { digest, size: given.len() as u64, form, component })
+    if !is_text(given, text)? {
+        return component(given);
+    }
+    let parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
+    component(&parsed)
 }
 
-/// WebAssembly text begins with a parenthesis or a comment, both of which rule
-/// out everything binary.
-fn is_text(bytes: &[u8]) -> bool {
-    let start = bytes.trim_ascii_start();
-    start.starts_with(b"(") || start.starts_with(b";;")
+/// Whether it is text, which begins with a parenthesis or a comment: both rule out
+/// everything binary. Refuses text that is not taken.
+fn is_text(given: &[u8], text: TextForm) -> Result<bool, LoadReason> {
+    let start = given.trim_ascii_start();
+    if !start.starts_with(b"(") && !start.starts_with(b";;") {
+        return Ok(false);
+    }
+    if text == TextForm::Refused {
+        return Err(LoadReason::TextDeployed);
+    }
+    if given.len() > TEXT_BYTES {
+        return Err(LoadReason::TextTooLarge { bytes: given.len(), limit: TEXT_BYTES });
+    }
+    Ok(true)
 }
 
 fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
@@ -189,7 +228,7 @@ fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
 fn beginning(bytes: &[u8]) -> String {
     let first = &bytes[..bytes.len().min(16)];
     match std::str::from_utf8(first) {
-        Ok(text) if !text.chars().any(char::is_control) => format!("the text {text:?}"),
+        Ok(text) if !text.chars().any(crate::foreign::is_unsafe) => format!("the text {text:?}"),
         _ => format!("the bytes {first:02x?}"),
     }
 }
@@ -244,6 +283,7 @@ pub(super) fn malformed(error: &wasmparser::BinaryReaderError, wasm: &[u8]) -> L
 /// without: at first the names of functions stay, which a trap is told with. The
 /// component metadata is a custom section too, and the one that must be well-formed.
 fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
+    check_metadata(module)?;
     let mut result = encode_as_it_is(module, preview1);
     for keeps in [&[NAMES][..], &[]] {
         if result.is_ok() {
@@ -252,6 +292,56 @@ fn encode(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {
         result = encode_as_it_is(&without_custom_sections(module, keeps)?, preview1);
     }
     result
+}
+
+/// Refuses component metadata that the encoder cannot take. It follows packages that need
+/// others by calling itself, without an end where two need one another: the stack then
+/// overflows, which ends the process.
+fn check_metadata(module: &[u8]) -> anyhow::Result<()> {
+    for payload in Parser::new(0).parse_all(module) {
+        if let Payload::CustomSection(section) = payload?
+            && section.name().starts_with(METADATA)
+        {
+            check_packages(&packages_of(section.data())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The packages that a section of component metadata holds, in either of its formats, as
+/// the encoder reads them.
+fn packages_of(metadata: &[u8]) -> anyhow::Result<Resolve> {
+    /// The first byte of the older one. The other is a component.
+    const OLDER: u8 = 3;
+    let mut reader = BinaryReader::new(metadata, 0);
+    if reader.read_u8()? != OLDER {
+        return Ok(decode_world(metadata)?.0);
+    }
+    // The encoding of strings, and the name of the world.
+    reader.read_u8()?;
+    reader.read_string()?;
+    let at = usize::try_from(reader.original_position())?;
+    match wit_component::decode(metadata.get(at..).unwrap_or_default())? {
+        DecodedWasm::WitPackage(packages, _) | DecodedWasm::Component(packages, _) => Ok(packages),
+    }
+}
+
+/// Whether there are few packages, and none needs itself by way of others.
+fn check_packages(packages: &Resolve) -> anyhow::Result<()> {
+    let mut left: HashSet<PackageId> = packages.packages.iter().map(|(id, _)| id).collect();
+    if left.len() > PACKAGES {
+        bail!("its component metadata has {} packages; the most is {PACKAGES}", left.len());
+    }
+    while !left.is_empty() {
+        let needs_none = |id: &PackageId| {
+            !packages.package_direct_deps(*id).any(|needed| left.contains(&needed))
+        };
+        let Some(next) = left.iter().copied().find(needs_none) else {
+            bail!("its component metadata has packages that need one another");
+        };
+        left.remove(&next);
+    }
+    Ok(())
 }
 
 fn encode_as_it_is(module: &[u8], preview1: bool) -> anyhow::Result<Vec<u8>> {

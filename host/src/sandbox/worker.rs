@@ -22,7 +22,7 @@ use super::bindings::{self, BatchEventHandler, EventHandler};
 use super::component::{Entry, Inspection, Program};
 use super::contract::Interface;
 use super::ending::{self, Ending, Phase, timeout_text};
-use super::imports::{Given, GuestLog, LogSink, Profile, Side};
+use super::imports::{Given, GuestLog, LogSink, Profile, Said, Side};
 use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
 use super::shares::Member;
@@ -233,11 +233,11 @@ impl SandboxWorker {
             within(deadline, running).await
         };
 
-        let log_lines = self.log.end();
+        let Said { lines: log_lines, last } = self.log.end();
         let side = instance.store.data();
         let memory_bytes = side.limiter.memory_bytes();
         let ((emits, emit_bytes), http_requests) = (side.emitted(), side.http.requests());
-        let ended = self.settle(called, instance, &given);
+        let ended = self.settle(called, instance, &given, &last);
         let duration = started.elapsed();
         let usage =
             Usage { duration, memory_bytes, fresh, log_lines, emits, emit_bytes, http_requests };
@@ -261,7 +261,13 @@ impl SandboxWorker {
     }
 
     /// Tells how a call ended, and keeps its instance if it may live on.
-    fn settle(&mut self, called: Called, mut instance: Instance, given: &Given<'_>) -> Ended {
+    fn settle(
+        &mut self,
+        called: Called,
+        mut instance: Instance,
+        given: &Given<'_>,
+        last: &[u8],
+    ) -> Ended {
         let side = instance.store.data_mut();
         let over = side.http.over().cloned();
         let under_way = side.end();
@@ -285,7 +291,9 @@ impl SandboxWorker {
                 Ok((answer, emits))
             }
             Some(Ok(answer)) => Ok((answer, Vec::new())),
-            Some(Err((error, phase))) => Err(ending::outcome(&error, phase, &self.profile)),
+            Some(Err((error, phase))) => {
+                Err(ending::with_last_words(ending::outcome(&error, phase, &self.profile), last))
+            }
             None => {
                 let limits = &self.profile.limits;
                 // A store that hangs is not the handler's fault; one that is

@@ -92,6 +92,21 @@ pub(super) fn exactly(to: Start, gone: Option<&Gone>) -> Result<(), StoreError> 
     }
 }
 
+/// Refuses to have a group go on that kept nothing in the log, where events are gone that
+/// it has not handled and nobody has accepted that.
+pub(super) fn without_what_is_gone(
+    group: &GroupName,
+    gone: Option<&Gone>,
+    accepted: bool,
+) -> Result<(), StoreError> {
+    match gone {
+        Some(gone) if !accepted => Err(StoreError::Refused(format!(
+            "group `{group}` kept nothing in the log, and something is gone that it has not handled: {gone}; `host groups resume {group} --accept-loss` goes on without that"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Says where a new group begins, if that is not where it was told to.
 pub(super) fn say_of_new_group(name: &GroupName, start: Start, gone: Option<&Gone>) {
     match gone {

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::backlog::{Backlog, Class, Counted, Part, Seen};
-use super::gone::{self, Beginning};
+use super::gone::{self, Beginning, Gone, without_what_is_gone};
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
     Deployment, Due, DueFetch, FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings,
@@ -28,7 +28,7 @@ use super::{
     LockSession, LogPin, LogStatus, MOST_COUNTED, Maintained, Mark, NewVersion, OpenRange,
     OpenRanges, Overtaken, Overtaking, Redelivery, Removed, Replayed, Retention, Settled,
     Settlement, Sketch, Sought, Start, Store, StoreError, Subscription, Version, VersionNumber,
-    VersionState, refusals,
+    VersionState, dead_letter_bytes, refusals, unpinned_reason,
 };
 use crate::digest::Digest;
 use crate::event::{
@@ -166,6 +166,8 @@ struct Handle {
     late: Mutex<Vec<Statement>>,
     standing_by: Mutex<Vec<GroupName>>,
     sessions: Mutex<Vec<u64>>,
+    /// How many reads it carries out at once; `None` for any number.
+    reads: Mutex<Option<usize>>,
 }
 
 #[derive(Default)]
@@ -222,6 +224,8 @@ struct Group {
     leader: Option<Leader>,
     state: GroupState,
     reason: Option<String>,
+    /// It keeps nothing in the log.
+    unpinned: bool,
     remark: Option<String>,
     failures: FailureCounts,
     head: Option<Head>,
@@ -289,6 +293,11 @@ impl MemoryStore {
     pub fn new() -> Self {
         let shared = Arc::new(Shared { log: Mutex::default(), changes: watch::Sender::new(0) });
         Self { shared, handle: Arc::default() }
+    }
+
+    /// Lets this handle carry out no more reads at once.
+    pub fn reads_at_once(&self, reads: usize) {
+        *self.handle.reads.lock().unwrap_or_else(PoisonError::into_inner) = Some(reads);
     }
 
     /// A second handle on the same log, with faults and calls of its own.
@@ -611,8 +620,9 @@ impl Log {
         })
     }
 
-    /// How much the retention wants to go, and the group that is furthest behind.
-    fn due(&self) -> (usize, Option<(&GroupName, Position)>) {
+    /// How much the retention wants to go, and the group that is furthest behind, of a
+    /// tenant's or of all.
+    fn due(&self, tenant: Option<&Tenant>) -> (usize, Option<(&GroupName, Position)>) {
         let Retention { max_age, max_bytes } = self.retention;
         let now = Timestamp::now();
         let length = |stored: &Stored| stored.event.event.data.as_ref().map_or(0, Vec::len) as u64;
@@ -627,7 +637,9 @@ impl Log {
         let due = due.count();
         // What is split has no cursor of its own.
         let in_use = |(name, group): &(&GroupName, &Group)| {
-            group.partitions <= 1 || name.partition_number().is_some()
+            !group.unpinned
+                && tenant.is_none_or(|tenant| group.tenant == *tenant)
+                && (group.partitions <= 1 || name.partition_number().is_some())
         };
         let behind = self.groups.iter().filter(in_use).map(|(name, group)| {
             let mut redeliveries = group.redeliveries.keys();
@@ -638,8 +650,8 @@ impl Log {
         (due, behind.min_by_key(|(_, position)| *position))
     }
 
-    fn pinned_by(&self) -> Option<LogPin> {
-        let (due, behind) = self.due();
+    fn pinned_by(&self, tenant: Option<&Tenant>) -> Option<LogPin> {
+        let (due, behind) = self.due(tenant);
         let (group, position) = behind?;
         let pinned = self.events.values().take(due).filter(|s| s.event.position > position);
         let lengths: Vec<usize> =
@@ -653,12 +665,41 @@ impl Log {
         })
     }
 
+    /// Has a group run again, without what is gone if that is accepted.
+    fn resume(&mut self, group: &GroupName, accepted: bool) -> Result<Option<Gone>, StoreError> {
+        self.group(group)?;
+        let rows = || self.rows_of(group).map(|(_, row)| row);
+        let mut gone = None;
+        if rows().any(|row| row.unpinned) {
+            let places = rows().map(|row| {
+                let mut again = row.redeliveries.keys();
+                let first = again.find(|position| !row.deferred.contains_key(position));
+                first.map_or(row.position, |first| Position(first.0 - 1).min(row.position))
+            });
+            let place = places.min().unwrap_or(Position::ZERO);
+            gone = self.beginning().gone_above(Start::Position(place), place);
+            without_what_is_gone(group, gone.as_ref(), accepted)?;
+        }
+        let up_to = gone.as_ref().map_or(Position::ZERO, |gone| gone.up_to);
+        for row in self.rows_of_mut(group) {
+            row.state = GroupState::Running;
+            row.reason = None;
+            row.epoch.0 += i64::from(row.unpinned);
+            row.unpinned = false;
+            row.open = row.open.above(up_to);
+            row.head.take_if(|head| head.position <= up_to);
+            let deferred = &row.deferred;
+            row.redeliveries.retain(|at, _| *at > up_to || deferred.contains_key(at));
+        }
+        Ok(gone)
+    }
+
     fn maintain(&mut self, retention: Retention) -> Maintained {
         self.retention = retention;
-        let (due, behind) = self.due();
+        let (due, behind) = self.due(None);
         let needed = behind.map_or(Position(i64::MAX), |(_, position)| position);
         let due: Vec<i64> = self.events.keys().take(due).copied().collect();
-        let pinned = self.pinned_by();
+        let pinned = self.pinned_by(None);
         let mut maintained =
             Maintained { pinned_by: pinned.map(|pin| pin.group), ..Maintained::default() };
         for position in due.into_iter().filter(|position| *position <= needed.0) {
@@ -743,6 +784,7 @@ impl Log {
             subscribe: group.subscription.patterns().to_vec(),
             state: group.state,
             reason: group.reason.clone(),
+            unpinned: group.unpinned,
             remark: group.remark.clone(),
             failures: group.failures.clone(),
             lock_held_by: None,
@@ -1044,7 +1086,8 @@ impl Store for MemoryStore {
     }
 
     fn at_once(&self) -> AtOnce {
-        AtOnce { reads: usize::MAX, writes: usize::MAX }
+        let reads = *self.handle.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        AtOnce { reads: reads.unwrap_or(usize::MAX), writes: usize::MAX }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -1103,6 +1146,7 @@ impl Store for MemoryStore {
                 leader: None,
                 state: GroupState::Running,
                 reason: None,
+                unpinned: false,
                 remark: None,
                 failures: FailureCounts::new(),
                 head: None,
@@ -1376,7 +1420,7 @@ impl Store for MemoryStore {
                 events_is_estimate: false,
                 unreadable: Vec::new(),
                 held_up_by: Vec::new(),
-                pinned_by: log.pinned_by(),
+                pinned_by: log.pinned_by(None),
                 groups: whole(groups.collect()),
                 hosts: Vec::new(),
             })
@@ -1455,13 +1499,35 @@ impl Store for MemoryStore {
     }
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
-        self.call(Operation::Resume, |log| {
-            log.group(group)?;
-            for row in log.rows_of_mut(group) {
-                row.state = GroupState::Running;
-                row.reason = None;
+        self.call(Operation::Resume, |log| log.resume(group, false).map(drop)).await
+    }
+
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        self.call(Operation::Resume, |log| log.resume(group, true)).await
+    }
+
+    async fn unpin(
+        &self,
+        tenant: &Tenant,
+        retention: &Retention,
+        most: u64,
+    ) -> Result<Option<LogPin>, StoreError> {
+        self.call(Operation::Maintain, |log| {
+            log.retention = *retention;
+            let Some(pin) = log.pinned_by(Some(tenant)).filter(|pin| pin.bytes > most) else {
+                return Ok(None);
+            };
+            let reason = unpinned_reason(tenant, &pin, most);
+            for row in log.rows_of_mut(&pin.group.group()) {
+                row.state = GroupState::Paused;
+                row.reason = Some(reason.clone());
+                row.unpinned = true;
+                row.epoch.0 += 1;
             }
-            Ok(())
+            Ok(Some(pin))
         })
         .await
     }
@@ -1666,6 +1732,16 @@ impl Store for MemoryStore {
         self.call(Operation::TenantDeadLetters, |log| {
             let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
             Ok(i64::try_from(theirs.count()).unwrap_or(i64::MAX))
+        })
+        .await
+    }
+
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        self.call(Operation::TenantDeadLetters, |log| {
+            let theirs = log.dead_letters.values().filter(|letter| letter.tenant == *tenant);
+            let bytes: usize =
+                theirs.map(|letter| dead_letter_bytes(&letter.event, &letter.failure)).sum();
+            Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
         })
         .await
     }

@@ -57,6 +57,7 @@ use crate::event::{
     Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
 };
 use crate::failure::FailureKind;
+use crate::foreign::one_line;
 
 pub use backlog::Counting;
 pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
@@ -65,6 +66,7 @@ pub use gone::{Gone, Sought};
 pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
 pub use open_ranges::{OpenRange, OpenRanges};
 pub use redelivery::Redelivery;
+pub(crate) use retention::unpinned_reason;
 pub use retention::{LogPin, Maintained, Retention};
 pub use split::PartitionStatus;
 
@@ -441,6 +443,12 @@ pub struct NewDeadLetter {
     pub dead_at: Timestamp,
 }
 
+/// What a dead letter takes: its event, and why it failed.
+#[must_use]
+pub fn dead_letter_bytes(event: &LogEvent, failure: &FailureRecord) -> usize {
+    event.bytes() + failure.text.len()
+}
+
 /// Everything that a batch of attempts did, to be recorded in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
@@ -547,6 +555,10 @@ pub struct GroupStatus {
     pub state: GroupState,
     /// Why it is paused or tripped.
     pub reason: Option<String>,
+    /// It keeps nothing in the log, because it kept more than its tenant may. Left out of
+    /// JSON where it keeps what it has not handled.
+    #[serde(skip_serializing_if = "is_exact")]
+    pub unpinned: bool,
     /// What a host has to say of it though it goes on, such as that its new
     /// component does not load.
     pub remark: Option<String>,
@@ -691,7 +703,7 @@ impl LogHolder {
     #[must_use]
     pub fn name(&self) -> String {
         match (&self.prepared, self.pid) {
-            (Some(name), _) => format!("the prepared transaction `{name}`"),
+            (Some(name), _) => format!("the prepared transaction `{}`", one_line(name)),
             (None, Some(pid)) => format!("the transaction of server process {pid}"),
             (None, None) => "a prepared transaction".to_owned(),
         }
@@ -702,10 +714,10 @@ impl fmt::Display for LogHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())?;
         if !self.application.is_empty() {
-            write!(f, " ({})", self.application)?;
+            write!(f, " ({})", one_line(&self.application))?;
         }
         if !self.user.is_empty() {
-            write!(f, " of role {}", self.user)?;
+            write!(f, " of role {}", one_line(&self.user))?;
         }
         if let Some(age) = self.age_seconds {
             write!(f, ", open for {age:.0} s")?;
@@ -892,6 +904,18 @@ pub trait Store: Send + Sync + 'static {
     /// paused groups and of groups that no host runs included. A cursor that is
     /// moved back, and a new group, begin with what is left.
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError>;
+
+    /// Looks whether the groups of a tenant keep more than `most` bytes of events in the log
+    /// that would go without them. If so, pauses the one that is furthest behind, with all
+    /// its partitions, has it keep nothing in the log from then on, and gives what it kept;
+    /// what its leader has read and not settled is refused. Once for each group: to be
+    /// called until there is none.
+    async fn unpin(
+        &self,
+        tenant: &Tenant,
+        retention: &Retention,
+        most: u64,
+    ) -> Result<Option<LogPin>, StoreError>;
 
     /// How much it does at once. What is beyond that stands in line here, in the
     /// order in which it came.
@@ -1162,6 +1186,14 @@ pub trait Store: Send + Sync + 'static {
     /// Ends a pause, or a trip.
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError>;
 
+    /// The same for a group that keeps nothing in the log ([`Store::unpin`]), and keeps
+    /// what it has before it from now on. Gives what is gone of that. [`Store::resume`]
+    /// refuses it where something is.
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError>;
+
     /// Moves the cursor and raises the epoch, in one statement, so that an open
     /// batch is refused. Forgets the pending retry, and the redeliveries, deferred events
     /// and what is
@@ -1296,6 +1328,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// How many dead letters all groups of a tenant have together.
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError>;
+
+    /// The bytes of all dead letters of a tenant's groups: of each, about as many as
+    /// [`dead_letter_bytes`] says. Reads every one of their rows, though no data.
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError>;
 
     /// The bytes of all keys and values in the state of a tenant's groups. Reads
     /// every one of its rows, though no large value: not to be asked for each

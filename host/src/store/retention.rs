@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::event::{GroupName, Position};
+use crate::event::{GroupName, Position, Tenant};
 
 /// Which events may go, once no group needs them any more. The oldest go first,
 /// so what is left is always the end of the log.
@@ -52,6 +52,15 @@ pub struct Maintained {
     pub pinned_by: Option<GroupName>,
     /// Others were in the way of a part of it, which a later round does.
     pub postponed: bool,
+}
+
+/// Why a group is paused that kept more in the log than its tenant may.
+pub(crate) fn unpinned_reason(tenant: &Tenant, pin: &LogPin, most: u64) -> String {
+    let LogPin { group, position, bytes, .. } = pin;
+    let group = group.group();
+    format!(
+        "it stood at position {position} and kept {bytes} bytes of old events in the log, and `pinned_log` in [tenants.{tenant}] is {most}: it keeps none any more, and what it has not handled goes; `host groups resume {group}` says what is gone, and goes on without it with `--accept-loss`"
+    )
 }
 
 /// A group that keeps events in the log beyond their time.

@@ -6,9 +6,12 @@
 //! group for ever.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
+use serde::de::{Deserialize, Deserializer, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{FailureCounts, GroupState, StoreError, Subscription, VersionState};
 use crate::digest::Digest;
@@ -140,33 +143,74 @@ pub(super) fn extensions_to_json(
 }
 
 /// A value of a type that CloudEvents does not have becomes text; null means that
-/// the attribute is not there; what is no object holds none.
+/// the attribute is not there; what is no object holds none. One that cannot be read hides
+/// no other: half a surrogate pair, which JSON may write and no text can hold, is U+FFFD.
 pub(super) fn extensions_from_json(json: &str) -> BTreeMap<String, ExtensionValue> {
-    let Ok(Value::Object(object)) = serde_json::from_str(json) else {
+    let Ok(object) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
         return BTreeMap::new();
     };
-    let value = |value: Value| match value {
-        Value::Null => None,
-        Value::Bool(value) => Some(ExtensionValue::Boolean(value)),
-        Value::String(value) => Some(ExtensionValue::Text(value)),
+    object.into_iter().filter_map(|(name, found)| Some((name, extension(found.get())?))).collect()
+}
+
+/// The value of one extension.
+fn extension(json: &str) -> Option<ExtensionValue> {
+    let text = |text: &str| Some(ExtensionValue::Text(text.to_owned()));
+    match serde_json::from_str(json) {
+        Ok(Value::Null) => None,
+        Ok(Value::Bool(value)) => Some(ExtensionValue::Boolean(value)),
+        Ok(Value::String(value)) => Some(ExtensionValue::Text(value)),
         // JSON has one kind of number: `1.0` is an integer.
-        Value::Number(number) => {
+        Ok(Value::Number(number)) => {
             let integer = number.as_f64().filter(|number| {
                 number.fract() == 0.0
                     && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(number)
             });
-            Some(match integer {
+            match integer {
                 // In range, and whole.
                 #[expect(clippy::cast_possible_truncation)]
-                Some(integer) => ExtensionValue::Integer(integer as i32),
-                None => ExtensionValue::Text(number.to_string()),
-            })
+                Some(integer) => Some(ExtensionValue::Integer(integer as i32)),
+                None => text(&number.to_string()),
+            }
         }
-        nested @ (Value::Array(_) | Value::Object(_)) => {
-            Some(ExtensionValue::Text(nested.to_string()))
+        Ok(nested @ (Value::Array(_) | Value::Object(_))) => text(&nested.to_string()),
+        // A number or a depth that no `Value` has, or a text with half a surrogate pair.
+        Err(_) => match serde_json::from_str::<Wtf8>(json) {
+            Ok(Wtf8(value)) => Some(ExtensionValue::Text(value)),
+            Err(_) => text(json),
+        },
+    }
+}
+
+/// A text of JSON, with U+FFFD for each half of a surrogate pair that stands alone.
+struct Wtf8(String);
+
+impl<'de> Deserialize<'de> for Wtf8 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = Wtf8;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            // Asked for bytes, serde_json writes a lone surrogate as if it were a character.
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Wtf8, E> {
+                // Such a one has three bytes, each of which is no UTF-8 by itself.
+                let mut text = String::with_capacity(bytes.len());
+                for chunk in bytes.utf8_chunks() {
+                    text.push_str(chunk.valid());
+                    if chunk.invalid().first() == Some(&0xed) {
+                        text.push(char::REPLACEMENT_CHARACTER);
+                    }
+                }
+                Ok(Wtf8(text))
+            }
         }
-    };
-    object.into_iter().filter_map(|(name, found)| Some((name, value(found)?))).collect()
+
+        deserializer.deserialize_bytes(Bytes)
+    }
 }
 
 /// Counts of failures, as they are stored: a JSON object. Somebody may have changed it
@@ -216,6 +260,24 @@ mod tests {
             ]
         );
         assert!(extensions_from_json("[1]").is_empty());
+    }
+
+    #[test]
+    fn one_extension_that_cannot_be_read_hides_no_other() {
+        let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        let json = format!(
+            r#"{{"a": "x", "b": "\ud800y\udc00\ud83e\udd80é", "c": 1e400, "d": {deep}, "e": 1, "a": "z"}}"#
+        );
+        let text = |value: &str| ExtensionValue::Text(value.to_owned());
+        let expected = [
+            ("a", text("z")),
+            ("b", text("\u{fffd}y\u{fffd}\u{1f980}é")),
+            ("c", text("1e400")),
+            ("d", text(&deep)),
+            ("e", ExtensionValue::Integer(1)),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(extensions_from_json(&json).into_iter().collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod dead_letters;
 pub mod deferred;
 pub mod deployments;
 pub mod fetching;
+pub mod fuzzed;
 pub mod groups;
 pub mod leadership;
 pub mod log;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::Store;
+use crate::event::Event;
 
 /// One database, empty at first, and gone with this value.
 #[async_trait]
@@ -42,6 +44,13 @@ pub trait TestDatabase: Send + Sync {
     /// store settles no position that was not; or puts the log back to there.
     async fn drawn_up_to(&self, position: i64) {
         let _ = position;
+    }
+
+    /// Whether the rules of this database see what is wrong with an event that the host
+    /// refuses, where they leave something to the host.
+    fn sees_what_is_wrong_with(&self, event: &Event) -> bool {
+        let _ = event;
+        true
     }
 
     /// A text as this database keeps it: one that cannot hold a NUL keeps U+FFFD
@@ -63,6 +72,11 @@ macro_rules! store_suite {
                 a_publish_is_all_or_none
                 positions_grow_in_the_order_of_publishing
                 batches_of_two_publishers_at_once_stand_whole
+            }
+            fuzzed {
+                what_the_host_lets_in_is_kept_as_it_is
+                what_a_line_gives_is_kept_as_it_is
+                what_the_host_refuses_a_store_refuses
             }
             fetching {
                 types_and_prefixes_are_matched_by_their_bytes
@@ -106,6 +120,7 @@ macro_rules! store_suite {
                 what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
                 two_that_split_a_group_anew_at_once_split_it_once
                 a_partition_that_is_behind_keeps_events_in_the_log
+                a_group_that_keeps_too_much_lets_go_with_all_its_partitions
                 hosts_that_share_a_group_know_of_each_other_while_they_live
             }
             retention {
@@ -232,6 +247,7 @@ mod tests {
             include_str!("suite/deferred.rs"),
             include_str!("suite/deployments.rs"),
             include_str!("suite/fetching.rs"),
+            include_str!("suite/fuzzed.rs"),
             include_str!("suite/groups.rs"),
             include_str!("suite/leadership.rs"),
             include_str!("suite/log.rs"),

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::event::GroupName;
+use crate::event::{GroupName, Tenant};
 use crate::repeats::Repeats;
-use crate::store::{Maintained, Retention, Store};
+use crate::store::{Maintained, Retention, Store, StoreError, unpinned_reason};
 
 /// How often is looked whether events may go.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -22,13 +22,23 @@ const LOOKS_WHILE_KEPT: u32 = 16;
 /// No more often than this.
 const SHORTEST: Duration = Duration::from_millis(250);
 
+/// For how long events stay in the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// Which may go once no group needs them.
+    pub retention: Retention,
+    /// How many bytes the groups of a tenant may keep beyond that; a tenant that is not
+    /// named may keep all that its groups have not handled.
+    pub pinned_log: Vec<(Tenant, u64)>,
+}
+
 /// The upkeep of one host.
 #[derive(Clone)]
 pub struct Keeper {
     /// The database.
     pub store: Arc<dyn Store>,
-    /// How long events are kept, as the settings say now.
-    pub retention: watch::Receiver<Retention>,
+    /// For how long events stay, as the settings say now.
+    pub keeping: watch::Receiver<Keeping>,
 }
 
 impl Keeper {
@@ -38,16 +48,23 @@ impl Keeper {
         let mut pinned_by = None;
         let mut failures = Repeats::default();
         loop {
-            let retention = *self.retention.borrow_and_update();
+            let Keeping { retention, pinned_log } = self.keeping.borrow_and_update().clone();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(interval(&retention)) => {}
                 // Whoever reads the settings may be gone; then they stay.
-                Ok(()) = self.retention.changed() => continue,
+                Ok(()) = self.keeping.changed() => continue,
             }
+            let keep = async {
+                // First, so that what it frees goes in the same round.
+                for (tenant, most) in &pinned_log {
+                    unpin(&*self.store, tenant, &retention, *most).await?;
+                }
+                self.store.maintain(&retention).await
+            };
             let maintained = tokio::select! {
                 () = stop.cancelled() => return,
-                maintained = self.store.maintain(&retention) => maintained,
+                maintained = keep => maintained,
             };
             match maintained {
                 Ok(maintained) => {
@@ -63,6 +80,27 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Has the groups of a tenant keep no more in the log than it may, the one that is furthest
+/// behind first.
+async fn unpin(
+    store: &dyn Store,
+    tenant: &Tenant,
+    retention: &Retention,
+    most: u64,
+) -> Result<(), StoreError> {
+    while let Some(pin) = store.unpin(tenant, retention, most).await? {
+        warn!(
+            group = %pin.group.group(),
+            %tenant,
+            position = pin.position.0,
+            bytes = pin.bytes,
+            "paused, and what it has not handled goes: {}",
+            unpinned_reason(tenant, &pin, most)
+        );
+    }
+    Ok(())
 }
 
 fn interval(retention: &Retention) -> Duration {
@@ -89,7 +127,7 @@ fn tell(maintained: &Maintained, pinned_by: &mut Option<GroupName>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, Tenant};
+    use crate::event::Event;
     use crate::store::memory::{Fault, MemoryStore, Operation};
 
     fn event() -> Event {
@@ -121,9 +159,9 @@ mod tests {
     async fn the_log_is_kept_through_failures_and_changed_settings_until_the_stop() {
         let store = MemoryStore::new();
         store.publish(&Tenant::none(), &[event()]).await.unwrap();
-        let (settings, retention) = watch::channel(Retention::FOREVER);
+        let (settings, retention) = watch::channel(Keeping::default());
         let stop = CancellationToken::new();
-        let keeper = Keeper { store: Arc::new(store.clone()), retention };
+        let keeper = Keeper { store: Arc::new(store.clone()), keeping: retention };
         let keeping = tokio::spawn(keeper.run(stop.clone()));
         let mut changes = store.changes();
         while store.calls(Operation::Maintain) < 3 {
@@ -131,7 +169,8 @@ mod tests {
         }
         assert_eq!(store.status().await.unwrap().events, 1, "it is kept for ever");
         store.fail(Operation::Maintain, Fault::Before, 2);
-        settings.send_replace(Retention { max_age: Some(Duration::ZERO), max_bytes: None });
+        let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
+        settings.send_replace(Keeping { retention, ..Keeping::default() });
         while store.status().await.unwrap().events == 1 {
             changes.changed().await.unwrap();
         }

@@ -224,8 +224,10 @@ fn what_host_grants_prints_is_what_a_role_needs() {
     owner.execute(&grant("publisher"));
     let mut publisher = Client::of_url(&url(&server, PASSWORD));
     publisher.execute("SELECT event_host.publish('a', '{}')");
-    publisher.execute("INSERT INTO event_host.events (type, data) VALUES ('a', '{}')");
+    let insert = "INSERT INTO event_host.events (type, data) VALUES ('a', '{}')";
     for refused in [
+        insert,
+        "SELECT event_host.next_position()",
         "SELECT FROM event_host.events",
         "DELETE FROM event_host.events",
         "INSERT INTO event_host.events (type, tenant) VALUES ('a', 'other')",
@@ -236,6 +238,8 @@ fn what_host_grants_prints_is_what_a_role_needs() {
         let error = publisher.try_execute(refused).expect_err(refused);
         assert!(error.to_string().contains("permission denied"), "{refused}: {error}");
     }
+    owner.execute(&grant("inserter"));
+    publisher.execute(insert);
 }
 
 // Promise 14.

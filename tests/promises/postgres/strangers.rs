@@ -231,3 +231,148 @@ fn status_says_that_a_killed_leader_is_gone_and_who_holds_the_groups_row() {
     assert_eq!(rig.group("tally")["leader"]["host"]["pid"], standby.pid());
     standby.stop();
 }
+
+/// Within which a host that runs handles what is published, whatever strangers do.
+const HANDLED_WITHIN: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_schema_of_somebody_else_is_refused_by_name_and_nothing_in_it_runs() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let stranger = Role::new(&rig, "stranger");
+    let name = stranger.name.clone();
+    let mut owner = Client::new(&rig);
+    let database = owner.texts("SELECT quote_ident(current_database())").remove(0);
+    owner.execute(&format!("GRANT CREATE ON DATABASE {database} TO {name}"));
+    let mut session = Client::of_url(&stranger.url);
+    session.execute(&format!(
+        "CREATE SCHEMA event_host;
+         CREATE SCHEMA {name};
+         CREATE TABLE {name}.caught (who text);
+         GRANT USAGE ON SCHEMA {name}, event_host TO PUBLIC;
+         GRANT INSERT ON {name}.caught TO PUBLIC;
+         CREATE FUNCTION event_host.trap() RETURNS bigint LANGUAGE sql
+         AS 'INSERT INTO {name}.caught VALUES (current_user) RETURNING 1::bigint';
+         CREATE VIEW event_host.migrations AS
+         SELECT event_host.trap() AS version, ''::text AS description, now() AS installed_on,
+                true AS success, ''::bytea AS checksum, 1::bigint AS execution_time;
+         GRANT SELECT ON event_host.migrations TO PUBLIC"
+    ));
+    for command in [&["migrate"][..], &["run", "--drain"]] {
+        let said = rig.host(command).failed(1);
+        assert!(said.contains(&format!("belongs to role `{name}`")), "{said}");
+        assert!(said.contains("ALTER SCHEMA event_host OWNER TO"), "{said}");
+        assert!(said.contains("`migrate = false`"), "{said}");
+    }
+    assert_eq!(owner.number(&format!("SELECT count(*) FROM {name}.caught")), 0);
+
+    owner.execute("DROP SCHEMA event_host CASCADE");
+    let _ = rig.host(["migrate"]).ok();
+    stranger.drop(&rig);
+}
+
+#[test]
+fn who_may_create_in_the_schema_or_has_something_in_it_is_named_and_those_who_run_go_on() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    let stranger = Role::new(&rig, "stranger");
+    let name = &stranger.name;
+    let mut owner = Client::new(&rig);
+    owner.execute(&format!("GRANT CREATE, USAGE ON SCHEMA event_host TO {name}"));
+    let refused = || {
+        let said = ["migrate", "run"].map(|command| {
+            let drains = (command == "run").then_some("--drain");
+            rig.host([command].into_iter().chain(drains)).failed(1)
+        });
+        let publishes = rig.host(["publish", "--type", "a"]).failed(1);
+        assert_eq!(publishes, said[0]);
+        said
+    };
+    let revoke = format!("REVOKE CREATE ON SCHEMA event_host FROM {name}");
+    for said in refused() {
+        assert!(said.trim_end().ends_with(&revoke), "{said}");
+    }
+    let mut session = Client::of_url(&stranger.url);
+    // It would be called for `publish('a', '{}')` in the place of ours.
+    session.execute(
+        "CREATE FUNCTION event_host.publish(type text, data text) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+    );
+    // What was said mends it, and then there is what was made meanwhile.
+    owner.execute(&revoke);
+    for said in refused() {
+        let named = format!("function event_host.publish(type text, data text) of role {name}");
+        assert!(said.contains(&named), "{said}");
+    }
+    // Those who run already go on, and others commit in peace.
+    owner.execute("INSERT INTO events (type) VALUES ('a')");
+    wait_until("it is handled", HANDLED_WITHIN, || rig.state("tally", "count") == 1);
+    owner.execute("DROP FUNCTION event_host.publish(text, text)");
+    assert!(rig.host(["migrate"]).ok().contains("up to date"));
+    rig.publish(&[event("a", 2, json!(null))]);
+    wait_until("it is handled", HANDLED_WITHIN, || rig.state("tally", "count") == 2);
+    host.stop();
+    stranger.drop(&rig);
+}
+
+#[test]
+fn a_member_of_the_owner_migrates_and_a_membership_that_somebody_thrusts_upon_it_does_not_count() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let (owner, member) = (Role::new(&rig, "owner"), Role::new(&rig, "member"));
+    let mut superuser = Client::new(&rig);
+    let database = superuser.texts("SELECT quote_ident(current_database())").remove(0);
+    superuser.execute(&format!(
+        "GRANT CREATE ON DATABASE {database} TO {}; GRANT {0} TO {}",
+        owner.name, member.name
+    ));
+    let at = |url: &str| tally().top(&format!("database = \"{url}\""));
+    rig.configure(&at(&owner.url));
+    let _ = rig.host(["migrate"]).ok();
+    rig.configure(&at(&member.url));
+    let _ = rig.host(["migrate"]).ok();
+    // Not every server lets a role do that.
+    superuser.execute(&format!("REVOKE {} FROM {}", owner.name, member.name));
+    let grants = format!("GRANT {} TO {}", owner.name, member.name);
+    if Client::of_url(&owner.url).try_execute(&grants).is_ok() {
+        let said = rig.host(["migrate"]).failed(1);
+        assert!(said.contains("is no member of it"), "{said}");
+    }
+    superuser.execute("DROP SCHEMA event_host CASCADE");
+    owner.drop(&rig);
+    member.drop(&rig);
+}
+
+/// Within which a publisher that keeps a transaction open holds the log up at most, with
+/// the settings that `host grants` prints, and a loaded machine: 10 s of them.
+const HELD_UP_AT_MOST: Duration = Duration::from_secs(20);
+
+#[test]
+fn the_settings_that_host_grants_prints_bound_what_a_publisher_holds_up() {
+    let rig = Rig::on(Store::Postgres, &tally());
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    let publisher = Role::new(&rig, "publisher");
+    let name = &publisher.name;
+    let grants = rig.host(["grants", "--role", name, "--as", "publisher"]).ok();
+    for can in ["keep the transaction open", "advisory locks", "NOTIFY"] {
+        assert!(grants.contains(can), "{grants}");
+    }
+    let mut owner = Client::new(&rig);
+    owner.execute(&grants);
+    let settings: Vec<&str> =
+        grants.lines().filter_map(|line| line.strip_prefix("-- ALTER ROLE ")).collect();
+    assert_eq!(settings.len(), 3, "{grants}");
+    for setting in settings {
+        owner.execute(&format!("ALTER ROLE {setting}"));
+    }
+    let mut session = Client::of_url(&publisher.url);
+    session.execute("BEGIN");
+    session.execute("SELECT event_host.publish('a')");
+    owner.execute("INSERT INTO events (type) VALUES ('a')");
+    host.wait_for_log("it names who holds the log up", |line| {
+        says(line, &["held up"]) && line.to_string().contains(name.as_str())
+    });
+    wait_until("the log goes on", HELD_UP_AT_MOST, || rig.state("tally", "count") == 1);
+    assert!(session.try_execute("SELECT 1").is_err(), "its session was ended");
+    host.stop();
+    publisher.drop(&rig);
+}

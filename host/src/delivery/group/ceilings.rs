@@ -21,7 +21,7 @@ use super::slot::{Uncommitted, Work};
 use super::trouble::Doing;
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
-use crate::delivery::permits::Ceilings;
+use crate::delivery::permits::{Ceilings, Turn};
 use crate::delivery::settlement::gives_up;
 use crate::delivery::state::{AttemptState, Touched};
 use crate::delivery::{Outcome, Report};
@@ -62,9 +62,25 @@ const NEARLY_FULL: i64 = 16;
 pub(super) enum Checked {
     /// It may be recorded.
     Within(Report),
-    /// It must not: the event would become a dead letter, and the tenant keeps as
-    /// many as it may.
-    Full(u64),
+    /// It must not: the event would become a dead letter for which the tenant has no
+    /// room.
+    Full(NoRoom),
+}
+
+/// Why a tenant has no room for a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// It keeps so many, and may keep no more.
+    Letters(u64),
+    /// They would take more bytes than it may keep.
+    Bytes {
+        /// What those take that it keeps.
+        kept: u64,
+        /// What the next one would.
+        next: u64,
+        /// What all may.
+        most: u64,
+    },
 }
 
 /// Why an attempt that waits for a settlement is given up, and made anew later.
@@ -90,7 +106,9 @@ impl Work {
                     && (set > 0 && ceilings.state_bytes.is_some()
                         || !self.has_room_for_keys(set + deleted))
             }
-            Outcome::Failure(_) => ceilings.dead_letters.is_some(),
+            Outcome::Failure(_) => {
+                ceilings.dead_letters.is_some() || ceilings.dead_letter_bytes.is_some()
+            }
             Outcome::NotRun(_) => false,
         }
     }
@@ -126,12 +144,13 @@ impl Work {
             report.outcome = self.within_state_ceilings(known, ceilings, state).await;
         }
         // Whether it failed by itself, or just now because of the state.
-        if let Some(most) = ceilings.dead_letters
+        if let Outcome::Failure(failure) = &report.outcome
             && gives_up(&report.outcome, job.attempt, &self.group.settings.retry)
         {
-            match self.has_no_room(most).await {
-                Ok(true) => return Checked::Full(most),
-                Ok(false) => {}
+            let bytes = job.event.bytes() + failure.text.len();
+            match self.no_room(ceilings, bytes).await {
+                Ok(Some(no_room)) => return Checked::Full(no_room),
+                Ok(None) => {}
                 Err(why) => {
                     report.outcome =
                         Outcome::NotRun(format!("the dead letters could not be counted: {why}"));
@@ -173,26 +192,57 @@ impl Work {
         Outcome::Success
     }
 
-    /// Whether the tenant has no room for one dead letter more.
-    async fn has_no_room(&self, most: u64) -> Result<bool, StoreError> {
+    /// The turn to read what the tenant keeps.
+    async fn turn(&self) -> Turn {
+        self.group.share.read_turn(self.group.store.at_once().reads).await
+    }
+
+    /// Why the tenant has no room for one dead letter more, of so many bytes; none if it
+    /// has.
+    async fn no_room(
+        &self,
+        ceilings: &Ceilings,
+        bytes: usize,
+    ) -> Result<Option<NoRoom>, StoreError> {
+        let GroupLoop { settings, store, .. } = &self.group;
+        let next = bytes as u64;
         loop {
             let mut commits = self.commits();
-            let kept = self.group.store.tenant_dead_letters(&self.group.settings.tenant).await?;
-            let (open, on_their_way) = {
+            let (mut letters, mut bytes) = (0, 0);
+            {
+                let _turn = self.turn().await;
+                if ceilings.dead_letters.is_some() {
+                    letters = store.tenant_dead_letters(&settings.tenant).await?.unsigned_abs();
+                }
+                if ceilings.dead_letter_bytes.is_some() {
+                    let kept = store.tenant_dead_letter_bytes(&settings.tenant).await?;
+                    bytes = kept.unsigned_abs();
+                }
+            }
+            let is_on_its_way = {
                 let book = self.book();
-                (book.schedule.dead_letters(), book.on_their_way.dead_letters)
+                let (schedule, on_their_way) = (&book.schedule, book.on_their_way);
+                let open = schedule.dead_letters() + on_their_way.dead_letters;
+                letters = letters.saturating_add(open as u64);
+                let open = schedule.dead_letter_bytes() + on_their_way.dead_letter_bytes;
+                bytes = bytes.saturating_add(open as u64);
+                on_their_way.dead_letters > 0
             };
-            let kept = kept.unsigned_abs().saturating_add((open + on_their_way) as u64);
             // What was committed in between may not have been counted at all.
             if commits.has_changed().unwrap_or(false) {
                 continue;
             }
-            if kept < most {
-                return Ok(false);
-            }
+            let too_many = ceilings.dead_letters.filter(|most| letters >= *most);
+            let too_large =
+                ceilings.dead_letter_bytes.filter(|most| bytes.saturating_add(next) > *most);
+            let no_room = match (too_many, too_large) {
+                (None, None) => return Ok(None),
+                (Some(most), _) => NoRoom::Letters(most),
+                (None, Some(most)) => NoRoom::Bytes { kept: bytes, next, most },
+            };
             // What is on its way may have been counted twice.
-            if on_their_way == 0 {
-                return Ok(true);
+            if !is_on_its_way {
+                return Ok(Some(no_room));
             }
             if !self.next_commit(&mut commits).await {
                 return Err(none_is_made());
@@ -217,6 +267,7 @@ impl Work {
             None => {
                 // What is committed meanwhile counts twice rather than not at all.
                 let open = self.book().uncommitted().bytes;
+                let _turn = self.turn().await;
                 let bytes = store.tenant_state_bytes(&settings.tenant).await?;
                 KnownState { bytes: bytes.saturating_add(open), at: now }
             }
@@ -231,7 +282,10 @@ impl Work {
         loop {
             let mut commits = self.commits();
             let growth = state.growth().await?;
-            let bytes = store.tenant_state_bytes(&settings.tenant).await?;
+            let bytes = {
+                let _turn = self.turn().await;
+                store.tenant_state_bytes(&settings.tenant).await?
+            };
             let own = bytes.saturating_add(growth.whole);
             let wanted = own.saturating_add(self.of_other_lanes().bytes);
             if commits.has_changed().unwrap_or(false) {
@@ -278,7 +332,10 @@ impl Work {
                 Some(known) => known,
                 None => {
                     let group = self.group.settings.group();
-                    let committed = self.group.store.state_key_count(&group).await?;
+                    let committed = {
+                        let _turn = self.turn().await;
+                        self.group.store.state_key_count(&group).await?
+                    };
                     let own = state.new_keys_of_the_batch().await?;
                     let at_most = committed.saturating_add(own);
                     let at_most = at_most.saturating_add(self.of_other_lanes().keys);
@@ -330,12 +387,22 @@ impl Work {
 
 impl Flow<'_> {
     /// Why the group is paused at an event that its tenant has no room for.
-    pub(super) fn full(&self, most: u64) -> String {
+    pub(super) fn full(&self, no_room: NoRoom) -> String {
         let GroupLoop { settings, .. } = &self.work.group;
         let (group, tenant) = (&settings.group(), &settings.tenant);
-        let letters = if most == 1 { "dead letter" } else { "dead letters" };
+        let why = match no_room {
+            NoRoom::Letters(most) => {
+                let letters = if most == 1 { "dead letter" } else { "dead letters" };
+                format!(
+                    "keeps {most} {letters}, as many as it may, and the next event would be one more"
+                )
+            }
+            NoRoom::Bytes { kept, next, most } => format!(
+                "keeps {kept} bytes of dead letters, the next event would add {next}, and `dead_letter_bytes` in [tenants.{tenant}] is {most}"
+            ),
+        };
         format!(
-            "tenant `{tenant}` keeps {most} {letters}, as many as it may, and the next event would be one more: replay or discard some, then `host groups resume {group}`"
+            "tenant `{tenant}` {why}: replay or discard some, then `host groups resume {group}`"
         )
     }
 

@@ -927,7 +927,11 @@ impl<'a> Flow<'a> {
         book.is_waited_for = false;
         let written =
             cut.writes().map(Uncommitted::of).fold(Uncommitted::default(), Uncommitted::plus);
-        book.on_their_way = OnTheirWay { dead_letters: cut.dead_letters(), written };
+        book.on_their_way = OnTheirWay {
+            dead_letters: cut.dead_letters(),
+            dead_letter_bytes: cut.dead_letter_bytes(),
+            written,
+        };
         book.open = book.open.minus(written);
         cut
     }
@@ -1021,8 +1025,8 @@ impl<'a> Flow<'a> {
                 Ok(())
             }
             Some(Halt::Tripped(why)) => self.trip(why),
-            Some(Halt::Full(most)) => {
-                let reason = self.full(most);
+            Some(Halt::Full(no_room)) => {
+                let reason = self.full(no_room);
                 self.pause(&reason, signals).await;
                 Ok(())
             }

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, debug};
 
-use super::ceilings::{Checked, KnownKeys, KnownState};
+use super::ceilings::{Checked, KnownKeys, KnownState, NoRoom};
 use super::large::TooLarge;
 use super::refused::Refused;
 use super::trouble::{Doing, Trouble};
@@ -104,6 +104,7 @@ impl Drop for AtWork<'_> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OnTheirWay {
     pub(super) dead_letters: usize,
+    pub(super) dead_letter_bytes: usize,
     pub(super) written: Uncommitted,
 }
 
@@ -157,9 +158,8 @@ pub(super) enum Halt {
     NotRun(String),
     /// The handler fails everything.
     Tripped(String),
-    /// An event would become a dead letter, and its tenant has no room for one more
-    /// than so many.
-    Full(u64),
+    /// An event would become a dead letter for which its tenant has no room.
+    Full(NoRoom),
     /// The database stores neither what an event came to nor its failure.
     Unstorable(String),
 }
@@ -168,7 +168,9 @@ impl Work {
     /// Goes on with what a leader has reached.
     pub(super) fn new(group: GroupLoop, schedule: Schedule, led: &mut Led) -> Self {
         let name = group.settings.group();
-        let committed = StoredState { store: Arc::clone(&group.store), group: name.clone() };
+        let store = Arc::clone(&group.store);
+        let share = Some(group.share.clone());
+        let committed = StoredState { store, group: name.clone(), share };
         Self {
             committed: Arc::new(committed),
             group,
@@ -474,11 +476,11 @@ impl Work {
             let succeeded = report.outcome == Outcome::Success;
             match self.within_ceilings(known, ceilings, &job, &state, report).await {
                 Checked::Within(checked) => report = checked,
-                Checked::Full(most) => {
+                Checked::Full(no_room) => {
                     *worker = self.group.handler.worker();
                     let mut book = self.book();
                     book.schedule.give_back(job);
-                    book.halt.get_or_insert(Halt::Full(most));
+                    book.halt.get_or_insert(Halt::Full(no_room));
                     return;
                 }
             }

@@ -1334,6 +1334,38 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     assert!(rig.dead().await.iter().all(|dead| dead.1 == 2));
 }
 
+/// A store that carries out one read at once, which another group holds: an attempt that
+/// reads its state waits for its turn, and so does who looks what a tenant keeps.
+#[tokio::test(start_paused = true)]
+async fn a_state_that_is_read_waits_for_its_turn_as_every_read_does() {
+    let limit = Ceilings { state_bytes: Some(1), dead_letters: Some(9), ..Ceilings::default() };
+    let none = Ceilings::default();
+    for (ceilings, reads) in [
+        (&none, &[Operation::StateGet][..]),
+        (&limit, &[Operation::StateGet, Operation::TenantStateBytes]),
+    ] {
+        let rig = Rig::new(1, |_, _| Act::Take(MINUTE, Box::new(Act::Succeed))).await;
+        rig.store.reads_at_once(1);
+        let permits = rig.cores.permits();
+        permits.configure(None, [(&Tenant::none(), ceilings)]);
+        let other = permits.share(&"other".parse().unwrap(), demand());
+        let _running = rig.start().await;
+        rig.called(1).await;
+        let turn = tokio::time::timeout(MINUTE / 2, other.read_turn(1)).await.unwrap();
+        tokio::time::sleep(10 * MINUTE).await;
+        for read in reads {
+            assert_eq!(rig.store.calls(*read), 0, "{read:?} did not wait");
+        }
+        drop(turn);
+        let all_read = async {
+            while reads.iter().any(|read| rig.store.calls(*read) == 0) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(MINUTE, all_read).await.is_ok(), "nobody gets a turn");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
     // Each success sets `count` to two bytes: seven in all.

@@ -21,7 +21,7 @@ use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;
 use crate::store::{
     Deferral, FailureRecord, Fetched, Head, Late, Mark, NewDeadLetter, OpenRanges, Overtaken,
-    Overtaking, Redelivery, Settlement,
+    Overtaking, Redelivery, Settlement, dead_letter_bytes,
 };
 
 /// So many parked events are held in memory at most because they are due, however
@@ -84,9 +84,14 @@ impl Effects {
         self.emits.is_empty() && self.writes.is_empty() && self.dead_letter.is_none()
     }
 
+    /// What its dead letter takes, if it has one.
+    fn dead_letter_bytes(&self) -> usize {
+        self.dead_letter.as_ref().map_or(0, |dead| dead_letter_bytes(&dead.event, &dead.failure))
+    }
+
     fn bytes(&self) -> usize {
         let emitted = self.emits.iter().map(Event::bytes);
-        let dead = self.dead_letter.as_ref().map_or(0, |dead| dead.event.bytes());
+        let dead = self.dead_letter_bytes();
         let writes = self.writes.iter().map(|Accepted { write, .. }| {
             write.scope.len() + write.key.len() + write.value.as_ref().map_or(0, Vec::len)
         });
@@ -1302,6 +1307,12 @@ impl Schedule {
         self.finished.values().filter(|f| f.effects.dead_letter.is_some()).count()
     }
 
+    /// What these take, in bytes.
+    #[must_use]
+    pub fn dead_letter_bytes(&self) -> usize {
+        self.finished.values().map(|f| f.effects.dead_letter_bytes()).sum()
+    }
+
     /// Whether a settlement would record more than a cursor, without looking over
     /// gaps.
     #[must_use]
@@ -1380,6 +1391,12 @@ impl Cut {
     #[must_use]
     pub fn dead_letters(&self) -> usize {
         self.finished.iter().filter(|f| f.effects.dead_letter.is_some()).count()
+    }
+
+    /// What these take, in bytes.
+    #[must_use]
+    pub fn dead_letter_bytes(&self) -> usize {
+        self.finished.iter().map(|f| f.effects.dead_letter_bytes()).sum()
     }
 
     /// The event of which it has what it came to, if it is one.

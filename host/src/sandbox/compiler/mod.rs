@@ -1,71 +1,168 @@
-//! Compiling what others wrote: one component at a time, beside the executor,
-//! at a low priority, and with an end to how long it is waited for.
+//! Compiling what others wrote: beside the executor, at a low priority, and with an
+//! end to how long it is waited for.
 //!
-//! What a host was never given before is compiled in a process of its own
-//! ([`process`]), which is ended when it takes too long. Without a cache to put
-//! the code into, or a program to run, it is compiled in this process, where
-//! nothing can break it off: then one that takes too long is refused to whoever
-//! waits for it, and its thread goes on to its end; until then nothing else is
-//! compiled, so that any number of such components costs the host no more than
-//! one of them does.
+//! Everything from a component's bytes on happens in a process of its own
+//! ([`process`]), which is limited and answers with what it found. Where the machine
+//! can start none, which is found out when the host starts, it happens in this
+//! process, where nothing can break it off: then one that takes too long is refused
+//! to whoever waits for it, and its thread goes on to its end; until then nothing
+//! else is compiled, so that any number of such components costs the host no more
+//! than one of them does.
 
-pub mod process;
+pub(super) mod answer;
+mod child;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod confinement;
+mod process;
+mod turns;
 
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
-use tokio::sync::Semaphore;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use tokio::time::timeout;
+use wasmtime::Engine;
 
+use super::engine::{Allocation, EngineError, EngineSettings};
 use super::load_error::LoadReason;
+use super::source::TextForm;
+use crate::event::Tenant;
+use answer::Compiled;
+pub use child::{Order, obey};
+use process::Processes;
+pub(super) use process::fingerprint;
+pub(super) use turns::Turn;
+use turns::Turns;
 
-/// Threads that compile.
+/// A compilation that takes longer is worth a line in the log.
+const SLOW_COMPILATION: Duration = Duration::from_secs(2);
+
+/// Tenants whose components are compiled at once, each in a process of its own. Two, so
+/// that one that takes long does not hold up the rest; each may take
+/// [`EngineSettings::compile_memory_bytes`].
+const AT_ONCE: usize = 2;
+
+/// Compiles.
 #[derive(Debug)]
 pub(super) struct Compiler {
-    /// They share the work on one component.
-    threads: Arc<ThreadPool>,
-    /// Whether one is being compiled.
-    free: Arc<Semaphore>,
+    way: Way,
+    turns: Arc<Turns>,
     patience: Duration,
 }
 
+#[derive(Debug)]
+enum Way {
+    /// In processes of their own.
+    Processes(Processes),
+    /// On these threads of this process, which share the work on one component.
+    Here(Arc<ThreadPool>),
+}
+
+/// A component to compile.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// What messages call it.
+    pub(super) origin: String,
+    /// The file.
+    pub(super) given: Arc<[u8]>,
+    pub(super) text: TextForm,
+    /// What the code is for.
+    pub(super) engine: Engine,
+    pub(super) fuel: bool,
+    pub(super) allocation: Allocation,
+}
+
 impl Compiler {
-    /// Threads for half of the machine. `patience` is how long a compilation is
-    /// waited for, and how long for the one before it.
-    pub(super) fn start(patience: Duration) -> Result<Self, ThreadPoolBuildError> {
+    /// Finds out whether the machine can start processes that compile, if there is a
+    /// program for them, and says so if it cannot. The engine is the one that most code
+    /// will be for.
+    pub(super) fn start(
+        settings: &EngineSettings,
+        engine: &Engine,
+        allocation: Allocation,
+    ) -> Result<Self, EngineError> {
+        let patience = settings.compile_timeout;
+        if let Some(program) = settings.compile_program.clone() {
+            match Processes::find_out(program, settings, engine, allocation) {
+                Ok(processes) => {
+                    let (way, turns) = (Way::Processes(processes), Turns::new(AT_ONCE));
+                    return Ok(Self { way, turns, patience });
+                }
+                Err(why) => tracing::warn!(
+                    "components are compiled in this process, where nothing limits their memory or can break them off: this machine cannot start another one: {why}"
+                ),
+            }
+        }
         let threads = ThreadPoolBuilder::new()
             .num_threads(threads())
             .thread_name(|number| format!("compiler-{number}"))
             .start_handler(|_| give_way())
-            .build()?;
-        Ok(Self { threads: Arc::new(threads), free: Arc::new(Semaphore::new(1)), patience })
+            .build()
+            .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
+        Ok(Self { way: Way::Here(Arc::new(threads)), turns: Turns::new(1), patience })
     }
 
-    /// Does the work of loading one component.
+    /// Waits until a component of a tenant may be compiled.
     ///
     /// # Errors
-    /// Those of the work; and when it, or another before it, takes too long.
-    pub(super) async fn run<T: Send + 'static>(
+    /// When what is compiled before it in this process takes too long.
+    pub(super) async fn turn(&self, tenant: &Tenant, origin: &str) -> Result<Turn, LoadReason> {
+        let taking = self.turns.take(tenant, origin);
+        match &self.way {
+            // What takes too long there is ended.
+            Way::Processes(_) => taking.await,
+            Way::Here(_) => match timeout(self.patience, taking).await {
+                Ok(turn) => turn,
+                Err(_) => Err(LoadReason::CompilerBusy {
+                    waited: self.patience,
+                    whom: self.turns.under_way(),
+                }),
+            },
+        }
+    }
+
+    /// Compiles one component.
+    ///
+    /// # Errors
+    /// When it cannot be run, whatever its settings; and when it takes too long.
+    pub(super) async fn compile(&self, job: Job, turn: Turn) -> Result<Compiled, LoadReason> {
+        let started = Instant::now();
+        let origin = job.origin.clone();
+        let compiled = match &self.way {
+            Way::Processes(processes) => {
+                let compiled = processes.compile(&job).await;
+                drop(turn);
+                compiled
+            }
+            Way::Here(threads) => {
+                let work = move || answer::compile(&job.engine, &job.given, job.text);
+                self.here(threads, turn, work).await
+            }
+        };
+        let took = started.elapsed();
+        if took > SLOW_COMPILATION && compiled.is_ok() {
+            tracing::info!("compiling {origin} took {took:.1?}");
+        }
+        compiled
+    }
+
+    async fn here<T: Send + 'static>(
         &self,
+        threads: &Arc<ThreadPool>,
+        turn: Turn,
         work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
     ) -> Result<T, LoadReason> {
-        let patience = self.patience;
-        let turn = timeout(patience, Arc::clone(&self.free).acquire_owned())
-            .await
-            .map_err(|_| LoadReason::CompilerBusy(patience))?
-            .map_err(|closed| LoadReason::Internal(closed.to_string()))?;
-        let threads = Arc::clone(&self.threads);
+        let threads = Arc::clone(threads);
         let work = tokio::task::spawn_blocking(move || {
             // Given back by the work, not by whoever waits for it.
             let _turn = turn;
             threads.install(work)
         });
-        timeout(patience, work)
+        timeout(self.patience, work)
             .await
-            .map_err(|_| LoadReason::SlowCompilation(patience))?
+            .map_err(|_| LoadReason::SlowCompilation(self.patience))?
             // The compiler panicked, or the runtime is being shut down.
             .unwrap_or_else(|error| Err(LoadReason::Internal(error.to_string())))
     }
@@ -74,7 +171,7 @@ impl Compiler {
 /// The most threads that compile; each takes memory.
 const MOST_THREADS: usize = 16;
 
-/// How many threads compile: as many as half of the machine.
+/// How many threads compile one component: as many as half of the machine.
 fn threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     (cores / 2).clamp(1, MOST_THREADS)
@@ -101,13 +198,28 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    /// One that compiles in this process.
+    fn compiler(patience: Duration) -> Compiler {
+        let settings = EngineSettings { compile_timeout: patience, ..EngineSettings::default() };
+        Compiler::start(&settings, &Engine::default(), Allocation::OnDemand).unwrap()
+    }
+
+    async fn run<T: Send + 'static>(
+        compiler: &Compiler,
+        work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
+    ) -> Result<T, LoadReason> {
+        let turn = compiler.turn(&Tenant::none(), "a.wasm").await?;
+        let Way::Here(threads) = &compiler.way else { panic!("there is no program") };
+        compiler.here(threads, turn, work).await
+    }
+
     #[tokio::test]
-    async fn one_component_is_compiled_at_a_time() {
-        let compiler = Compiler::start(LONG).unwrap();
+    async fn one_component_is_compiled_at_a_time_in_this_process() {
+        let compiler = compiler(LONG);
         let under_way = Arc::new(AtomicUsize::new(0));
         let work = || {
             let under_way = Arc::clone(&under_way);
-            compiler.run(move || {
+            run(&compiler, move || {
                 let others = under_way.fetch_add(1, Ordering::SeqCst);
                 thread::yield_now();
                 under_way.fetch_sub(1, Ordering::SeqCst);
@@ -121,26 +233,30 @@ mod tests {
     /// On the only thread of an executor, which therefore must not be held.
     #[tokio::test]
     async fn what_takes_too_long_is_refused_and_holds_up_the_next_until_it_ends() {
-        let compiler = Compiler::start(Duration::from_millis(50)).unwrap();
+        let compiler = compiler(Duration::from_millis(50));
         let (end, ended) = mpsc::channel::<()>();
-        let slow = compiler.run(move || {
+        let slow = run(&compiler, move || {
             let _ = ended.recv();
             Ok(())
         });
         let refused = slow.await.unwrap_err();
         assert!(matches!(refused, LoadReason::SlowCompilation(_)), "{refused}");
-        let refused = compiler.run(|| Ok(())).await.unwrap_err();
-        assert!(matches!(refused, LoadReason::CompilerBusy(_)), "{refused}");
+        let refused = run(&compiler, || Ok(())).await.unwrap_err();
+        assert!(refused.is_passing(), "{refused}");
+        assert!(
+            refused.to_string().contains("a.wasm of no tenant has been compiling"),
+            "{refused}"
+        );
         drop(end);
-        let again = async { while compiler.run(|| Ok(())).await.is_err() {} };
+        let again = async { while run(&compiler, || Ok(())).await.is_err() {} };
         timeout(LONG, again).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_compiler_that_panics_fails_one_load() {
-        let compiler = Compiler::start(LONG).unwrap();
-        let refused = compiler.run::<()>(|| panic!("on purpose")).await.unwrap_err();
+        let compiler = compiler(LONG);
+        let refused = run::<()>(&compiler, || panic!("on purpose")).await.unwrap_err();
         assert!(matches!(refused, LoadReason::Internal(_)), "{refused}");
-        compiler.run(|| Ok(())).await.unwrap();
+        run(&compiler, || Ok(())).await.unwrap();
     }
 }

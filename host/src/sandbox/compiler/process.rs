@@ -1,319 +1,304 @@
-//! Compiling in a process of its own, which can be ended and which can be given
-//! only so much memory.
+//! Compiling in a process of its own: the host's side.
 //!
 //! A few kilobytes of WebAssembly can keep a compiler busy for hours and make it
-//! take gigabytes. So what was never compiled here is first compiled by another
-//! run of this program, which leaves the code in the cache and nothing else;
-//! only then this process takes it from there. What has proved to compile is
-//! remembered beside the cache, so that it costs another process once.
+//! take gigabytes. So another run of this program does it, which is limited in time
+//! and memory, can reach neither files nor the network, and answers on its stdout.
+//!
+//! This fails closed. Whether the machine can start such a process at all is found
+//! out once, when the host starts; from then on one that does not start makes its
+//! component wait, and none is compiled without limits.
 
-use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command as AsyncCommand;
+use tokio::time::{Instant, sleep, timeout};
 use wasmtime::Engine;
-use wasmtime::component::Component;
 
-use crate::digest::Digest;
+use super::Job;
+use super::answer::{self, CODE_BYTES, Compiled, HEAD_BYTES};
+use super::child::UNABLE;
 use crate::failure::storable;
-use crate::sandbox::cache;
-use crate::sandbox::ending::{chain, size};
-use crate::sandbox::engine::{self, Allocation, EngineSettings};
+use crate::sandbox::ending::size;
+use crate::sandbox::engine::{Allocation, EngineSettings};
 use crate::sandbox::load_error::LoadReason;
-use crate::telemetry;
+use crate::sandbox::source::TextForm;
 
-/// How often it is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+/// For how long, and how often, it is tried again at once to start a process.
+const AT_ONCE: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is remembered of components that compile; beyond, it is forgotten whole.
-const REMEMBERED: usize = 100_000;
+/// How much longer than its time of processors it may take by the clock, where it gives
+/// way to handlers.
+const BY_THE_CLOCK: u32 = 3;
 
 /// Bytes of what the process says that are kept.
-const SAID_BYTES: u64 = 4 << 10;
+const SAID_BYTES: usize = 4 << 10;
 
-/// Where other runs of this program compile to.
+/// Starts processes that compile.
 #[derive(Debug)]
-pub(in crate::sandbox) struct Processes {
+pub(super) struct Processes {
     program: PathBuf,
-    /// The folder of the cache.
-    cache: PathBuf,
     patience: Duration,
     memory_bytes: u64,
     threads: usize,
-}
-
-/// What the process is asked to do, beside the component on its stdin.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Order {
-    /// The folder of the cache
-    #[arg(long)]
-    cache: PathBuf,
-    /// The settings that the code is for, as a digest
-    #[arg(long)]
-    engine: u64,
-    /// Whether the code counts fuel
-    #[arg(long)]
-    fuel: bool,
-    /// Whether the code checks bounds itself
-    #[arg(long)]
-    compact: bool,
-    /// How much time of processors it may take
-    #[arg(long)]
-    seconds: u64,
-    /// How many bytes of memory it may take
-    #[arg(long)]
-    memory: u64,
+    /// Whether they can be kept from files and the network here.
+    confined: bool,
 }
 
 impl Processes {
-    pub(in crate::sandbox) fn new(
+    /// Starts one that only finds out whether it could compile.
+    ///
+    /// # Errors
+    /// Why there can be none on this machine. That there can be none now, because
+    /// there are too many processes or open files, is no such reason.
+    pub(super) fn find_out(
         program: PathBuf,
-        cache: PathBuf,
         settings: &EngineSettings,
-    ) -> Self {
-        Self {
+        engine: &Engine,
+        allocation: Allocation,
+    ) -> Result<Self, String> {
+        let mut processes = Self {
             program,
-            cache,
             patience: settings.compile_timeout,
             memory_bytes: settings.compile_memory_bytes,
             threads: super::threads(),
+            confined: true,
+        };
+        let mut command = processes.command(engine, false, allocation);
+        command.arg("--only-start").stdin(Stdio::null());
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) if is_passing(&error) => {
+                tracing::warn!("no process that compiles can be started now: {error}");
+                return Ok(processes);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let said = said(&output.stderr);
+        match output.status.code() {
+            Some(0) if said.is_empty() => {}
+            Some(0) => {
+                processes.confined = false;
+                tracing::warn!(
+                    "the processes that compile components are limited in time and memory, and not in what they could reach if a component broke the compiler: {said}"
+                );
+            }
+            Some(code) if code == i32::from(UNABLE) => return Err(said),
+            // It may have been ended by somebody who was short of memory. What there is to
+            // compile will say it again.
+            _ => tracing::warn!("a process that compiles was tried, and ended: {}", output.status),
         }
+        Ok(processes)
     }
 
-    /// Sees to it that this process can have the code of a component for this
-    /// engine in a moment, unless that is known.
-    pub(in crate::sandbox) fn prepare(
-        &self,
-        engine: &Engine,
-        fuel: bool,
-        allocation: Allocation,
-        component: &[u8],
-    ) -> Result<(), LoadReason> {
-        let engine = fingerprint(engine);
-        let known = self.known(engine, component);
-        if known.exists() {
-            return Ok(());
-        }
-        let seconds = self.patience.as_secs().saturating_add(1).saturating_mul(self.threads as u64);
+    fn command(&self, engine: &Engine, fuel: bool, allocation: Allocation) -> Command {
+        let seconds = self.patience.as_secs().max(1);
         let mut command = Command::new(&self.program);
         command
             // Nothing that is secret is a part of the work.
             .env_clear()
             .env("RAYON_NUM_THREADS", self.threads.to_string())
-            // Threads that have nothing to do there would take memory too.
-            .env("TOKIO_WORKER_THREADS", "1")
             .env("MALLOC_ARENA_MAX", "2")
+            // It holds no folder that somebody may want to unmount.
+            .current_dir("/")
             .arg("compile-component")
-            .arg("--cache")
-            .arg(&self.cache)
-            .args(["--engine", &engine.to_string(), "--seconds", &seconds.to_string()])
+            .args(["--engine", &fingerprint(engine).to_string()])
+            .args(["--seconds", &seconds.to_string()])
             .args(["--memory", &self.memory_bytes.to_string()])
             .args(fuel.then_some("--fuel"))
-            .args((allocation == Allocation::Compact).then_some("--compact"));
-        run(&mut command, component, self.patience).map_err(|reason| match reason {
+            .args((allocation == Allocation::Compact).then_some("--compact"))
+            .args((!self.confined).then_some("--unconfined"));
+        command
+    }
+
+    /// Compiles one component.
+    pub(super) async fn compile(&self, job: &Job) -> Result<Compiled, LoadReason> {
+        let mut command = self.command(&job.engine, job.fuel, job.allocation);
+        command.args((job.text == TextForm::Refused).then_some("--binary"));
+        self.run(command, &job.given).await.map_err(|reason| match reason {
             LoadReason::CompilerDied(how) => LoadReason::CompilerDied(format!(
-                "{how} (it may take {} of memory)",
+                "{how} (`compile_memory` is {})",
                 size(usize::try_from(self.memory_bytes).unwrap_or(usize::MAX))
             )),
             other => other,
-        })?;
-        if let Err(error) = remember(&known) {
-            tracing::debug!("that a component compiles cannot be remembered: {error}");
-        }
-        Ok(())
+        })
     }
 
-    /// The file whose presence says that a component compiles.
-    fn known(&self, engine: u64, component: &[u8]) -> PathBuf {
-        let digest = Digest::of(component);
-        let digest = digest.as_str().rsplit(':').next().unwrap_or_default();
-        self.cache.join("known").join(format!("{digest}-{engine:016x}"))
-    }
-}
-
-fn remember(known: &Path) -> io::Result<()> {
-    if let Some(folder) = known.parent() {
-        if fs::read_dir(folder).is_ok_and(|files| files.count() > REMEMBERED) {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(known, b"")
-}
-
-/// Runs the process to its end, or to the end of patience.
-fn run(command: &mut Command, component: &[u8], patience: Duration) -> Result<(), LoadReason> {
-    let deadline = Instant::now() + patience;
-    let cannot = |error: io::Error| {
-        LoadReason::Internal(format!("the process that compiles cannot be run: {error}"))
-    };
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut child = match child {
-        Ok(child) => Ended(child),
-        Err(error) => {
-            do_without(&error.to_string());
-            return Ok(());
-        }
-    };
-    if let Some(mut stdin) = child.0.stdin.take() {
-        // One that ends early says why.
-        match stdin.write_all(component) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(cannot(error)),
-            _ => {}
-        }
-    }
-    let status = loop {
-        match child.0.try_wait().map_err(cannot)? {
-            Some(status) => break status,
-            None if Instant::now() >= deadline => {
-                return Err(LoadReason::SlowCompilation(patience));
+    /// Runs the process to its end, or to the end of patience.
+    async fn run(&self, command: Command, given: &[u8]) -> Result<Compiled, LoadReason> {
+        let mut command = AsyncCommand::from(command);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // It never outlives its use.
+            .kill_on_drop(true);
+        let by_the_clock = self.patience.saturating_mul(BY_THE_CLOCK);
+        let cannot = |error: io::Error| {
+            LoadReason::CompilerUnavailable(format!("the process that compiles: {error}"))
+        };
+        let mut child = start(&mut command).await.map_err(cannot)?;
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let give = async move {
+            let Some(mut stdin) = stdin else { return Ok(()) };
+            match stdin.write_all(given).await {
+                // One that ends early says why.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+                _ => Ok(()),
             }
-            None => thread::sleep(LOOK),
-        }
-    };
-    let mut said = Vec::new();
-    if let Some(stderr) = child.0.stderr.take() {
-        stderr.take(SAID_BYTES).read_to_end(&mut said).map_err(cannot)?;
+        };
+        let talk = async {
+            tokio::try_join!(give, read(stdout, HEAD_BYTES + CODE_BYTES), read(stderr, SAID_BYTES))
+        };
+        let all = async {
+            let ((), answer, errors) = talk.await?;
+            Ok((answer, errors, child.wait().await?))
+        };
+        let (answer, errors, status) = timeout(by_the_clock, all)
+            .await
+            .map_err(|_| {
+                LoadReason::CompilerUnavailable(format!(
+                    "the processors were busy with other work: it did not end within {by_the_clock:.0?}"
+                ))
+            })?
+            .map_err(cannot)?;
+        self.answer(&answer, &said(&errors), status)
     }
-    let said = String::from_utf8_lossy(&said);
-    let said = storable(said.trim(), said.len());
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(code) if code == i32::from(REFUSED) => Err(LoadReason::Invalid(said)),
-        Some(code) if code == i32::from(UNABLE) => {
-            do_without(&said);
-            Ok(())
+
+    fn answer(
+        &self,
+        answer: &[u8],
+        said: &str,
+        status: ExitStatus,
+    ) -> Result<Compiled, LoadReason> {
+        match status.code() {
+            Some(0) => answer::from_bytes(answer).unwrap_or_else(|why| {
+                Err(LoadReason::CompilerDied(format!("an answer that cannot be read: {why}")))
+            }),
+            Some(code) if code == i32::from(UNABLE) => {
+                Err(LoadReason::CompilerUnavailable(said.to_owned()))
+            }
+            _ if is_out_of_time(status) => Err(LoadReason::SlowCompilation(self.patience)),
+            _ if said.is_empty() => Err(LoadReason::CompilerDied(status.to_string())),
+            _ => Err(LoadReason::CompilerDied(format!("{status}: {said}"))),
         }
-        _ if said.is_empty() => Err(LoadReason::CompilerDied(status.to_string())),
-        _ => Err(LoadReason::CompilerDied(format!("{status}: {said}"))),
     }
 }
 
-/// Where there can be no other process, this one compiles.
-fn do_without(why: &str) {
-    tracing::warn!(
-        "components are compiled in this process, where nothing can break it off: another one cannot do it: {why}"
-    );
-}
-
-/// Never outlives its use.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // One that has ended already needs neither.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Starts a process, and tries again for a while where it does not start.
+async fn start(command: &mut AsyncCommand) -> io::Result<tokio::process::Child> {
+    let deadline = Instant::now() + AT_ONCE;
+    loop {
+        match command.spawn() {
+            Err(error) if Instant::now() < deadline => {
+                tracing::debug!("no process that compiles can be started now: {error}");
+                sleep(AGAIN).await;
+            }
+            other => return other,
+        }
     }
 }
 
-/// The exit code for a component that does not compile.
-const REFUSED: u8 = 3;
-
-/// The exit code for what no component can bring about: nothing was tried. Any
-/// other end is taken for the component's doing.
-const UNABLE: u8 = 4;
-
-/// The other side: compiles what comes on stdin into the cache. Gives the exit
-/// code.
-///
-/// # Errors
-/// When the component cannot be read.
-pub fn obey(order: &Order) -> io::Result<u8> {
-    let engine = match confine(order).map_err(Into::into).and_then(|()| engine_for(order)) {
-        Ok(engine) => engine,
-        Err(error) => {
-            telemetry::say(&format!("{error:#}"));
-            return Ok(UNABLE);
-        }
-    };
-    let mut component = Vec::new();
-    io::stdin().lock().read_to_end(&mut component)?;
-    Ok(match Component::from_binary(&engine, &component) {
-        Ok(_) => 0,
-        Err(error) => {
-            telemetry::say(&chain(&error).to_string());
-            REFUSED
-        }
-    })
+/// Reads to the end, or so many bytes; then whoever writes more finds nobody.
+async fn read(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(most as u64).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
 }
 
-fn engine_for(order: &Order) -> anyhow::Result<Engine> {
-    let allocation = if order.compact { Allocation::Compact } else { Allocation::OnDemand };
-    let mut config = engine::config(&EngineSettings::default(), allocation, order.fuel);
-    config.cache(cache::reopen(&order.cache));
-    let engine = Engine::new(&config)?;
-    anyhow::ensure!(fingerprint(&engine) == order.engine, "the code would be for another engine");
-    Ok(engine)
+fn said(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SAID_BYTES)]);
+    storable(text.trim(), SAID_BYTES)
 }
 
-fn fingerprint(engine: &Engine) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    engine.precompile_compatibility_hash().hash(&mut hasher);
-    hasher.finish()
+/// Whether the system can do later what it cannot do now.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
+    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
 }
 
 #[cfg(unix)]
-fn confine(order: &Order) -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    let at_most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
-    // What it may write to; mere reservations are free.
-    setrlimit(Resource::Data, at_most(order.memory))?;
-    // A core of it would hold what a tenant wrote.
-    setrlimit(Resource::Core, at_most(0))?;
-    setrlimit(Resource::Cpu, at_most(order.seconds))?;
-    super::give_way();
-    Ok(())
+fn is_out_of_time(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt as _;
+    status.signal() == Some(rustix::process::Signal::XCPU.as_raw())
 }
 
 #[cfg(not(unix))]
-fn confine(_: &Order) -> io::Result<()> {
-    Ok(())
+fn is_out_of_time(_: ExitStatus) -> bool {
+    false
+}
+
+/// What code is for, as a number: of the engine's settings and version, and of this
+/// program's, which knows what a component may import.
+pub(in crate::sandbox) fn fingerprint(engine: &Engine) -> u64 {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
 
-    fn shell(script: &str, patience: Duration) -> Result<(), LoadReason> {
-        run(Command::new("sh").arg("-c").arg(script), &[b'x'; 1 << 20], patience)
+    fn processes(patience: Duration) -> Processes {
+        let program = PathBuf::from("sh");
+        Processes { program, patience, memory_bytes: 1 << 30, threads: 1, confined: true }
+    }
+
+    async fn shell(script: &str, patience: Duration) -> Result<Compiled, LoadReason> {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script);
+        processes(patience).run(command, &[b'x'; 1 << 20]).await
     }
 
     const LONG: Duration = Duration::from_secs(60);
 
-    #[test]
-    fn a_process_that_ends_well_has_compiled() {
-        assert!(shell("cat > /dev/null", LONG).is_ok());
-        assert!(shell("exit 0", LONG).is_ok(), "even if it did not listen");
+    #[tokio::test]
+    async fn a_process_that_refuses_says_why_on_its_stdout() {
+        let refusal = answer::to_bytes(Err(&LoadReason::NoMetadata)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("answer");
+        std::fs::write(&file, refusal).unwrap();
+        for listens in ["cat > /dev/null; ", ""] {
+            let script = format!("{listens}cat {}", file.display());
+            let refused = shell(&script, LONG).await.unwrap_err();
+            assert!(matches!(refused, LoadReason::NoMetadata), "{refused}");
+        }
     }
 
-    #[test]
-    fn a_process_that_refuses_says_why() {
-        let refused =
-            shell("cat > /dev/null; echo 'at \u{1b} byte 7' >&2; exit 3", LONG).unwrap_err();
-        assert!(
-            matches!(&refused, LoadReason::Invalid(text) if text == "at \u{fffd} byte 7"),
-            "{refused}"
-        );
+    #[tokio::test]
+    async fn a_process_that_answers_rubbish_has_compiled_nothing() {
+        for script in ["exit 0", "cat", "head -c 2 /dev/zero"] {
+            let refused = shell(script, LONG).await.unwrap_err();
+            assert!(matches!(refused, LoadReason::CompilerDied(_)), "{script}: {refused}");
+        }
     }
 
-    #[test]
-    fn where_no_process_can_be_run_it_is_done_without() {
-        let missing = run(&mut Command::new("/nonexistent/program"), b"x", LONG);
-        assert!(missing.is_ok(), "{missing:?}");
-        assert!(shell("echo 'cannot' >&2; exit 4", LONG).is_ok());
+    #[tokio::test]
+    async fn a_process_that_cannot_compile_now_is_tried_again_and_not_done_without() {
+        let command = Command::new("/nonexistent/program");
+        let refused = processes(LONG).run(command, b"x").await.unwrap_err();
+        assert!(refused.is_passing() && refused.to_string().contains("No such file"), "{refused}");
+        let refused = shell("echo 'no \u{1b} threads' >&2; exit 4", LONG).await.unwrap_err();
+        assert!(refused.is_passing() && refused.to_string().contains("no \u{fffd} threads"));
     }
 
-    #[test]
-    fn a_process_that_dies_refuses_the_component() {
+    #[tokio::test]
+    async fn a_process_that_dies_refuses_the_component() {
         for (script, how) in
             [("kill -9 $$", "signal: 9"), ("exit 1", "status: 1"), ("exit 101", "101")]
         {
-            let refused = shell(script, LONG).unwrap_err();
+            let refused = shell(script, LONG).await.unwrap_err();
             assert!(
                 matches!(&refused, LoadReason::CompilerDied(said) if said.contains(how)),
                 "{refused}"
@@ -321,11 +306,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_process_that_does_not_end_is_ended() {
+    #[tokio::test]
+    async fn time_of_processors_counts_and_time_of_waiting_for_them_does_not() {
+        let refused = shell("ulimit -S -t 1; while :; do :; done", LONG).await.unwrap_err();
+        assert!(matches!(refused, LoadReason::SlowCompilation(_)), "{refused}");
         let started = Instant::now();
-        let refused = shell("cat > /dev/null; exec sleep 60", Duration::from_millis(100));
-        assert!(matches!(refused, Err(LoadReason::SlowCompilation(_))), "{refused:?}");
+        let refused = shell("cat > /dev/null; exec sleep 60", Duration::from_millis(100)).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.is_passing() && refused.to_string().contains("were busy"), "{refused}");
         assert!(started.elapsed() < LONG / 2);
+    }
+
+    #[test]
+    fn only_a_machine_that_can_start_no_process_at_all_does_without() {
+        for (raw, passing) in [
+            (Errno::AGAIN, true),
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::NOMEM, true),
+            (Errno::NOENT, false),
+            (Errno::ACCESS, false),
+            (Errno::NOSYS, false),
+            (Errno::PERM, false),
+        ] {
+            assert_eq!(is_passing(&raw.into()), passing, "{raw}");
+        }
+        let find_out = |program: &str| {
+            let settings = EngineSettings::default();
+            Processes::find_out(program.into(), &settings, &Engine::default(), Allocation::OnDemand)
+        };
+        assert!(find_out("/nonexistent/program").is_err());
+        // It does nothing, and ends well.
+        assert!(find_out("true").unwrap().confined);
+        // It dies, as one does that takes too much memory.
+        assert!(find_out("false").is_ok());
     }
 }

@@ -353,15 +353,26 @@ fn network(address: IpAddr, prefix: &str) -> Result<HostRule, InvalidRule> {
     if is_first { Ok(HostRule::Network(address, bits)) } else { Err(InvalidRule::Network) }
 }
 
+/// The most bytes of a name, and of each of its parts (RFC 1035).
+const NAME_BYTES: usize = 253;
+const LABEL_BYTES: usize = 63;
+
+/// Whether a name server can have such a name. A browser takes more for one, such as `*`,
+/// which in the advice to grant what was refused would be every host.
+fn is_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=LABEL_BYTES).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    };
+    name.len() <= NAME_BYTES && name.split('.').all(is_label)
+}
+
 /// Reads a host as a browser would.
 fn host_of(text: &str) -> Option<TargetHost> {
     Some(match Host::parse(text).ok()? {
         Host::Domain(name) => {
             let name = name.strip_suffix('.').unwrap_or(&name);
-            if name.is_empty() || name.starts_with('.') || name.contains("..") {
-                return None;
-            }
-            TargetHost::Name(name.to_owned())
+            is_name(name).then(|| TargetHost::Name(name.to_owned()))?
         }
         Host::Ipv4(address) => TargetHost::Address(address.into()),
         Host::Ipv6(address) => TargetHost::Address(IpAddr::from(address).to_canonical()),
@@ -381,11 +392,13 @@ impl Target {
         let (host, port) = (authority.host(), authority.port());
         let rest = authority.as_str().strip_prefix(host)?;
         let port = match &port {
-            Some(port) if rest.strip_prefix(':')? == port.as_str() => port.as_str().parse().ok()?,
+            Some(port) if rest.strip_prefix(':')? == port.as_str() => {
+                port_of(port.as_str()).ok()?
+            }
             None if rest.is_empty() => scheme.port(),
             _ => return None,
         };
-        (port > 0).then_some(Self { scheme, host: host_of(host)?, port })
+        Some(Self { scheme, host: host_of(host)?, port })
     }
 
     /// Host and port as a request's `Host` header has them.
@@ -544,6 +557,10 @@ mod tests {
             ("https://api.example.com", "https://user@api.example.com"),
             ("https://api.example.com", "https://api.example.com:443@evil.com"),
             ("https://api.example.com", "https://api.example.com.."),
+            ("https://api.example.com:*", "https://api.example.com:+443"),
+            ("https://api.example.com:*", "https://api.example.com:0"),
+            ("https://*", "https://*"),
+            ("https://*", "https://*.example.com"),
             ("https://*.example.com", "https://example.com"),
             ("https://*.example.com", "https://evilexample.com"),
             ("https://*.example.com", "https://.example.com"),
@@ -605,6 +622,12 @@ mod tests {
             ("https://", InvalidRule::Host),
             ("https://:443", InvalidRule::Host),
             ("https://.example.com", InvalidRule::Host),
+            ("https://example.com..", InvalidRule::Host),
+            ("https://127.0.0.1..", InvalidRule::Host),
+            ("https://a$b.com", InvalidRule::Host),
+            ("https://a\"b.com", InvalidRule::Host),
+            (format!("https://{}.com", "a".repeat(64)).as_str(), InvalidRule::Host),
+            (format!("https://{}", ["a"; 128].join(".")).as_str(), InvalidRule::Host),
             ("https://[::1", InvalidRule::Host),
             ("https://exa mple.com", InvalidRule::Host),
             ("https://127.1", InvalidRule::Address([127, 0, 0, 1].into())),

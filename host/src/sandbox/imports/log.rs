@@ -1,7 +1,6 @@
 //! `log`, and what a guest writes to `stdout` and `stderr`: lines in the host's
 //! log, counted against one limit.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +9,7 @@ use tracing::Level;
 
 use super::{Profile, Side, toml_string};
 use crate::failure::{FailureKind, storable};
+use crate::foreign::{clean, one_line};
 use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
 use crate::sandbox::ending::{Ending, size};
 use crate::sandbox::settings::names;
@@ -21,6 +21,10 @@ const PREFIX_BYTES: usize = 160;
 /// Bytes of a line that was begun and is kept until its end comes. A longer one is
 /// written in pieces.
 const BEGUN_BYTES: usize = 16 << 10;
+
+/// Bytes of what an attempt last wrote to stderr or as an error, which are kept until it
+/// ends: a runtime that gives up says there why.
+const LAST_BYTES: usize = 4 << 10;
 
 /// Denials that are said of one attempt.
 const DENIALS_SAID: usize = 8;
@@ -77,6 +81,26 @@ struct Written {
     /// Beginnings of lines whose ends are still to come.
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    /// The end of what went to stderr and to the log as an error.
+    last: Vec<u8>,
+}
+
+impl Written {
+    fn remember(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(LAST_BYTES)..];
+        let over = (self.last.len() + bytes.len()).saturating_sub(LAST_BYTES);
+        self.last.drain(..over);
+        self.last.extend_from_slice(bytes);
+    }
+}
+
+/// What an attempt wrote, at its end.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Said {
+    /// How many lines.
+    pub(in crate::sandbox) lines: u32,
+    /// The end of what went to stderr and to the log as an error.
+    pub(in crate::sandbox) last: Vec<u8>,
 }
 
 impl GuestLog {
@@ -89,9 +113,8 @@ impl GuestLog {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the attempt's output and gives the number of its lines. A line that
-    /// was begun is written as it is.
-    pub(in crate::sandbox) fn end(&self) -> u32 {
+    /// Ends the attempt's output. A line that was begun is written as it is.
+    pub(in crate::sandbox) fn end(&self) -> Said {
         let written = mem::take(&mut *self.written());
         let mut lines = written.lines;
         for (origin, rest) in
@@ -102,7 +125,7 @@ impl GuestLog {
                 self.write(origin.level(), origin, &rest);
             }
         }
-        lines
+        Said { lines, last: written.last }
     }
 
     /// Forgets an attempt that never came to its end.
@@ -113,6 +136,11 @@ impl GuestLog {
     /// Takes a message of the import `log`.
     fn message(&self, level: Level, message: &str) -> wasmtime::Result<()> {
         self.count(message.len(), newlines(message.as_bytes()) + 1)?;
+        if level == Level::ERROR {
+            let mut written = self.written();
+            written.remember(message.as_bytes());
+            written.remember(b"\n");
+        }
         self.write_lines(level, LineOrigin::Log, message.as_bytes());
         Ok(())
     }
@@ -122,6 +150,9 @@ impl GuestLog {
         self.count(bytes.len(), newlines(bytes))?;
         let (complete, is_ended) = {
             let mut written = self.written();
+            if origin == LineOrigin::Stderr {
+                written.remember(bytes);
+            }
             let begun = match origin {
                 LineOrigin::Stderr => &mut written.stderr,
                 LineOrigin::Stdout | LineOrigin::Log => &mut written.stdout,
@@ -168,8 +199,8 @@ impl GuestLog {
             return;
         }
         let handler = self.profile.name.as_str();
-        let what = storable(what, DENIAL_BYTES);
-        let value = storable(value, DENIAL_BYTES);
+        let what = storable(&one_line(what), DENIAL_BYTES);
+        let value = storable(&one_line(value), DENIAL_BYTES);
         let table = match handler.contains('.') {
             true => toml_string(handler),
             false => handler.to_owned(),
@@ -205,11 +236,7 @@ impl GuestLog {
     fn write(&self, level: Level, origin: LineOrigin, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let text = String::from_utf8_lossy(line);
-        let text = if text.chars().any(|c| c.is_control() && c != '\t') {
-            Cow::Owned(storable(&text, text.len()))
-        } else {
-            text
-        };
+        let text = clean(&text);
         self.write_to_log(level, &text);
         if let Some(sink) = &self.sink {
             sink(GuestLine { level, origin, text: &text });
@@ -302,7 +329,7 @@ mod tests {
             log.bytes(LineOrigin::Stdout, part.as_bytes()).unwrap();
         }
         log.bytes(LineOrigin::Stderr, b"\xffe\x1b[31m\n").unwrap();
-        assert_eq!(log.end(), 5);
+        assert_eq!(log.end().lines, 5);
         let lines: Vec<(Level, String)> =
             lines.lock().unwrap().iter().map(|(l, _, t)| (*l, t.clone())).collect();
         let info = |text: &str| (Level::INFO, text.to_owned());
@@ -322,7 +349,7 @@ mod tests {
     fn a_message_cannot_forge_a_line_of_the_host() {
         let (log, lines) = log(10_000);
         log.message(Level::ERROR, "one\ntwo\0").unwrap();
-        assert_eq!(log.end(), 2);
+        assert_eq!(log.end().lines, 2);
         let texts: Vec<String> = lines.lock().unwrap().iter().map(|(_, _, t)| t.clone()).collect();
         assert_eq!(texts, ["one", "two\u{fffd}"]);
     }
@@ -336,6 +363,25 @@ mod tests {
         assert_eq!(refused.to_string(), "wanted to log more than limits.log, 170 B");
         log.end();
         log.message(Level::INFO, "123456789").unwrap();
+    }
+
+    #[test]
+    fn the_end_of_what_went_to_stderr_or_was_an_error_is_kept_for_one_attempt() {
+        let (log, _) = log(1 << 20);
+        log.bytes(LineOrigin::Stdout, b"out\n").unwrap();
+        log.message(Level::WARN, "warning").unwrap();
+        log.bytes(LineOrigin::Stderr, b"in two ").unwrap();
+        log.bytes(LineOrigin::Stderr, b"parts\n").unwrap();
+        log.message(Level::ERROR, "error").unwrap();
+        assert_eq!(log.end().last, b"in two parts\nerror\n");
+        assert_eq!(log.end().last, b"", "the next one wrote nothing");
+        for _ in 0..10 {
+            log.bytes(LineOrigin::Stderr, &[b'x'; 1_000]).unwrap();
+        }
+        log.bytes(LineOrigin::Stderr, &[b'y'; 10_000]).unwrap();
+        log.bytes(LineOrigin::Stderr, b"z").unwrap();
+        let last = log.end().last;
+        assert_eq!((last.len(), &last[LAST_BYTES - 2..]), (LAST_BYTES, &b"yz"[..]));
     }
 
     #[test]

@@ -14,8 +14,8 @@ pub(super) mod wasi;
 
 pub(super) use config::ConfigValues;
 pub(super) use line_rate::LineRate;
-pub(super) use log::GuestLog;
 pub use log::{GuestLine, LineOrigin, LogSink};
+pub(super) use log::{GuestLog, Said};
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -58,7 +58,7 @@ impl Guest<'_> {
         marked(&self.text(), "guest", &[IO, CLOCKS, SOCKETS, HTTP, WITH_WASI])
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let Self { imports, items, realloc, post, handle } = self;
         format!(
             r#"(module

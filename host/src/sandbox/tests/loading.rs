@@ -102,6 +102,46 @@ async fn a_file_that_was_cut_anywhere_is_refused() {
     }
 }
 
+/// One byte of a name makes two packages of one, each of which needs the other. To follow
+/// them overflowed the stack, and ended the host.
+#[tokio::test]
+async fn metadata_whose_packages_need_one_another_is_refused() {
+    let mut wasm = guests::noop();
+    let name = b"event-host:handler/outbox";
+    let places: Vec<usize> =
+        (0..wasm.len() - name.len()).filter(|at| wasm[*at..].starts_with(name)).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        wasm[at] = b'x';
+    }
+    let refused = reason(wasm).await;
+    let LoadReason::NotEncodable(why) = &refused else { panic!("{refused}") };
+    assert!(why.contains("packages that need one another"), "{why}");
+}
+
+/// Each is followed by a call within a call.
+#[tokio::test]
+async fn metadata_of_very_many_packages_is_refused() {
+    let chain =
+        |packages: usize| {
+            let mut texts = vec!["package test:p0; interface i { type t = u8; }".to_owned()];
+            texts.extend((1..packages).map(|n| {
+                format!("package test:p{n}; interface i {{ use test:p{}/i.{{t}}; }}", n - 1)
+            }));
+            texts.push(format!(
+                "package test:guest; world guest {{
+                 include event-host:handler/event-handler@0.1.0; import test:p{}/i; }}",
+                packages - 1
+            ));
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            guests::marked(&Guest::default().text(), "guest", &texts)
+        };
+    let refused = reason(chain(255)).await;
+    let LoadReason::NotEncodable(why) = &refused else { panic!("{refused}") };
+    assert!(why.contains("has 257 packages; the most is 256"), "{why}");
+    assert_eq!(attempt(&*load(chain(200)).await).await.outcome, Outcome::Success);
+}
+
 fn component_of(module: Vec<u8>) -> Vec<u8> {
     wit_component::ComponentEncoder::default().module(&module).unwrap().encode().unwrap()
 }

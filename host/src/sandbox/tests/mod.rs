@@ -4,6 +4,7 @@ mod batches;
 mod bombs;
 mod capabilities;
 mod endings;
+mod fuzz;
 pub(super) mod guests;
 mod isolation;
 mod loading;

@@ -53,6 +53,7 @@ impl Log {
             leader: None,
             state: group.state,
             reason: group.reason.clone(),
+            unpinned: group.unpinned,
             remark: None,
             failures: FailureCounts::new(),
             head: None,
@@ -131,9 +132,10 @@ impl Log {
             row.whole() != name.as_str()
                 || row.partition_number().is_none_or(|number| partitions > 1 && number < partitions)
         });
-        let (state, reason) = (self.group(name)?.state, self.group(name)?.reason.clone());
+        let group = self.group(name)?;
+        let (state, reason, unpinned) = (group.state, group.reason.clone(), group.unpinned);
         for row in self.rows_of_mut(name) {
-            (row.state, row.reason) = (state, reason.clone());
+            (row.state, row.reason, row.unpinned) = (state, reason.clone(), unpinned);
             row.partitions = partitions;
             row.position = highest;
             row.epoch = Epoch(epoch);

@@ -3,15 +3,25 @@
 /// What a role is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It publishes events, and sees nothing.
+    /// It publishes events by `event_host.publish`, and sees nothing.
     Publisher,
+    /// It publishes events by INSERT as well, for data that is not JSON.
+    Inserter,
     /// It looks at everything, moves cursors, replays dead letters, and deploys.
     Operator,
     /// It runs handlers. It does not migrate: that is for the owner.
     Host,
 }
 
+/// `publish` runs with the rights of its owner. So nothing of what it uses needs to be
+/// granted, the next position least of all: who may call that can draw positions without
+/// end and publish nothing.
 const PUBLISHER: &[&str] = &[
+    "USAGE ON SCHEMA event_host",
+    "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb, timestamptz)",
+];
+
+const INSERTER: &[&str] = &[
     "USAGE ON SCHEMA event_host",
     "EXECUTE ON FUNCTION event_host.publish(text, jsonb, text, text, text, timestamptz, text, text, text, jsonb, timestamptz)",
     // For a plain INSERT: the next position, which is the log's own to choose, and
@@ -77,13 +87,44 @@ const HOST: &[&str] = &[
     "EXECUTE ON FUNCTION event_host.drop_partition(bigint)",
 ];
 
+/// What the server lets a login do that may publish, whatever is granted to it, and what
+/// bounds that. As comments, because the owner of the schema may not change roles.
+fn besides(role: &str, purpose: Purpose) -> String {
+    let draws = match purpose {
+        Purpose::Inserter => {
+            "-- - draw positions and publish nothing (SELECT event_host.next_position()), which
+--   leaves gaps in the log;
+"
+        }
+        _ => "",
+    };
+    format!(
+        "-- Besides, who may log in and publish can
+-- - publish and keep the transaction open: nothing that is published after that is
+--   delivered to any group without `overtake` before it ends. `host status` names it,
+--   and SELECT pg_terminate_backend(PID) ends it;
+-- - take advisory locks: a group whose lock it holds is led with another one within
+--   seconds; what else uses such locks in this database is not protected;
+-- - NOTIFY event_host, which has hosts look at the log once more, and in transactions
+--   that do so commits wait for one another;
+{draws}-- - change its own settings: these bound what it does by mistake, and its connections
+--   are bounded in any case. Whoever may change roles sets:
+-- ALTER ROLE {role} SET idle_in_transaction_session_timeout = '10s';
+-- ALTER ROLE {role} SET statement_timeout = '30s';
+-- ALTER ROLE {role} CONNECTION LIMIT 20;
+-- and on PostgreSQL 17 and later transaction_timeout, which bounds both together.
+"
+    )
+}
+
 /// The statements that give `role` what it needs for a purpose, and nothing
-/// else, one a line.
+/// else, one a line, and in comments what it can do besides.
 #[must_use]
 pub fn grants(role: &str, purpose: Purpose) -> String {
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     let (rights, note) = match purpose {
         Purpose::Publisher => (PUBLISHER, None),
+        Purpose::Inserter => (INSERTER, None),
         Purpose::Operator => {
             (OPERATOR, Some("show the sessions of other roles that hold the log up"))
         }
@@ -91,6 +132,9 @@ pub fn grants(role: &str, purpose: Purpose) -> String {
     };
     let mut sql: String =
         rights.iter().map(|right| format!("GRANT {right} TO {role};\n")).collect();
+    if matches!(purpose, Purpose::Publisher | Purpose::Inserter) {
+        sql.push_str(&besides(&role, purpose));
+    }
     if let Some(use_of_it) = note {
         sql.push_str(&format!("-- To {use_of_it}:\n-- GRANT pg_read_all_stats TO {role};\n"));
     }

@@ -104,7 +104,7 @@ pub(super) fn read_open(row: &PgRow, first: usize) -> Result<OpenRanges, Broken>
 }
 
 /// What a group's row says of it, as far as settings go.
-struct Known {
+pub(super) struct Known {
     tenant: Tenant,
     subscribe: Vec<String>,
     /// The highest of its cursors.
@@ -112,7 +112,10 @@ struct Known {
     partitions: u32,
 }
 
-async fn known(connection: &mut PgConnection, group: &GroupName) -> Result<Option<Known>, Broken> {
+pub(super) async fn known(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Option<Known>, Broken> {
     let row = sqlx::query(
         "SELECT g.tenant, g.subscribe, g.partitions::bigint,
                 greatest(g.position, (SELECT max(p.position) FROM event_host.consumer_groups p
@@ -204,7 +207,7 @@ pub(super) async fn make(
 /// A transaction in which no event goes: retention wants a partition for itself before
 /// it looks at the cursors. So an event that is above a cursor, wherever the transaction
 /// puts it, is still there when it commits, or was gone before.
-async fn keep_all_events(
+pub(super) async fn keep_all_events(
     connection: &mut PgConnection,
 ) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
     let mut transaction = connection.begin().await?;

@@ -32,6 +32,7 @@ mod late;
 mod listen;
 mod locks;
 mod log;
+mod owner;
 mod partitions;
 mod pooler;
 mod reading;
@@ -47,6 +48,7 @@ mod status;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod unpin;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -61,10 +63,11 @@ use tracing::debug;
 use super::unreadable::Said;
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
-    GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder, LogStatus,
-    Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed, Retention, Settled,
-    Settlement, Sketch, Sought, Start, Store, StoreError, Version, VersionNumber, deployment,
+    Deployment, Due, DueFetch, Fetch, Fetched, Found, Gone, GroupControl, GroupSettings,
+    GroupState, GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder,
+    LogPin, LogStatus, Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed,
+    Retention, Settled, Settlement, Sketch, Sought, Start, Store, StoreError, Version,
+    VersionNumber, deployment,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant};
@@ -83,6 +86,7 @@ use spares::Spares;
 
 pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
+pub use owner::Owner;
 
 /// Whoever holds the log up for less is no news.
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);
@@ -305,6 +309,16 @@ impl PostgresStore {
         let server = self.connections.server();
         on_shared!(self.connections, "read the schema", |c| schema::check(c, &server, required))
     }
+
+    /// Refuses a schema that is somebody else's, or in which others have a hand, before
+    /// anything in it is read.
+    ///
+    /// # Errors
+    /// Also when the server cannot be reached, or lets nobody in.
+    pub async fn check_owner(&self, owner: Owner) -> Result<(), StoreError> {
+        let server = self.connections.server();
+        on_shared!(self.connections, "see whose the schema is", |c| owner::check(c, &server, owner))
+    }
 }
 
 #[async_trait]
@@ -390,6 +404,17 @@ impl Store for PostgresStore {
 
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
         retention::maintain(&self.connections, retention).await
+    }
+
+    async fn unpin(
+        &self,
+        tenant: &Tenant,
+        retention: &Retention,
+        most: u64,
+    ) -> Result<Option<LogPin>, StoreError> {
+        on_shared!(self.connections, "see what a tenant keeps in the log", |c| {
+            unpin::unpin(c, tenant, retention, most)
+        })
     }
 
     fn at_once(&self) -> AtOnce {
@@ -646,7 +671,17 @@ impl Store for PostgresStore {
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
         on_shared_patiently!(self.connections, "resume a group", DEADLINE, |c| {
-            groups::set_state(c, group, GroupState::Running, None)
+            unpin::resume(c, group, false)
+        })
+        .map(drop)
+    }
+
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        on_shared_patiently!(self.connections, "resume a group", LONG_DEADLINE, |c| {
+            unpin::resume(c, group, true)
         })
     }
 
@@ -772,6 +807,12 @@ impl Store for PostgresStore {
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
         on_shared!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
             tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letter_bytes(c, tenant)
         })
     }
 

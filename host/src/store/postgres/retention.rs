@@ -16,7 +16,7 @@ use super::columns::{optional_time, time};
 use super::connection::{Connections, on_shared};
 use super::error::Broken;
 use super::partitions::{Look, Partition, Plan, Span};
-use crate::event::{GroupName, Position};
+use crate::event::{GroupName, Position, Tenant};
 use crate::store::{LogPin, Maintained, Retention, StoreError};
 
 /// A lock that was held for so long may be held for much longer, and whoever waits
@@ -43,7 +43,7 @@ pub(super) async fn maintain(
     let mut maintained = Maintained::default();
     let mut plan = Plan::default();
     for _ in 0..ROUNDS {
-        let look = on_shared!(connections, "look at the log's partitions", |c| look(c))?;
+        let look = on_shared!(connections, "look at the log's partitions", |c| look(c, None))?;
         plan = look.plan(retention);
         let mut changed = false;
         if let Some(number) = plan.make {
@@ -83,7 +83,16 @@ pub(super) async fn pinned_by(connection: &mut PgConnection) -> Result<Option<Lo
     if retention.is_forever() {
         return Ok(None);
     }
-    Ok(look(connection).await?.plan(&retention).pinned)
+    pin_of(connection, &retention, None).await
+}
+
+/// What a tenant's groups keep in the log beyond a retention, or all groups do.
+pub(super) async fn pin_of(
+    connection: &mut PgConnection,
+    retention: &Retention,
+    tenant: Option<&Tenant>,
+) -> Result<Option<LogPin>, Broken> {
+    Ok(look(connection, tenant).await?.plan(retention).pinned)
 }
 
 fn name(number: Option<i64>) -> String {
@@ -157,8 +166,8 @@ async fn call(
 }
 
 /// First and last of each partition come by its index. The default one has no
-/// bounds to ask by.
-async fn look(connection: &mut PgConnection) -> Result<Look, Broken> {
+/// bounds to ask by. With a tenant, no other's groups count as behind.
+async fn look(connection: &mut PgConnection, tenant: Option<&Tenant>) -> Result<Look, Broken> {
     let rows = sqlx::query(
         "SELECT p.number, coalesce(pg_total_relation_size(p.relation), 0),
                 first.published_at, last.published_at, last.position
@@ -204,8 +213,10 @@ async fn look(connection: &mut PgConnection) -> Result<Look, Broken> {
          FROM (SELECT event_host.last_drawn() AS drawn) s
          LEFT JOIN (
              SELECT group_name, position FROM event_host.log_pins
+             WHERE $1::text IS NULL OR tenant = $1
              ORDER BY position, group_name LIMIT 1) behind ON true",
     )
+    .bind(tenant.map(Tenant::as_str))
     .fetch_one(connection)
     .await?;
     let group: Option<&str> = row.try_get_unchecked(2)?;

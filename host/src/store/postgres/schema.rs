@@ -12,6 +12,8 @@ use tracing::{debug, warn};
 
 use super::connection::{Connections, begin};
 use super::error::Broken;
+use super::owner::{self, Owner};
+use crate::foreign::one_line;
 use crate::store::StoreError;
 
 /// Which migrations a database has had.
@@ -45,6 +47,12 @@ pub(super) fn embedded() -> Migrator {
 /// The name of a migration's file.
 fn name(migration: &Migration) -> String {
     format!("{:04}_{}", migration.version, migration.description.replace(' ', "_"))
+}
+
+async fn has_schema(connection: &mut PgConnection) -> Result<bool, Broken> {
+    Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'event_host')")
+        .fetch_one(connection)
+        .await?)
 }
 
 /// Whether the table of the migrations is there.
@@ -130,7 +138,7 @@ pub(super) async fn migrate(
             check(connection, server, true).await?;
             return Ok(Vec::new());
         }
-        let in_the_way = match attempt_watched(connections, connection, &embedded).await? {
+        let in_the_way = match attempt_watched(connections, connection, server, &embedded).await? {
             (Ok(new), _) => return Ok(new),
             (Err(error), in_the_way) => {
                 let code = code(&error);
@@ -182,12 +190,13 @@ fn code(error: &MigrateError) -> String {
 pub(super) async fn attempt_watched(
     connections: &Connections,
     connection: &mut PgConnection,
+    server: &str,
     embedded: &Migrator,
 ) -> Result<(Result<Vec<String>, MigrateError>, Option<String>), Broken> {
     let mut watcher = connections.connect_as_shared().await?;
     let backend = OnceLock::new();
     let in_the_way = Mutex::new(None);
-    let attempt = attempt(connection, embedded, &backend);
+    let attempt = attempt(connection, server, embedded, &backend);
     let watch = async {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -216,6 +225,7 @@ pub(super) async fn attempt_watched(
 
 async fn attempt(
     connection: &mut PgConnection,
+    server: &str,
     embedded: &Migrator,
     backend: &OnceLock<i32>,
 ) -> Result<Result<Vec<String>, MigrateError>, Broken> {
@@ -223,6 +233,13 @@ async fn attempt(
     transaction.execute(WAIT_FOR_A_LOCK).await?;
     let pid = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *transaction).await?;
     backend.get_or_init(|| pid);
+    // Whose it is, is asked once it is there, so that nobody can be faster.
+    if !has_schema(&mut transaction).await?
+        && let Err(error) = transaction.execute("CREATE SCHEMA event_host").await
+    {
+        return Ok(Err(error.into()));
+    }
+    owner::check(&mut transaction, server, Owner::Ours).await?;
     // Where it is there, whoever migrates has it; where not, whoever makes it.
     if has_table(&mut transaction).await? {
         let lock = format!("LOCK TABLE {APPLIED} IN EXCLUSIVE MODE");
@@ -258,7 +275,11 @@ async fn blockers(watcher: &mut PgConnection, backend: i32) -> Result<Option<Str
             (row.try_get_unchecked(1)?, row.try_get_unchecked(2)?);
         names.push(match pid {
             0 => "a prepared transaction".to_owned(),
-            pid => format!("server process {pid} ({application}) of role {user}"),
+            pid => format!(
+                "server process {pid} ({}) of role {}",
+                one_line(application),
+                one_line(user)
+            ),
         });
     }
     Ok((!names.is_empty()).then(|| names.join(" and ")))

@@ -24,10 +24,10 @@ pub(super) async fn make_parts(
     let parts = parts(group, partitions);
     sqlx::query(
         "INSERT INTO event_host.consumer_groups (
-             name, tenant, subscribe, lock_key, position, epoch, state, reason, partitions,
+             name, tenant, subscribe, lock_key, position, epoch, state, reason, unpinned, partitions,
              part_of, partition)
          SELECT p.name, g.tenant, g.subscribe, p.lock_key, g.position, g.epoch, g.state, g.reason,
-                g.partitions, g.name, p.place - 1
+                g.unpinned, g.partitions, g.name, p.place - 1
          FROM event_host.consumer_groups g,
               unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p (name, lock_key, place)
          WHERE g.name = $1
@@ -220,7 +220,7 @@ async fn join_cursors(
              failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
              late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
-             (state, reason) = (SELECT g.state, g.reason FROM event_host.consumer_groups g
+             (state, reason, unpinned) = (SELECT g.state, g.reason, g.unpinned FROM event_host.consumer_groups g
                                 WHERE g.name = $1)
          WHERE name = $1 OR part_of = $1",
     )

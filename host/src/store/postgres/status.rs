@@ -76,7 +76,7 @@ macro_rules! select {
             ", s.pid, s.gid, s.application, s.role, s.age,
                w.pid, w.gid, w.application, w.role, w.age, ",
             mark_columns!(),
-            " FROM event_host.consumer_groups g
+            ", g.unpinned FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN held led ON led.key = g.lock_key
               LEFT JOIN strangers s ON s.key = g.lock_key
@@ -273,6 +273,7 @@ fn read(row: &PgRow) -> Result<Read, Broken> {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(row.try_get_unchecked(3)?)?,
         reason: row.try_get_unchecked(4)?,
+        unpinned: row.try_get_unchecked(36)?,
         remark: row.try_get_unchecked(14)?,
         failures: stored::failures(row.try_get_unchecked(15)?),
         leader,

@@ -14,6 +14,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row, Sqlite};
 
 use super::error::Broken;
+use crate::event::bounds::SHORT_BYTES;
 use crate::event::{Event, LogEvent, Position};
 use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
 
@@ -61,7 +62,7 @@ pub(super) fn read_event(row: &SqliteRow, first: usize) -> Result<Event, Broken>
         partitionkey: optional_text(row, first + 7)?,
         deliver_after: optional_time(row, first + 8)?,
         extensions: match row.try_get_unchecked::<Option<&[u8]>, _>(first + 9)? {
-            Some(json) => extensions_from_json(&String::from_utf8_lossy(json)),
+            Some(json) => extensions_from_json(&lossy(json)),
             None => BTreeMap::new(),
         },
         data: row.try_get_unchecked::<Option<Vec<u8>>, _>(first + 10)?,
@@ -98,8 +99,22 @@ pub(super) fn optional_text(row: &SqliteRow, index: usize) -> Result<Option<Stri
     Ok(row.try_get_unchecked::<Option<&[u8]>, _>(index)?.map(lossy))
 }
 
+/// Text of whatever stands there. U+FFFD stands for what is no UTF-8, or `?` where that
+/// would make more than [`SHORT_BYTES`] of it: a text that the constraints let in must not
+/// be one that they refuse when a replay or a handler puts it into the log again.
 fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    let text = String::from_utf8_lossy(bytes);
+    if text.len() <= bytes.len().max(SHORT_BYTES) {
+        return text.into_owned();
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push('?');
+        }
+    }
+    text
 }
 
 pub(super) fn time(row: &SqliteRow, index: usize) -> Result<Timestamp, Broken> {
@@ -117,4 +132,19 @@ pub(super) fn optional_time(row: &SqliteRow, index: usize) -> Result<Option<Time
 pub(super) fn count(row: &SqliteRow, index: usize) -> Result<u32, Broken> {
     let count: i64 = row.try_get_unchecked(index)?;
     Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_no_utf_8_gets_no_longer_than_an_attribute_may_be() {
+        assert_eq!(lossy(b"a\xffb\xe2\x82"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(lossy(&[0xff; 341]), "\u{fffd}".repeat(341));
+        assert_eq!(lossy(&[0xff; 342]), "?".repeat(342));
+        assert_eq!(lossy(&[0xff; 1_024]), "?".repeat(1_024));
+        let long = [&b"x".repeat(2_000)[..], "\u{20ac}\u{fffd}".as_bytes(), b"\xff"].concat();
+        assert_eq!(lossy(&long), "x".repeat(2_000) + "\u{20ac}\u{fffd}?");
+    }
 }

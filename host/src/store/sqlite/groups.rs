@@ -89,7 +89,7 @@ fn patterns_to_json(subscription: &Subscription) -> String {
 }
 
 /// What a group's row says of it, as far as settings go.
-struct Known {
+pub(super) struct Known {
     tenant: Tenant,
     subscribe: String,
     /// The highest of its cursors.
@@ -97,7 +97,7 @@ struct Known {
     partitions: u32,
 }
 
-async fn known(
+pub(super) async fn known(
     connection: &mut SqliteConnection,
     group: &GroupName,
 ) -> Result<Option<Known>, Broken> {

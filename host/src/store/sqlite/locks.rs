@@ -20,10 +20,12 @@ use tracing::error;
 
 use super::connection::Connections;
 use super::files::beside;
+use super::modes;
 use crate::event::GroupName;
 use crate::store::{HostIdentity, LockSession, StoreError};
 
-fn folder(database: &Path) -> PathBuf {
+/// The folder of a database's lock files.
+pub(super) fn folder(database: &Path) -> PathBuf {
     beside(database, "-locks")
 }
 
@@ -32,7 +34,7 @@ fn folder(database: &Path) -> PathBuf {
 pub(super) fn make_folder(database: &Path) -> Result<(), StoreError> {
     let folder = folder(database);
     // That alone: where the folder of the database is gone, it is not made again.
-    match fs::create_dir(&folder) {
+    match modes::make_lock_folder(&folder, database) {
         Err(_) if folder.is_dir() => Ok(()),
         made => made,
     }
@@ -57,7 +59,7 @@ fn broken(path: &Path, error: &std::io::Error) -> StoreError {
 /// Takes a group's lock, if nobody has it.
 fn take(database: &Path, group: &GroupName) -> Result<Option<File>, StoreError> {
     let path = lock_file(database, group);
-    let open = || fs::OpenOptions::new().append(true).create(true).open(&path);
+    let open = || modes::open_lock(&path, database);
     let file = match open() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             make_folder(database)?;
@@ -230,7 +232,7 @@ impl FileLocks {
             // a dead host has left.
             let not_yet = folder(&self.database).join(format!("new-{}", self.host));
             let lock = || {
-                let file = File::create(&not_yet)?;
+                let file = modes::open_lock(&not_yet, &self.database)?;
                 file.lock()?;
                 fs::rename(&not_yet, &path)?;
                 Ok(file)

@@ -21,6 +21,7 @@ mod groups;
 mod lag;
 mod locks;
 mod log;
+mod modes;
 mod open;
 mod redeliveries;
 mod retention;
@@ -31,6 +32,7 @@ mod status;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod unpin;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,10 +44,10 @@ use super::split::parts as split_into;
 use super::unreadable::Said;
 use super::{
     Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, Fetch, Fetched, Found, GroupControl, GroupSettings, GroupState,
-    GroupStatus, HostIdentity, Leadership, LockSession, LogStatus, Maintained, Mark, NewVersion,
-    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sought, Start, Store,
-    StoreError, Version, VersionNumber, deployment, refusals,
+    Deployment, Due, DueFetch, Fetch, Fetched, Found, Gone, GroupControl, GroupSettings,
+    GroupState, GroupStatus, HostIdentity, Leadership, LockSession, LogPin, LogStatus, Maintained,
+    Mark, NewVersion, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sought, Start,
+    Store, StoreError, Version, VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
@@ -169,6 +171,24 @@ impl Store for SqliteStore {
 
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
         retention::maintain(&self.connections, retention).await
+    }
+
+    async fn unpin(
+        &self,
+        tenant: &Tenant,
+        retention: &Retention,
+        most: u64,
+    ) -> Result<Option<LogPin>, StoreError> {
+        // Most looks find nothing, and have no need of the write lock for that.
+        let pin = on_reader!(self.connections, "see what a tenant keeps in the log", |c| {
+            retention::pin_of(c, retention, Some(tenant), Counting::EXACT)
+        })?;
+        if pin.is_none_or(|pin| pin.bytes <= most) {
+            return Ok(None);
+        }
+        on_writer!(self.connections, "have a group keep nothing in the log", |c| {
+            unpin::unpin(c, tenant, retention, most)
+        })
     }
 
     fn at_once(&self) -> AtOnce {
@@ -375,9 +395,15 @@ impl Store for SqliteStore {
     }
 
     async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
-        on_writer!(self.connections, "resume a group", |c| {
-            groups::set_state(c, group, GroupState::Running, None)
-        })
+        on_writer!(self.connections, "resume a group", |c| { unpin::resume(c, group, false) })
+            .map(drop)
+    }
+
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        on_writer!(self.connections, "resume a group", |c| unpin::resume(c, group, true))
     }
 
     async fn seek_to(
@@ -506,6 +532,12 @@ impl Store for SqliteStore {
     async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
         on_reader!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
             tenants::dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_reader!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenants::dead_letter_bytes(c, tenant)
         })
     }
 

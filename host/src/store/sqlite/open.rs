@@ -14,7 +14,7 @@ use tracing::info;
 use super::connection::{Connections, DEADLINE, PATIENCE};
 use super::error::Broken;
 use super::files::network_file_system_of;
-use super::{locks, schema};
+use super::{locks, modes, schema};
 use crate::store::StoreError;
 
 /// How a database is opened.
@@ -105,6 +105,7 @@ pub(super) async fn open(database: &str, options: OpenOptions) -> Result<Connect
     locks::make_folder(&path)?;
     let connections = Connections::new(path);
     prepare(&connections, options).await?;
+    modes::warn_of_others(connections.path(), &locks::folder(connections.path()));
     Ok(connections)
 }
 
@@ -215,10 +216,10 @@ fn settled_path(path: &Path, create: bool) -> Result<PathBuf, StoreError> {
 fn make_or_try(path: &Path, create: bool) -> std::io::Result<()> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     if create && !path.exists() {
-        match fs::OpenOptions::new().append(true).create_new(true).open(path) {
+        match modes::make_database(path) {
             // Somebody else was faster.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            made => return made.map(drop),
+            made => return made,
         }
     }
     Ok(accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS)?)

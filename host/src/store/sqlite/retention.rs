@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::columns::text;
 use super::connection::{Connections, on_reader, on_writer};
 use super::error::Broken;
-use crate::event::{GroupName, Position};
+use crate::event::{GroupName, Position, Tenant};
 use crate::store::{Counting, LogPin, Maintained, Retention, StoreError};
 
 /// What one step deletes at most, in events and in bytes of data, so that it takes
@@ -69,14 +69,17 @@ async fn wait_for_quiet(connections: &Connections) {
     }
 }
 
-/// The group that is furthest behind, with the position at or below which it
+/// The group that is furthest behind, of a tenant's or of all, with the position at or below which it
 /// needs nothing; none without groups.
 async fn behind(
     connection: &mut SqliteConnection,
+    tenant: Option<&Tenant>,
 ) -> Result<Option<(GroupName, Position)>, Broken> {
     let row = sqlx::query(
-        "SELECT group_name, position FROM log_pins ORDER BY position, group_name LIMIT 1",
+        "SELECT group_name, position FROM log_pins WHERE ?1 IS NULL OR tenant = ?1
+         ORDER BY position, group_name LIMIT 1",
     )
+    .bind(tenant.map(Tenant::as_str))
     .fetch_optional(connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
@@ -119,7 +122,7 @@ async fn is_due(connection: &mut SqliteConnection, retention: &Retention) -> Res
 async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Result<Step, Broken> {
     // Whoever moves a cursor or makes a group writes, and so comes before or after.
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    let behind = behind(&mut transaction).await?;
+    let behind = behind(&mut transaction, None).await?;
     let too_old = too_old(retention);
     let mut excess = excess(&mut transaction, retention).await?;
     let rows = sqlx::query(
@@ -188,13 +191,23 @@ pub(super) async fn pinned_by(
     counting: Counting,
 ) -> Result<Option<LogPin>, Broken> {
     let retention = recorded(connection).await?;
+    pin_of(connection, &retention, None, counting).await
+}
+
+/// What a tenant's groups keep in the log beyond a retention, or all groups do.
+pub(super) async fn pin_of(
+    connection: &mut SqliteConnection,
+    retention: &Retention,
+    tenant: Option<&Tenant>,
+    counting: Counting,
+) -> Result<Option<LogPin>, Broken> {
     if retention.is_forever() {
         return Ok(None);
     }
     let most = counting.most.unwrap_or(i64::MAX - 1);
-    let Some((group, position)) = behind(connection).await? else { return Ok(None) };
-    let excess = excess(connection, &retention).await?;
-    let too_old = too_old(&retention).unwrap_or(i64::MIN);
+    let Some((group, position)) = behind(connection, tenant).await? else { return Ok(None) };
+    let excess = excess(connection, retention).await?;
+    let too_old = too_old(retention).unwrap_or(i64::MIN);
     // From the oldest event on, up to the first that is young enough.
     let row = sqlx::query(
         "WITH few AS MATERIALIZED (

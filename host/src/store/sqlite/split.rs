@@ -25,9 +25,9 @@ pub(super) async fn make_parts(
     for part in parts(group, partitions) {
         sqlx::query(
             "INSERT INTO consumer_groups (
-                 name, tenant, subscribe, position, epoch, state, reason, created_at, partitions,
+                 name, tenant, subscribe, position, epoch, state, reason, unpinned, created_at, partitions,
                  part_of, partition)
-             SELECT ?2, tenant, subscribe, position, epoch, state, reason, ?3, partitions,
+             SELECT ?2, tenant, subscribe, position, epoch, state, reason, unpinned, ?3, partitions,
                     name, ?4
              FROM consumer_groups WHERE name = ?1
              ON CONFLICT (name) DO NOTHING",
@@ -94,7 +94,7 @@ pub(super) async fn split_anew(
              mark_position = NULL, mark_attempt = NULL,
              failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
-             (state, reason) = (SELECT g.state, g.reason FROM consumer_groups g
+             (state, reason, unpinned) = (SELECT g.state, g.reason, g.unpinned FROM consumer_groups g
                                 WHERE g.name = ?1)
          WHERE name = ?1 OR part_of = ?1",
     )

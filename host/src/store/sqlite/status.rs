@@ -29,7 +29,7 @@ macro_rules! select {
             head_columns!(),
             ", ",
             mark_columns!(),
-            " FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
+            ", unpinned FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
         )
     };
@@ -179,6 +179,7 @@ fn read(row: &SqliteRow, database: &Path) -> Result<Read, Broken> {
         subscribe: subscription.patterns().to_vec(),
         state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
+        unpinned: row.try_get_unchecked(23)?,
         remark: optional_text(row, 14)?,
         failures: stored::failures(&text(row, 15)?),
         lock_held_by: None,

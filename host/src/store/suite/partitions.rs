@@ -623,6 +623,64 @@ pub async fn a_partition_that_is_behind_keeps_events_in_the_log(database: &dyn T
     assert_eq!(left.len(), 6, "what it has before it is there");
 }
 
+pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    publish(&store, &mixed(10)).await;
+    store.ensure_group(&split("g", 2)).await.unwrap();
+    let mut epochs = Vec::new();
+    for (number, position) in [(0, 10), (1, 4)] {
+        let name = part("g", number);
+        let epoch = lead(&store, &name).await;
+        let settled = of_part(&store, &name, epoch, Position(position)).await;
+        assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
+        epochs.push(epoch);
+    }
+    let nothing_stays = Retention { max_age: Some(std::time::Duration::ZERO), max_bytes: None };
+    until("the log is pinned", async || {
+        let maintained = store.maintain(&nothing_stays).await.unwrap();
+        maintained.pinned_by == Some(part("g", 1))
+    })
+    .await;
+    let nobody = Tenant::none();
+    let unpin = async |tenant: &Tenant, retention: &Retention, most: u64| {
+        store.unpin(tenant, retention, most).await.unwrap()
+    };
+    assert_eq!(unpin(&nobody, &nothing_stays, u64::MAX).await, None, "it may keep as much");
+    assert_eq!(unpin(&nobody, &Retention::FOREVER, 0).await, None, "nothing is to go");
+    assert_eq!(unpin(&"other".parse().unwrap(), &nothing_stays, 0).await, None, "another's");
+    let pin = unpin(&nobody, &nothing_stays, 0).await.unwrap();
+    assert_eq!((pin.group, pin.position), (part("g", 1), Position(4)));
+    assert_eq!(unpin(&nobody, &nothing_stays, 0).await, None, "once for each group");
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!((status.state, status.unpinned), (GroupState::Paused, true));
+    // What its leaders have read is refused.
+    let late = of_part(&store, &part("g", 1), epochs[1], Position(10)).await;
+    assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader);
+
+    let mut dropped = None;
+    until("what it kept is gone", async || {
+        let maintained = store.maintain(&nothing_stays).await.unwrap();
+        dropped = maintained.dropped_up_to.or(dropped);
+        dropped.is_some()
+    })
+    .await;
+    let refused = store.resume(&group("g")).await.unwrap_err().to_string();
+    assert!(refused.contains("--accept-loss") && refused.contains("position 10"), "{refused}");
+    let gone = store.resume_without_what_is_gone(&group("g")).await.unwrap();
+    assert_eq!(gone.map(|gone| gone.up_to), Some(Position(10)));
+    let status = store.group(&group("g")).await.unwrap();
+    assert_eq!((status.state, status.unpinned, status.reason), (GroupState::Running, false, None));
+    // It keeps again what it has before it.
+    publish(&store, &mixed(3)).await;
+    until("the log is pinned again", async || {
+        let maintained = store.maintain(&nothing_stays).await.unwrap();
+        maintained.pinned_by.is_some()
+    })
+    .await;
+}
+
 pub async fn hosts_that_share_a_group_know_of_each_other_while_they_live(
     database: &dyn TestDatabase,
 ) {

@@ -3,7 +3,7 @@
 use super::TestDatabase;
 use super::samples::{dead, event, group, host, settings, settlement, tenant, write};
 use crate::event::{LogEvent, Position};
-use crate::store::{GroupSettings, Settlement};
+use crate::store::{DeadLetterFilter, GroupSettings, Settlement, dead_letter_bytes};
 
 pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     database: &dyn TestDatabase,
@@ -16,6 +16,7 @@ pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     }
     for owner in ["acme", "other", "", "nobody"] {
         assert_eq!(store.tenant_dead_letters(&tenant(owner)).await.unwrap(), 0);
+        assert_eq!(store.tenant_dead_letter_bytes(&tenant(owner)).await.unwrap(), 0);
         assert_eq!(store.tenant_state_bytes(&tenant(owner)).await.unwrap(), 0);
     }
     for (name, letters, value) in [("one", 2, 10), ("two", 1, 3_000_000), ("three", 4, 0)] {
@@ -39,6 +40,16 @@ pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     {
         assert_eq!(store.tenant_dead_letters(&tenant(owner)).await.unwrap(), letters, "{owner}");
         assert_eq!(store.tenant_state_bytes(&tenant(owner)).await.unwrap(), bytes, "{owner}");
+    }
+    let letters = store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
+    for (owner, letters) in
+        [("acme", &letters[..3]), ("other", &letters[3..]), ("nobody", &letters[..0])]
+    {
+        let all: usize = letters.iter().map(|l| dead_letter_bytes(&l.event, &l.failure)).sum();
+        let about = store.tenant_dead_letter_bytes(&tenant(owner)).await.unwrap();
+        // Spaces in JSON and the like.
+        let difference = about.abs_diff(i64::try_from(all).unwrap());
+        assert!(difference <= 100 * letters.len() as u64, "{owner}: {about} for {all}");
     }
     let first = store.dead_letter_ids(&group("one")).await.unwrap()[0];
     store.discard(first).await.unwrap();

@@ -91,7 +91,7 @@ async fn a_migration_waits_for_a_lock_for_moments_and_knows_who_has_it() {
     let store = store_at(database.url());
     let mut session = session_at(database.url()).await;
     let (attempted, in_the_way) =
-        attempt_watched(&store.connections, &mut session, &embedded()).await.unwrap();
+        attempt_watched(&store.connections, &mut session, "the server", &embedded()).await.unwrap();
     assert!(attempted.is_err());
     let process = super::pid(&mut other).await;
     let user: String = value(&mut other, "SELECT current_user::text").await;

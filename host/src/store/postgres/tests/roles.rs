@@ -73,9 +73,9 @@ async fn deploy(store: &PostgresStore, component: &[u8]) -> Result<Deployment, S
 const FORBIDDEN: &str = "42501";
 
 #[tokio::test]
-async fn a_publisher_publishes_either_way_and_does_nothing_else() {
+async fn an_inserter_publishes_either_way_and_does_nothing_else() {
     let database = PostgresDatabase::new().await;
-    with_role(&database, Some(Purpose::Publisher), async |role| {
+    with_role(&database, Some(Purpose::Inserter), async |role| {
         let mut session = role.session().await;
         for sql in [
             "SELECT event_host.publish('a', '{\"n\": 1}', subject => 's')",
@@ -136,6 +136,33 @@ async fn a_publisher_publishes_either_way_and_does_nothing_else() {
         ] {
             assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
         }
+    })
+    .await;
+}
+
+/// A role that publishes by the function alone draws no position in any other way.
+#[tokio::test]
+async fn a_publisher_draws_positions_by_publishing_alone() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Publisher), async |role| {
+        let mut session = role.session().await;
+        run(&mut session, "SELECT event_host.publish('a', '{\"n\": 1}', subject => 's')").await;
+        for sql in [
+            "SELECT event_host.next_position()",
+            "SELECT event_host.next_position() FROM generate_series(1, 1000000)",
+            "CREATE TEMPORARY TABLE mine (p bigint DEFAULT event_host.next_position());
+             INSERT INTO mine DEFAULT VALUES",
+            "SELECT nextval('event_host.events_position_seq')",
+            "INSERT INTO event_host.events (type) VALUES ('x')",
+            "SELECT * FROM event_host.events",
+        ] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+        // Nothing of that has drawn one.
+        run(&mut session, "SELECT event_host.publish('b')").await;
+        let positions: Vec<i64> =
+            seen(&database.store()).await.iter().map(|event| event.position.0).collect();
+        assert_eq!(positions, [1, 2]);
     })
     .await;
 }
@@ -545,7 +572,7 @@ async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
         )
         .await;
         let error = store_at(&url).migrate().await.unwrap_err();
-        super::says(&error, &["may not make or change the schema `event_host`"]);
+        super::says(&error, &["`event_host`", "belongs to role", "is no member of it"]);
         run(
             &mut owner,
             format!(
@@ -558,9 +585,9 @@ async fn a_role_that_may_not_create_a_schema_is_told_whose_turn_it_is() {
 }
 
 #[tokio::test]
-async fn a_publisher_has_eleven_columns_and_two_functions_and_no_more() {
+async fn an_inserter_has_eleven_columns_and_two_functions_and_no_more() {
     let database = PostgresDatabase::new().await;
-    with_role(&database, Some(Purpose::Publisher), async |role| {
+    with_role(&database, Some(Purpose::Inserter), async |role| {
         // By the server's own account.
         let mut owner = database.raw().await;
         let of_role = |query| sqlx::query_scalar::<_, String>(query).bind(&role.name);

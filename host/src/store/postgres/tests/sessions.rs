@@ -11,7 +11,7 @@ use super::{
     PostgresDatabase, PostgresStore, first_settlement, group, host, led, publish, run, says, until,
     value,
 };
-use crate::event::Position;
+use crate::event::{Event, Position};
 use crate::store::suite::TestDatabase;
 use crate::store::{Settled, Settlement, Store, StoreError};
 
@@ -276,6 +276,10 @@ impl TestDatabase for Pooled {
 
     async fn drawn_up_to(&self, position: i64) {
         self.0.drawn_up_to(position).await;
+    }
+
+    fn sees_what_is_wrong_with(&self, event: &Event) -> bool {
+        self.0.sees_what_is_wrong_with(event)
     }
 
     fn kept(&self, text: &str) -> String {

@@ -173,8 +173,10 @@ async fn a_time_is_accepted_up_to_the_last_that_can_be_read() {
     for column in ["time", "published_at", "deliver_after"] {
         for (microseconds, is_accepted) in [
             (-377_705_023_201_000_001_i64, false),
-            // As an event's own time, it is before the year 0.
-            (-377_705_023_201_000_000, column != "time"),
+            // In an event, it is before the year 0.
+            (-377_705_023_201_000_000, column == "published_at"),
+            (-62_167_219_200_000_001, column == "published_at"),
+            (-62_167_219_200_000_000, true),
             // Nothing is delivered more than a year after it was published.
             (253_402_207_200_000_000, column != "deliver_after"),
             (253_402_207_200_000_001, false),
@@ -187,13 +189,13 @@ async fn a_time_is_accepted_up_to_the_last_that_can_be_read() {
             if let Err(error) = inserted {
                 let error = error.to_string();
                 let is_named = error.contains("_is_microseconds_since_1970")
-                    || error.contains("time_is_not_before_the_year_0")
+                    || error.contains("_is_not_before_the_year_0")
                     || error.contains("deliver_after_is_within_a_year");
                 assert!(is_named, "{error}");
             }
         }
     }
-    assert_eq!(all(&store).await.len(), 4);
+    assert_eq!(all(&store).await.len(), 7);
 }
 
 #[tokio::test]
@@ -288,6 +290,16 @@ async fn what_is_no_event_is_refused_by_a_name_that_says_why() {
         (
             r#"INSERT INTO events (type, extensions) VALUES ('a', '{"b": "c\nd"}')"#,
             "extensions_hold_no_control_characters",
+        ),
+        (
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5500)
+             INSERT INTO events (type, extensions)
+             SELECT 'a', '{' || group_concat('\"' || n || '\":1e9') || '}' FROM n",
+            "extensions_have_65536_bytes_of_json_at_most",
+        ),
+        (
+            "INSERT INTO events (type, deliver_after) VALUES ('a', -62167219200000001)",
+            "deliver_after_is_not_before_the_year_0",
         ),
         ("INSERT INTO events (type, tenant) VALUES ('a', 'b c')", "tenant_is_a_name_or_empty"),
         (
