@@ -39,8 +39,8 @@ class Language:
 
     # In the reason of an ordinary error, beside its text.
     error: tuple = ()
-    # In the dead letter of a crash.
-    crash: tuple = ()
+    # In the dead letter of a crash: where it is a trap, what was written before it.
+    crash: tuple = ("about to fall",)
     # Whether a handler can return what goes on later, which is a retry that says so.
     goes_on_later: bool = False
     # Whether stdout goes to the host's log.
