@@ -213,7 +213,7 @@ class Run:
         self.check_time(log, 17)
         size = component.stat().st_size / 1e6
         good = len(self.wrong) == wrong_before
-        print(f"{name}: {'as wanted' if good else 'WRONG'} ({size:.2f} MB, {seconds:.1f} s with compiling)", flush=True)
+        print(f"{name}: {'as wanted' if good else 'WRONG'} ({size:.2f} MB, {seconds:.1f} s, compiling included unless it is cached)", flush=True)
         return good
 
     def check_dead_letters(self, language, dead):
