@@ -9,8 +9,7 @@ use crate::command::{probe, run};
 /// Installs those of `packages` that are missing, with a line that says so and
 /// begins with `topic`; or fails and says what to run as root.
 pub(crate) fn install(topic: &str, packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> =
-        packages.iter().copied().filter(|package| !is_installed(package)).collect();
+    let missing = missing(packages);
     if missing.is_empty() {
         return Ok(());
     }
@@ -27,6 +26,11 @@ pub(crate) fn install(topic: &str, packages: &[&str]) -> Result<()> {
         .args(["install", "-y", "-qq", "--no-install-recommends"])
         .args(&missing)
         .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// Those of `packages` that are not installed.
+pub(crate) fn missing<'a>(packages: &[&'a str]) -> Vec<&'a str> {
+    packages.iter().copied().filter(|package| !is_installed(package)).collect()
 }
 
 /// Whether this is Debian, or something made of it.

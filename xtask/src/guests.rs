@@ -17,7 +17,7 @@ use crate::root;
 use crate::toolchain::{self, Way};
 
 /// Where cargo builds all sets, in the repository.
-const TARGET_FOLDER: &str = "target/guests-build";
+pub(crate) const TARGET_FOLDER: &str = "target/guests-build";
 
 /// A workspace of guests, and where its modules go.
 #[derive(Debug, Clone, Copy)]
@@ -41,14 +41,25 @@ pub(crate) const WEBHOOKS: GuestSet = GuestSet {
     output: "examples/webhooks/components",
 };
 
-/// Every set.
+/// The Rust ones among the handlers that every language has.
+pub(crate) const CONFORMANCE: GuestSet = GuestSet {
+    workspace: "guest-sdk/conformance/rust",
+    prefix: "conformance_",
+    output: "target/sdks",
+};
+
+/// Every set that the tests of the workspace and the example need.
 pub(crate) const ALL: &[GuestSet] = &[TESTS, WEBHOOKS];
 
 /// Builds the sets and copies what changed to where it is used.
 pub(crate) fn build(sets: &[GuestSet], forced: Option<Way>) -> Result<()> {
+    build_by(toolchain::find(forced, &root()?.join(TARGET_FOLDER).join("way"))?, sets)
+}
+
+/// The same on a way that is ready.
+pub(crate) fn build_by(way: Way, sets: &[GuestSet]) -> Result<()> {
     let root = root()?;
     let target = root.join(TARGET_FOLDER);
-    let way = toolchain::find(forced, &target.join("way"))?;
     for set in sets {
         for module in build_set(&root, &target, *set, way)? {
             let file = file_name(&module, set.prefix)?;

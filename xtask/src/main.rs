@@ -9,6 +9,7 @@ mod demo;
 mod guests;
 mod postgres;
 mod samples;
+mod sdks;
 mod test;
 mod toolchain;
 
@@ -34,6 +35,11 @@ Commands:
                   builds the test guests and the example's handlers for wasm;
                   --via takes one way to a wasm target instead of the first
                   that works
+  sdks [--install] [--host FILE] [LANGUAGE...]
+                  tests the SDKs, builds the same handlers with each, and runs them
+                  through the host: one that is built now, or FILE. A language whose
+                  tools are missing is left out, and what installs them is said;
+                  --install has npm and pip install them into target/tools
   sample-events   writes the example's events anew
 ";
 
@@ -53,6 +59,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
     match arguments {
         ["build-guests"] => guests::build(guests::ALL, None)?,
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
+        ["sdks", arguments @ ..] => sdks::sdks(arguments)?,
         ["demo"] => demo::demo()?,
         ["test", extra @ ..] => test::test(extra)?,
         ["sample-events"] => samples::write()?,

@@ -124,6 +124,15 @@ pub(crate) fn find(forced: Option<Way>, memory: &Path) -> Result<Way> {
     bail!("found no way to build for {TARGET}:{}", failures.concat());
 }
 
+/// The first way that is ready, with nothing installed for it.
+pub(crate) fn ready() -> Result<Way> {
+    match toolchain_has_target() {
+        Ok(()) => Ok(Way::Installed),
+        Err(_) if debian::missing(&DEBIAN_PACKAGES).is_empty() => Ok(Way::Debian),
+        Err(error) => Err(error),
+    }
+}
+
 fn remember(way: Way, memory: &Path) -> Result<()> {
     if let Some(folder) = memory.parent() {
         fs::create_dir_all(folder)

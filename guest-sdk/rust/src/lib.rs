@@ -85,7 +85,7 @@
 //! | [`Failure::reject`] | makes the event a dead letter at once |
 //! | an [`InvalidEvent`], from [`Event::json`] and the like | like a rejection: the event will not get better |
 //! | any other error | like a retry, with the error and its causes as the reason |
-//! | a panic | like a retry; the message goes to the host's log |
+//! | a panic | like a retry; the message goes to the host's log, and into the dead letter |
 //!
 //! `?` does the right thing in a function that returns `Result<(), Failure>`,
 //! and so it does in one that returns `anyhow::Result<()>` or

@@ -1,0 +1,3 @@
+#include "orders.h"
+
+HOST_HANDLER(event) { return order(event); }

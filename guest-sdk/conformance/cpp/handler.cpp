@@ -1,0 +1,3 @@
+#include "orders.hpp"
+
+HOST_HANDLE(order)

@@ -1,0 +1,3 @@
+module event-host.dev/sdk
+
+go 1.27.0

@@ -1,0 +1,5 @@
+//go:build wasip1
+
+package wit_types
+
+type Unit struct{}
