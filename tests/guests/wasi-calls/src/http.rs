@@ -38,12 +38,8 @@ pub struct Response {
 /// # Errors
 /// When one cannot be made.
 pub fn hold(url: &str, count: u32, time: Duration) -> Result<(), String> {
-    let request = Request {
-        method: "GET".to_owned(),
-        url: url.to_owned(),
-        headers: Vec::new(),
-        body: None,
-    };
+    let request =
+        Request { method: "GET".to_owned(), url: url.to_owned(), headers: Vec::new(), body: None };
     let made: Result<Vec<_>, String> = (0..count)
         .map(|_| outgoing_handler::handle(outgoing(&request)?, None).map_err(|e| name(&e)))
         .collect();
