@@ -16,7 +16,7 @@ fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
+            if name != "target" && name != "node_modules" && !name.starts_with('.') {
                 found.extend(files(&path, endings));
             }
         } else if endings.iter().any(|ending| name.ends_with(ending)) {
@@ -82,10 +82,10 @@ fn proofs(prose: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_test_that_a_document_names_is_a_function_of_the_sources() {
-    let sources: Vec<String> = files(root(), &[".rs", ".sql", ".wit", ".toml"])
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    const SOURCES: [&str; 10] =
+        [".rs", ".sql", ".wit", ".toml", ".h", ".hpp", ".go", ".js", ".py", ".zig"];
+    let sources: Vec<String> =
+        files(root(), &SOURCES).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let known: BTreeSet<&str> = sources.iter().flat_map(|source| functions(source)).collect();
     let mut named = 0;
     let mut missing = Vec::new();
