@@ -1,6 +1,7 @@
 //! What makes attempts: as many tasks as a group makes attempts at once, each with
 //! an instance of its own, for as long as there is something to run.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -24,6 +25,7 @@ use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::event::{Event, GroupName, Position};
 use crate::failure::{Failure, FailureKind, storable};
+use crate::foreign::clean;
 use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.
@@ -578,8 +580,12 @@ impl Work {
 const ID_BYTES: usize = 64;
 
 /// An event's id as the log shows it. The position names the event where it is cut.
-pub(super) fn shown_id(event: &Event) -> String {
-    storable(&event.id, ID_BYTES)
+pub(super) fn shown_id(event: &Event) -> Cow<'_, str> {
+    match clean(&event.id) {
+        // Nearly all of them, for each attempt.
+        Cow::Borrowed(id) if id.len() <= ID_BYTES => Cow::Borrowed(id),
+        _ => Cow::Owned(storable(&event.id, ID_BYTES)),
+    }
 }
 
 fn crash_report() -> Report {

@@ -534,15 +534,9 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHold
     for row in &rows {
         // Since when another role's session has a transaction open is shown to
         // those alone who may read all statistics.
-        let age: Option<f64> = row.try_get_unchecked(4)?;
-        if age.is_none_or(|age| age >= HELD_UP_AFTER.as_secs_f64()) {
-            holders.push(LogHolder {
-                pid: row.try_get_unchecked(0)?,
-                prepared: row.try_get_unchecked(1)?,
-                application: row.try_get_unchecked(2)?,
-                user: row.try_get_unchecked(3)?,
-                age_seconds: age,
-            });
+        let Some(holder) = read_holder(row, 0)? else { continue };
+        if holder.age_seconds.is_none_or(|age| age >= HELD_UP_AFTER.as_secs_f64()) {
+            holders.push(holder);
         }
     }
     Ok(holders)
@@ -575,16 +569,11 @@ pub(super) async fn locked_tables(
     )
     .fetch_all(connection)
     .await?;
-    rows.iter()
-        .map(|row| {
-            let holder = LogHolder {
-                pid: row.try_get_unchecked(0)?,
-                prepared: row.try_get_unchecked(1)?,
-                application: row.try_get_unchecked(2)?,
-                user: row.try_get_unchecked(3)?,
-                age_seconds: row.try_get_unchecked(4)?,
-            };
-            Ok((row.try_get_unchecked(5)?, holder))
-        })
-        .collect()
+    let mut locked = Vec::with_capacity(rows.len());
+    for row in &rows {
+        if let Some(holder) = read_holder(row, 0)? {
+            locked.push((row.try_get_unchecked(5)?, holder));
+        }
+    }
+    Ok(locked)
 }
