@@ -309,8 +309,15 @@ impl<const N: usize> Book<N> {
 
 impl<const N: usize> Drop for Share<N> {
     fn drop(&mut self) {
-        self.shares.book().give_back(&self.member, &self.taken);
-        self.shares.give();
+        let is_waited_for = {
+            let mut book = self.shares.book();
+            book.give_back(&self.member, &self.taken);
+            // Whoever comes to wait after this has seen what was given back.
+            self.shares.are_waited_for()
+        };
+        if is_waited_for {
+            self.shares.give();
+        }
     }
 }
 

@@ -117,6 +117,7 @@ pub struct PostgresStore {
     listener: Arc<OnceLock<Listener>>,
     spares: Arc<Spares>,
     keys: Arc<HeldKeys>,
+    ahead: Arc<Mutex<retention::Ahead>>,
 }
 
 /// What looks at the end of the log, with a connection of its own: groups whose
@@ -251,6 +252,7 @@ impl PostgresStore {
             listener: Arc::default(),
             spares: Arc::default(),
             keys: Arc::default(),
+            ahead: Arc::default(),
         })
     }
 
@@ -403,7 +405,7 @@ impl Store for PostgresStore {
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
-        retention::maintain(&self.connections, retention).await
+        retention::maintain(&self.connections, &self.ahead, retention).await
     }
 
     async fn unpin(

@@ -124,7 +124,8 @@ impl Look {
         plan
     }
 
-    fn has(&self, number: i64) -> bool {
+    /// Whether a partition is there.
+    pub(super) fn has(&self, number: i64) -> bool {
         self.partitions.iter().any(|partition| partition.number == Some(number))
     }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
+use tokio::sync::Mutex;
 
 use super::columns::{optional_time, time};
 use super::connection::{Connections, on_shared};
@@ -32,8 +33,49 @@ const BEGIN: &str = "SELECT event_host.begin_partition($1)";
 const EMPTY: &str = "SELECT event_host.empty_partition($1)";
 const DROP: &str = "SELECT event_host.drop_partition($1)";
 
+/// The last partition that the schema makes before anybody can write to the log.
+const MADE_WITH_THE_LOG: i64 = 1;
+
+/// The partition that is to begin next, and who may not know of it.
+///
+/// A transaction looks at the partitions when it first takes its lock on the log, and need
+/// not look again. One that drew a position of a partition that it does not know would fail.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    number: i64,
+    /// The transactions that held a lock on the log once the partition was there.
+    unaware: BTreeSet<String>,
+}
+
+impl Ahead {
+    /// Whether everybody who uses the log knows of a partition that is there.
+    async fn is_known_to_all(
+        ahead: &Mutex<Self>,
+        connections: &Connections,
+        number: i64,
+    ) -> Result<bool, StoreError> {
+        if number <= MADE_WITH_THE_LOG {
+            return Ok(true);
+        }
+        let look = async || on_shared!(connections, "see who uses the log", |c| users(c, "events"));
+        let mut ahead = ahead.lock().await;
+        let mut users = look().await?;
+        if ahead.number != number {
+            *ahead = Self { number, unaware: users };
+            if ahead.unaware.is_empty() {
+                return Ok(true);
+            }
+            tokio::time::sleep(HOLDS_ON).await;
+            users = look().await?;
+        }
+        ahead.unaware.retain(|transaction| users.contains(transaction));
+        Ok(ahead.unaware.is_empty())
+    }
+}
+
 pub(super) async fn maintain(
     connections: &Connections,
+    ahead: &Mutex<Ahead>,
     retention: &Retention,
 ) -> Result<Maintained, StoreError> {
     on_shared!(connections, "record how long events are kept", |c| record(c, retention))?;
@@ -50,11 +92,15 @@ pub(super) async fn maintain(
             let made = Step { sql: MAKE, number: Some(number), needs: "events_elsewhere" };
             changed |= made.take(connections, &mut maintained).await?;
         }
-        if let Some(number) = plan.begin {
-            // It waits for nobody.
-            changed |= on_shared!(connections, "begin a partition of the log", |c| {
-                call(c, BEGIN, Some(number))
-            })?;
+        // Where it is not there yet, the next round finds it.
+        if let Some(number) = plan.begin.filter(|number| look.has(*number)) {
+            if Ahead::is_known_to_all(ahead, connections, number).await? {
+                changed |= on_shared!(connections, "begin a partition of the log", |c| {
+                    call(c, BEGIN, Some(number))
+                })?;
+            } else {
+                maintained.postponed = true;
+            }
         }
         if !changed {
             break;

@@ -175,6 +175,40 @@ async fn open_transactions_of_producers_delay_the_drop_alone_and_stall_nobody() 
     assert!(!partitions(&mut owner).await.contains(&0));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_does_not_begin_under_a_statement_that_does_not_know_it() {
+    let (database, store) = settled().await;
+    let mut owner = database.raw().await;
+    run(&mut owner, "SELECT pg_advisory_lock(77)").await;
+    let mut slow = database.raw().await;
+    let inserting = tokio::spawn(async move {
+        // Its first event is inserted, its second waits.
+        let sql = "INSERT INTO event_host.events (type)
+                   SELECT 'slow' || CASE n WHEN 2 THEN pg_advisory_xact_lock(77)::text ELSE '' END
+                   FROM generate_series(1, 2) n";
+        try_to_run(&mut slow, sql).await
+    });
+    until("it waits for its second event", async || {
+        let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        value::<i64>(&mut owner, sql).await == 1
+    })
+    .await;
+    // Other hosts and events, until a partition would begin that was made meanwhile.
+    for (round, event_type) in ["d", "e", "f"].into_iter().enumerate() {
+        let other = database.store();
+        let position = publish(&other, event_type).await;
+        settle_to(&store, 2 + i64::try_from(round).unwrap(), position).await;
+        other.maintain(&NOTHING_STAYS).await.unwrap();
+        store.maintain(&NOTHING_STAYS).await.unwrap();
+    }
+    assert!(partitions(&mut owner).await.contains(&2), "it was made");
+    run(&mut owner, "SELECT pg_advisory_unlock(77)").await;
+    inserting.await.unwrap().unwrap();
+    let last = publish(&store, "g").await;
+    settle_to(&store, 5, last).await;
+    until_all_is_gone(&store).await;
+}
+
 async fn maintain(store: &PostgresStore) {
     store.maintain(&NOTHING_STAYS).await.unwrap();
 }
