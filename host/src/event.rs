@@ -8,11 +8,13 @@
 
 pub mod bounds;
 mod check;
+mod draft;
 pub mod json;
 pub mod jsonl;
 mod key_hash;
 
 pub(crate) use check::quoted;
+pub(crate) use draft::Draft;
 
 /// The extension attribute that [`Event::deliver_after`] is.
 pub(crate) const DELIVER_AFTER: &str = "deliverafter";

@@ -19,13 +19,14 @@ use serde_json::{Map, Value};
 
 pub use super::check::InvalidEvent;
 use super::check::{extension_name, quoted};
+use super::draft::{Draft, missing};
 use super::{DELIVER_AFTER, Event, ExtensionValue};
 
 /// The sentence for text that ends in mid-value.
 pub(super) const INCOMPLETE: &str = "not JSON: it ends before it is complete";
 
 /// The version of the specification, the only one there is an event format for.
-const SPEC_VERSION: &str = "1.0";
+pub(crate) const SPEC_VERSION: &str = "1.0";
 
 impl Event {
     /// Reads one event.
@@ -58,13 +59,7 @@ impl Event {
             return Ok(vec![event(json)?]);
         }
         let batch: Vec<&RawValue> = serde_json::from_str(json).map_err(|e| not_json(&e))?;
-        let numbered = batch.iter().enumerate();
-        numbered
-            .map(|(index, one)| {
-                event(one.get())
-                    .map_err(|e| InvalidEvent(format!("event {} of the batch: {e}", index + 1)))
-            })
-            .collect()
+        numbered(&batch, event)
     }
 
     /// The event as JSON text, without loss. One line, unless the payload is
@@ -95,6 +90,40 @@ impl Event {
             map
         })
     }
+}
+
+impl Draft {
+    /// Reads one, as [`Event::from_json`] does, but for what is left out. What the
+    /// attributes hold is checked with the whole event.
+    ///
+    /// # Errors
+    /// As [`Event::from_json`].
+    pub(crate) fn from_json(json: &[u8]) -> Result<Self, InvalidEvent> {
+        draft(utf8(json)?)
+    }
+
+    /// Reads a batch: a JSON array, possibly empty.
+    ///
+    /// # Errors
+    /// As [`Event::list_from_json`], and when it is no array.
+    pub(crate) fn batch_from_json(json: &[u8]) -> Result<Vec<Self>, InvalidEvent> {
+        let batch: Vec<&RawValue> =
+            serde_json::from_str(utf8(json)?).map_err(|error| not_json(&error))?;
+        numbered(&batch, draft)
+    }
+}
+
+/// Reads each of a batch, and says of which one a problem is, counted from 1.
+fn numbered<T>(
+    batch: &[&RawValue],
+    read: impl Fn(&str) -> Result<T, InvalidEvent>,
+) -> Result<Vec<T>, InvalidEvent> {
+    let numbered = (1_usize..).zip(batch);
+    numbered
+        .map(|(number, one)| {
+            read(one.get()).map_err(|e| InvalidEvent(format!("event {number} of the batch: {e}")))
+        })
+        .collect()
 }
 
 /// How a payload is written.
@@ -162,7 +191,7 @@ impl Serialize for Event {
 }
 
 /// The media type without its parameters, in lower case.
-fn essence(content_type: &str) -> String {
+pub(crate) fn essence(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
@@ -230,6 +259,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
 /// Reads a JSON object as an event.
 fn event(json: &str) -> Result<Event, InvalidEvent> {
+    let event = draft(json)?.whole()?;
+    event.check()?;
+    Ok(event)
+}
+
+/// Reads a JSON object as an event that may leave things out.
+fn draft(json: &str) -> Result<Draft, InvalidEvent> {
     if first_byte(json) != Some(b'{') {
         // Broken JSON first; otherwise it is a value of another kind.
         let value: &RawValue = serde_json::from_str(json).map_err(|e| not_json(&e))?;
@@ -251,9 +287,7 @@ fn event(json: &str) -> Result<Event, InvalidEvent> {
             }
         };
     }
-    let event = Attributes(named).into_event()?;
-    event.check()?;
-    Ok(event)
+    Attributes(named).into_draft()
 }
 
 /// What kind of JSON value this is, for a sentence.
@@ -292,27 +326,17 @@ impl<'a> Attributes<'a> {
     }
 
     fn required(&mut self, name: &str, example: &str) -> Result<String, InvalidEvent> {
-        self.optional(name)?.ok_or_else(|| {
-            InvalidEvent::new(name, format!("is missing: every event has one, such as `{example}`"))
-        })
+        self.optional(name)?.ok_or_else(|| missing(name, example))
     }
 
-    fn into_event(mut self) -> Result<Event, InvalidEvent> {
+    fn into_draft(mut self) -> Result<Draft, InvalidEvent> {
         let version = self.required("specversion", SPEC_VERSION)?;
-        if version != SPEC_VERSION {
-            return Err(InvalidEvent::new(
-                "specversion",
-                format!("is {}: only `{SPEC_VERSION}` is known", quoted(&version)),
-            ));
-        }
-        let id = self.required("id", "order-1842-paid")?;
-        let source = self.required("source", "/orders")?;
+        spec_version(&version)?;
+        let id = self.optional("id")?;
+        let source = self.optional("source")?;
         let event_type = self.required("type", "order.paid")?;
         let subject = self.optional("subject")?;
-        let time = match self.optional("time")? {
-            Some(text) => parse_time("time", &text)?,
-            None => to_microseconds(Timestamp::now()),
-        };
+        let time = self.optional("time")?.map(|text| parse_time("time", &text)).transpose()?;
         let datacontenttype = self.optional("datacontenttype")?;
         let dataschema = self.optional("dataschema")?;
         let partitionkey = self.optional("partitionkey")?;
@@ -321,7 +345,7 @@ impl<'a> Attributes<'a> {
             deliver_after.map(|text| parse_time(DELIVER_AFTER, &text)).transpose()?;
         let data = self.data(datacontenttype.as_deref())?;
         let extensions = self.extensions()?;
-        Ok(Event {
+        Ok(Draft {
             id,
             source,
             event_type,
@@ -391,6 +415,17 @@ impl<'a> Attributes<'a> {
         }
         Ok(extensions)
     }
+}
+
+/// Checks the version of the specification that an event names.
+pub(crate) fn spec_version(version: &str) -> Result<(), InvalidEvent> {
+    if version == SPEC_VERSION {
+        return Ok(());
+    }
+    Err(InvalidEvent::new(
+        "specversion",
+        format!("is {}: only `{SPEC_VERSION}` is known", quoted(version)),
+    ))
 }
 
 /// Reads an attribute that is a time of RFC 3339 with any offset, cut to
