@@ -71,6 +71,8 @@ kinds! {
     HttpTimeout = "http-timeout",
     /// The answer does not fit the contract.
     BadAnswer = "bad-answer",
+    /// A handler of HTTP requests returned without an answer.
+    NoAnswer = "no-answer",
     /// The process died while this event was handled.
     Crash = "crash",
     /// The component that a replay named cannot be run.

@@ -58,17 +58,17 @@ impl Check {
             output::json(&list)?;
             return Ok(());
         }
-        // Where nobody is a tenant the word says nothing, and so with batches.
+        // Where nobody is a tenant the word says nothing, and so where all are called alike.
         let tenants = handlers.iter().any(|loaded| !loaded.settings.tenant.is_none());
         let owner = tenants.then_some("tenant");
-        let batches = handlers.iter().any(|loaded| loaded.interface() == Interface::BatchHandler);
-        let called = batches.then_some("interface");
+        let others = handlers.iter().any(|loaded| loaded.interface() != Interface::Handler);
+        let called = others.then_some("interface");
         let headers = ["handler", "group"].into_iter().chain(owner).chain(called);
         let mut table = output::table(headers.chain(["subscribe", "component", "digest"]));
         for loaded in &handlers {
             let settings = &loaded.settings;
             let owner = tenants.then(|| settings.tenant.to_string());
-            let called = batches.then(|| loaded.interface().to_string());
+            let called = others.then(|| loaded.interface().to_string());
             let named = [settings.name.to_string(), settings.group.to_string()];
             table.add_row(named.into_iter().chain(owner).chain(called).chain([
                 settings.subscription.patterns().join(", "),

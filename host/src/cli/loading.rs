@@ -66,9 +66,14 @@ pub(super) enum NotLoaded {
     StateWithoutOrder,
     /// Its component takes single events, and the settings speak of several.
     #[error(
-        "its component takes one event a call, because it exports `handler` and not `batch-handler`: leave `batch.size` and `batch.wait` out, or build it as a handler of batches"
+        "its component takes one event a call, because it does not export `batch-handler`: leave `batch.size` and `batch.wait` out, or build it as a handler of batches"
     )]
     TakesNoBatches,
+    /// Its component takes no HTTP requests, and the settings say where they go.
+    #[error(
+        "its component takes no HTTP requests, because it does not export `wasi:http/incoming-handler`: leave `http_path` out"
+    )]
+    TakesNoRequests,
     /// Its component comes from the database, where none is.
     #[error("nothing is deployed for it yet: `host deploy {0} FILE` does that")]
     NotDeployed(HandlerName),
@@ -216,7 +221,7 @@ impl Loader {
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let bytes = store.component(&settings.tenant, digest).await?;
         let name = format!("component {}", digest.short());
-        self.load(&settings.for_single_calls(), Source::Deployed { name, bytes }).await
+        self.load_any(settings, Source::Deployed { name, bytes }).await
     }
 
     /// Loads a component for a handler of which nothing is known: with the
@@ -236,9 +241,29 @@ impl Loader {
         settings: &HandlerSettings,
         source: impl Into<Source>,
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
+        let handler = self.load_any(settings, source).await?;
+        let speaks_of_several =
+            settings.batch.size.is_some_and(|size| size > 1) || !settings.batch.wait.is_zero();
+        if speaks_of_several && !handler.takes_batches() {
+            return Err(NotLoaded::TakesNoBatches);
+        }
+        if settings.http_path.is_some() && handler.inspection().interface != Interface::Http {
+            return Err(NotLoaded::TakesNoRequests);
+        }
+        Ok(handler)
+    }
+
+    /// The same for a component of any kind, which is called with one event whatever the
+    /// settings say of calls.
+    pub(super) async fn load_any(
+        &self,
+        settings: &HandlerSettings,
+        source: impl Into<Source>,
+    ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let handler = self
             .sandbox
             .for_tenant(&settings.tenant)
+            .with_http_path(settings.http_path.clone().unwrap_or_default())
             .load(
                 settings.name.as_str(),
                 source,
@@ -252,11 +277,6 @@ impl Loader {
             && imports.iter().any(|import| import.starts_with("event-host:handler/state@"))
         {
             return Err(NotLoaded::StateWithoutOrder);
-        }
-        let speaks_of_several =
-            settings.batch.size.is_some_and(|size| size > 1) || !settings.batch.wait.is_zero();
-        if speaks_of_several && !handler.takes_batches() {
-            return Err(NotLoaded::TakesNoBatches);
         }
         match &settings.digest {
             Some(pinned) if pinned.as_str() != handler.digest() => {
@@ -304,7 +324,8 @@ fn no_component(why: &NotLoaded) -> NoComponent {
         NotLoaded::Component(_)
         | NotLoaded::Pinned { .. }
         | NotLoaded::StateWithoutOrder
-        | NotLoaded::TakesNoBatches => NoComponent::Refused(said),
+        | NotLoaded::TakesNoBatches
+        | NotLoaded::TakesNoRequests => NoComponent::Refused(said),
     }
 }
 

@@ -88,6 +88,7 @@ pub(super) fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) ->
         && one.limits == other.limits
         && one.grants == other.grants
         && one.reuse == other.reuse
+        && one.http_path == other.http_path
         // What these are may be refused to a component.
         && one.ordering == other.ordering
         && one.batch == other.batch

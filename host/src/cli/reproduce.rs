@@ -44,8 +44,8 @@ impl Reproduce {
             None => failed_one(&letter, settings, &*store, loader.component_bytes()).await?,
         };
         // The pin is for what runs; here anything may be tried.
-        let settings = HandlerSettings { digest: None, ..settings.for_single_calls() };
-        let handler = loader.load(&settings, source).await?;
+        let settings = HandlerSettings { digest: None, ..settings.clone() };
+        let handler = loader.load_any(&settings, source).await?;
         let state = Arc::new(StoredState { store, group: letter.group.clone(), share: None });
         let attempted = Attempt {
             group: &letter.group,

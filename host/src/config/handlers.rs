@@ -18,7 +18,9 @@ use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::json::parse_time;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
-use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpPolicy, HttpRule, Limits, Reuse};
+use crate::sandbox::settings::{
+    Clocks, EmitPolicy, Grants, HttpPath, HttpPolicy, HttpRule, Limits, Reuse,
+};
 use crate::store::lock_key::{self, LockKey};
 use crate::store::{InvalidSubscription, Start, Subscription};
 
@@ -52,6 +54,9 @@ pub struct HandlerSettings {
     pub partitions: u32,
     /// How long an instance lives.
     pub reuse: Reuse,
+    /// Where it gets its events, if its component takes them as HTTP requests; `None` where
+    /// that is left to the default.
+    pub http_path: Option<HttpPath>,
     /// When to try again, and when to give up.
     pub retry: RetryPolicy,
     /// What an instance or an attempt may use.
@@ -62,16 +67,6 @@ pub struct HandlerSettings {
     pub batch: BatchSettings,
     /// When the group trips, because the handler fails everything.
     pub breaker: BreakerSettings,
-}
-
-impl HandlerSettings {
-    /// The same without what is for calls with several events: for a component that
-    /// is to handle one alone, whichever kind it is of.
-    #[must_use]
-    pub fn for_single_calls(&self) -> Self {
-        let BatchSettings { size, wait, .. } = BatchSettings::default();
-        Self { batch: BatchSettings { size, wait, ..self.batch }, ..self.clone() }
-    }
 }
 
 /// Where a handler's component comes from.
@@ -168,6 +163,7 @@ fn handler(
     let start = start(&mut section);
     let ordering = ordering(&mut section);
     let reuse = reuse(&mut section);
+    let http_path = http_path(&mut section);
     let retry = retry(section.section("retry", &keys::RETRY));
     let batch = batch(section.section("batch", &keys::BATCH));
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
@@ -194,6 +190,7 @@ fn handler(
         overtake,
         partitions,
         reuse,
+        http_path,
         retry,
         limits,
         grants,
@@ -433,6 +430,15 @@ fn reuse(section: &mut Section<'_>) -> Reuse {
         );
         Reuse::default()
     })
+}
+
+fn http_path(section: &mut Section<'_>) -> Option<HttpPath> {
+    let text = section.text("http_path", "\"/events\"")?;
+    let path = text.value.parse();
+    if let Err(rule) = &path {
+        section.problem(text.at, format!("`http_path` is {}: {rule}", text.quoted()));
+    }
+    path.ok()
 }
 
 fn retry(mut section: Section<'_>) -> RetryPolicy {

@@ -67,6 +67,7 @@ pub(super) const HANDLER: Place = Place {
         "partitions",
         "start",
         "reuse",
+        "http_path",
         "retry",
         "batch",
         "breaker",

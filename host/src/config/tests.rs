@@ -65,7 +65,8 @@ fn everything_has_a_default_but_component_and_subscribe() {
         max_parked: 10_000,
         overtake: None,
         partitions: 1,
-        reuse: Reuse::Batch,
+        reuse: Reuse::Usual,
+        http_path: None,
         retry: RetryPolicy::default(),
         limits: Limits::default(),
         grants: Grants::default(),
@@ -127,6 +128,7 @@ tenant = "acme"
 ordering = "total"
 start = 1200
 reuse = 50
+http_path = "/hooks/{type}"
 
 [handlers.b.retry]
 max_attempts = 3
@@ -241,6 +243,7 @@ partitions = 8
         overtake: None,
         partitions: 1,
         reuse: Reuse::Events(50),
+        http_path: Some("/hooks/{type}".parse().unwrap()),
         retry: RetryPolicy {
             max_attempts: 3,
             initial: Duration::from_millis(250),
@@ -423,6 +426,10 @@ fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         (
             "reuse = true",
             "4:9: `reuse` is a boolean: write \"batch\", \"event\", or a number of events from 1 to 4294967295",
+        ),
+        (
+            "http_path = \"events\"",
+            "4:13: `http_path` is `events`: write a path that begins with `/`, such as \"/events\" or \"/hooks/{type}\", in characters of a URL and of at most 1024 bytes; `{type}`, once, stands for the event's type",
         ),
         ("limits.timeout = 5", "4:18: `timeout` needs a unit: write `timeout = \"5s\"`"),
         ("limits.timeout = \"0.5\"", "4:18: `timeout` needs a unit: write `timeout = \"0.5s\"`"),

@@ -12,21 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
-use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component, ComponentNamedList, InstancePre, Lift, Linker, Lower};
+use wasmtime::component::{Component, Linker};
 
-use super::bindings::event_host::handler::types::{Event, Failure};
-use super::bindings::{BatchEventHandlerPre, EventHandlerPre};
 use super::cache::{self, Cache};
 use super::compiler::answer::{self, Compiled, Facts};
 use super::compiler::{self, Compiler, Job};
 use super::contract::Interface;
 use super::ending::{chain, size};
 use super::engine::{self, Allocation, EngineError, EngineSettings};
+use super::entry::{Entry, export_type};
 use super::http::{Client, Outlet};
 use super::imports::{self, ConfigValues, LineRate, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
-use super::settings::{Grants, Limits, Reuse, names};
+use super::settings::{Grants, HttpPath, Limits, Reuse, names};
 use super::slots::{Needs, Slots};
 use super::source::{self, Form, Given, Source};
 use super::ticker::Ticker;
@@ -43,6 +41,8 @@ pub struct Sandbox {
     inner: Arc<Inner>,
     /// Whose components it loads.
     tenant: Tenant,
+    /// Where they get their events, if they take them as HTTP requests.
+    http_path: HttpPath,
 }
 
 struct Inner {
@@ -120,54 +120,6 @@ pub(super) struct Program {
     pub(super) ticker: Arc<Ticker>,
 }
 
-/// What instances are made of, by how they are called.
-pub(super) enum Entry {
-    Handler(EventHandlerPre<Side>),
-    BatchHandler(BatchEventHandlerPre<Side>),
-}
-
-impl Entry {
-    fn new(interface: Interface, pre: InstancePre<Side>) -> wasmtime::Result<Self> {
-        Ok(match interface {
-            Interface::Handler => Self::Handler(EventHandlerPre::new(pre)?),
-            Interface::BatchHandler => Self::BatchHandler(BatchEventHandlerPre::new(pre)?),
-        })
-    }
-
-    fn pre(&self) -> &InstancePre<Side> {
-        match self {
-            Self::Handler(pre) => pre.instance_pre(),
-            Self::BatchHandler(pre) => pre.instance_pre(),
-        }
-    }
-
-    pub(super) fn engine(&self) -> &Engine {
-        self.pre().engine()
-    }
-
-    fn component(&self) -> &Component {
-        self.pre().component()
-    }
-
-    /// The bindings look the function up by name and leave its type to the first
-    /// call; an operator wants to know before.
-    fn check(&self) -> Result<(), LoadReason> {
-        let pre = self.pre();
-        match self {
-            Self::Handler(_) => check_export::<(Event<'_>,), (Result<(), Failure>,)>(
-                pre,
-                Interface::Handler,
-                "handle",
-            ),
-            Self::BatchHandler(_) => check_export::<(&[Event<'_>],), (Vec<Result<(), Failure>>,)>(
-                pre,
-                Interface::BatchHandler,
-                "handle-batch",
-            ),
-        }
-    }
-}
-
 impl Sandbox {
     /// Starts an engine, and the thread that interrupts its guests; the thread
     /// ends when the sandbox and all that it loaded are dropped. Takes a few
@@ -198,6 +150,7 @@ impl Sandbox {
                 settings,
             }),
             tenant: Tenant::none(),
+            http_path: HttpPath::default(),
         })
     }
 
@@ -205,7 +158,14 @@ impl Sandbox {
     /// of others. Without it a component is no tenant's.
     #[must_use]
     pub fn for_tenant(&self, tenant: &Tenant) -> Self {
-        Self { inner: Arc::clone(&self.inner), tenant: tenant.clone() }
+        Self { tenant: tenant.clone(), ..self.clone() }
+    }
+
+    /// The same sandbox, for components that get their events at this path, if they take
+    /// them as HTTP requests.
+    #[must_use]
+    pub fn with_http_path(&self, http_path: HttpPath) -> Self {
+        Self { http_path, ..self.clone() }
     }
 
     /// How instances get their memory on this machine.
@@ -253,8 +213,9 @@ impl Sandbox {
         let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
         let config = ConfigValues::from(&grants.config);
         let line_rate = Arc::new(LineRate::new(name, limits.log_lines_per_second));
-        let name = name.to_owned();
-        let profile = Profile { name, limits, grants, config, outlet, line_rate, stack_bytes };
+        let (name, http_path) = (name.to_owned(), self.http_path.clone());
+        let profile =
+            Profile { name, limits, grants, config, outlet, line_rate, http_path, stack_bytes };
         Ok(Arc::new(LoadedHandler::new(program, Arc::new(profile), reuse)))
     }
 
@@ -512,36 +473,6 @@ fn fit_limits(component: &Component, limits: &Limits) -> Result<(), LoadReason> 
         )));
     }
     Ok(())
-}
-
-/// Whether the function that is called has this type.
-fn check_export<Params, Answer>(
-    pre: &InstancePre<Side>,
-    interface: Interface,
-    name: &str,
-) -> Result<(), LoadReason>
-where
-    Params: ComponentNamedList + Lower,
-    Answer: ComponentNamedList + Lift,
-{
-    let wrong = |detail: String| export_type(interface, format!("`{name}` {detail}"));
-    let component = pre.component();
-    let function = component
-        .get_export_index(None, interface.name())
-        .and_then(|interface| component.get_export(Some(&interface), name));
-    let Some((ComponentItem::ComponentFunc(function), _)) = function else {
-        return Err(wrong("is not a function".to_owned()));
-    };
-    if function.async_() {
-        return Err(wrong("is asynchronous".to_owned()));
-    }
-    function
-        .typecheck::<Params, Answer>(&pre.instance_type())
-        .map_err(|error| wrong(format!("has another type: {}", chain(&error))))
-}
-
-fn export_type(interface: Interface, detail: String) -> LoadReason {
-    LoadReason::ExportType { name: interface.name().to_owned(), detail }
 }
 
 /// wasmtime says of every import that does not fit that it was not found, and

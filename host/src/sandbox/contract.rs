@@ -28,6 +28,10 @@ const WASI_VERSION: &str = "0.2.12";
 /// other version yet.
 const CONFIG_VERSION: &str = "0.2.0-rc.1";
 
+/// Packages of hosts that run components of HTTP too, with the host's name.
+const OTHER_HOSTS: [(&str, &str); 4] =
+    [("fermyon:", "Spin"), ("spin:", "Spin"), ("wasmcloud:", "wasmCloud"), ("fastly:", "Fastly")];
+
 /// Interfaces of the contract that a component may import.
 const IMPORTS: [&str; 5] = ["types", "outbox", "state", "log", "context"];
 
@@ -84,29 +88,47 @@ pub(super) struct Surface {
     pub(super) exports: Vec<String>,
 }
 
-/// How a component wants to be called: the one of two interfaces that it exports.
+/// How a component wants to be called: the one of these interfaces that it exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Interface {
     /// With one event.
     Handler,
     /// With several events.
     BatchHandler,
+    /// With an HTTP request that is an event.
+    Http,
 }
 
 impl Interface {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::Handler, Self::BatchHandler, Self::Http];
+
     /// Its name at a component's surface, as this host has it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Handler => "event-host:handler/handler@0.1.0",
             Self::BatchHandler => "event-host:handler/batch-handler@0.1.0",
+            Self::Http => "wasi:http/incoming-handler@0.2.12",
+        }
+    }
+
+    /// The version of its package that this host has.
+    fn version(self) -> &'static str {
+        match self {
+            Self::Handler | Self::BatchHandler => VERSION,
+            Self::Http => WASI_VERSION,
         }
     }
 }
 
 impl fmt::Display for Interface {
-    /// The interface's own name, as the contract writes it.
+    /// The interface's own name, as the contract writes it; one of another package with
+    /// that.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Name::parse(self.name()).interface)
+        match self {
+            Self::Handler | Self::BatchHandler => f.pad(Name::parse(self.name()).interface),
+            Self::Http => f.pad("wasi:http/incoming-handler"),
+        }
     }
 }
 
@@ -176,13 +198,17 @@ fn check_exports(exports: &[String]) -> Result<Interface, LoadReason> {
         });
         export.map(|export| (export, interface))
     };
-    let (name, interface) = match (find(Interface::Handler), find(Interface::BatchHandler)) {
-        (Some(_), Some(_)) => return Err(LoadReason::BothHandlers),
-        (None, None) => return Err(LoadReason::NoHandler { found: Names(exports.to_vec()) }),
-        (Some(found), None) | (None, Some(found)) => found,
+    let found: Vec<_> = Interface::ALL.into_iter().filter_map(find).collect();
+    let (name, interface) = match found[..] {
+        [] => return Err(LoadReason::NoHandler { found: Names(exports.to_vec()) }),
+        [found] => found,
+        [(one, _), (other, _), ..] => {
+            let (one, other) = (one.clone(), other.clone());
+            return Err(LoadReason::SeveralHandlers { one, other });
+        }
     };
-    if !is_compatible(Name::parse(name).version, VERSION) {
-        return Err(other_version(Does::Exports, name, VERSION));
+    if !is_compatible(Name::parse(name).version, interface.version()) {
+        return Err(other_version(Does::Exports, name, interface.version()));
     }
     Ok(interface)
 }
@@ -206,6 +232,11 @@ fn check_import(import: &str) -> Result<(), LoadReason> {
 
 /// What the host has that is nearest to a name that it does not have.
 fn hint(name: &Name<'_>, known: &[&str]) -> String {
+    if let Some((_, host)) = OTHER_HOSTS.iter().find(|(own, _)| name.package.starts_with(own)) {
+        return format!(
+            "it is one of {host}'s own, and what imports it runs there alone: use what WASI {WASI_VERSION} or `{PACKAGE}@{VERSION}` has for it"
+        );
+    }
     if !known.is_empty() {
         return format!("of `{}` it has {}", name.package, known.join(", "));
     }
@@ -295,27 +326,54 @@ mod tests {
 
     #[test]
     fn a_component_exports_exactly_one_handler_interface() {
-        for interface in [Interface::Handler, Interface::BatchHandler] {
+        for interface in Interface::ALL {
             assert_eq!(exports(&[interface.name(), "other"]).unwrap(), interface);
-            assert_eq!(Name::parse(interface.name()).version, Some(VERSION));
+            assert_eq!(Name::parse(interface.name()).version, Some(interface.version()));
         }
-        let none = exports(&["wasi:http/incoming-handler@0.2.0"]).unwrap_err().to_string();
+        let none = exports(&["wasi:http/outgoing-handler@0.2.0"]).unwrap_err().to_string();
         assert_eq!(
             none,
-            "it exports `wasi:http/incoming-handler@0.2.0`; wanted is either `event-host:handler/handler@0.1.0` or `event-host:handler/batch-handler@0.1.0`"
+            "it exports `wasi:http/outgoing-handler@0.2.0`; wanted is one of `event-host:handler/handler@0.1.0`, `event-host:handler/batch-handler@0.1.0` and `wasi:http/incoming-handler@0.2.x`"
         );
         assert!(exports(&[]).unwrap_err().to_string().starts_with("it exports nothing;"));
         let both = exports(&[
             "event-host:handler/handler@0.1.0",
             "event-host:handler/batch-handler@0.1.0",
         ]);
-        assert!(matches!(both, Err(LoadReason::BothHandlers)));
+        assert!(matches!(both, Err(LoadReason::SeveralHandlers { .. })));
+        let both =
+            exports(&["wasi:http/incoming-handler@0.2.4", "event-host:handler/handler@0.1.0"]);
+        assert_eq!(
+            both.unwrap_err().to_string(),
+            "it exports both `event-host:handler/handler@0.1.0` and `wasi:http/incoming-handler@0.2.4`; wanted is one of them, so that it is clear how it is called"
+        );
         // Which one is meant is asked before whether its version fits.
         let both = exports(&[
             "event-host:handler/handler@0.2.0",
             "event-host:handler/batch-handler@0.1.0",
         ]);
-        assert!(matches!(both, Err(LoadReason::BothHandlers)));
+        assert!(matches!(both, Err(LoadReason::SeveralHandlers { .. })));
+    }
+
+    #[test]
+    fn every_version_of_wasi_0_2_is_called() {
+        for version in ["0.2.0", "0.2.3", "0.2.10", "0.2.12", "0.2.99"] {
+            let name = format!("wasi:http/incoming-handler@{version}");
+            assert_eq!(exports(&[&name]).unwrap(), Interface::Http, "{version}");
+        }
+        let error = exports(&["wasi:http/incoming-handler@0.3.0"]).unwrap_err().to_string();
+        assert!(error.contains("this host has version 0.2.12 of `wasi:http`"), "{error}");
+    }
+
+    #[test]
+    fn what_another_host_alone_has_is_told_so() {
+        let error = check_import("fermyon:spin/key-value@2.0.0").unwrap_err().to_string();
+        assert!(
+            error.contains("it is one of Spin's own, and what imports it runs there"),
+            "{error}"
+        );
+        let error = check_import("wasmcloud:bus/lattice@1.0.0").unwrap_err().to_string();
+        assert!(error.contains("it is one of wasmCloud's own"), "{error}");
     }
 
     #[test]

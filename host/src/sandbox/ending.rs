@@ -171,7 +171,7 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &Profile) 
 #[cold]
 pub(super) fn with_last_words(outcome: Outcome, last: &[u8]) -> Outcome {
     let Outcome::Failure(Failure {
-        kind: kind @ (FailureKind::Trap | FailureKind::Exit),
+        kind: kind @ (FailureKind::Trap | FailureKind::Exit | FailureKind::NoAnswer),
         text,
         ..
     }) = &outcome

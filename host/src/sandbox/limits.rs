@@ -9,6 +9,9 @@
 //! to raise. A growth that the memory's own type forbids is the guest's own
 //! business and answers -1, as the specification says.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
@@ -38,6 +41,8 @@ pub(super) struct InstanceLimits {
     attempt_bytes: usize,
     /// What the host keeps in the table of resources; never less than it is.
     resource_bytes: usize,
+    /// What the host keeps of an HTTP answer, which is read beside the guest.
+    answer_bytes: Arc<AtomicUsize>,
     memory_limit: usize,
     table_elements: usize,
     table_limit: usize,
@@ -49,6 +54,7 @@ impl InstanceLimits {
             memory_bytes: 0,
             attempt_bytes: 0,
             resource_bytes: 0,
+            answer_bytes: Arc::default(),
             memory_limit: limits.memory_bytes,
             table_elements: 0,
             table_limit: limits.table_elements,
@@ -62,12 +68,19 @@ impl InstanceLimits {
 
     /// Everything that the host keeps for the instance besides.
     fn kept_bytes(&self) -> usize {
-        self.attempt_bytes.saturating_add(self.resource_bytes)
+        let answer_bytes = self.answer_bytes.load(Ordering::Relaxed);
+        self.attempt_bytes.saturating_add(self.resource_bytes).saturating_add(answer_bytes)
+    }
+
+    /// Where it is counted what the host keeps of the answer of this attempt.
+    pub(super) fn answer(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.answer_bytes)
     }
 
     /// A new attempt begins: the host keeps nothing for it.
     pub(super) fn begin(&mut self) {
         self.attempt_bytes = 0;
+        self.answer_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Whether memories of so many bytes fit, with what the host keeps.

@@ -9,6 +9,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::event::quoted;
+
 /// A component that is not loaded, with where it came from.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: {reason}")]
@@ -92,17 +94,24 @@ pub enum LoadReason {
     NotEncodable(String),
     /// It exports no handler interface.
     #[error(
-        "it exports {found}; wanted is either `event-host:handler/handler@0.1.0` or `event-host:handler/batch-handler@0.1.0`"
+        "it exports {found}; wanted is one of `event-host:handler/handler@0.1.0`, `event-host:handler/batch-handler@0.1.0` and `wasi:http/incoming-handler@0.2.x`"
     )]
     NoHandler {
         /// What it exports instead.
         found: Names,
     },
-    /// It exports both handler interfaces.
+    /// It exports more than one handler interface.
     #[error(
-        "it exports both `event-host:handler/handler` and `event-host:handler/batch-handler`; wanted is one of them, so that it is clear how it is called"
+        "it exports both {} and {}; wanted is one of them, so that it is clear how it is called",
+        quoted(one),
+        quoted(other)
     )]
-    BothHandlers,
+    SeveralHandlers {
+        /// The first export.
+        one: String,
+        /// Another one.
+        other: String,
+    },
     /// It was made for another version of the contract.
     #[error(
         "it {does} `{name}`, and this host has version {host} of `{package}`; build it with bindings of that version"

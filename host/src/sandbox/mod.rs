@@ -11,6 +11,7 @@
 //! handler emits or writes; how many instances there may be at once is the
 //! engine's, and who gets one first is the supervisor's.
 
+mod answer;
 mod bindings;
 mod cache;
 mod compiler;
@@ -18,8 +19,11 @@ mod component;
 mod contract;
 mod ending;
 mod engine;
+mod entry;
+mod guest_event;
 mod http;
 mod imports;
+mod incoming;
 mod kept;
 mod limits;
 mod load_error;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
+pub use super::incoming::{HttpPath, InvalidHttpPath};
 use crate::store::Subscription;
 
 /// What one instance or one attempt may use. Exceeding any of them ends the
@@ -129,8 +130,11 @@ pub mod names {
 /// How long an instance lives. Any failure ends it earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reuse {
-    /// One batch.
+    /// As is usual for how the component is called: one event with HTTP requests, because
+    /// what was written for servers may expect an instance for each; else one batch.
     #[default]
+    Usual,
+    /// One batch.
     Batch,
     /// One event.
     Event,

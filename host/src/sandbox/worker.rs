@@ -5,31 +5,33 @@
 //! microseconds, of which the guest has most; what is done for every event is
 //! therefore little, and what can wait until something goes wrong waits.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use wasmtime::{Store, UpdateDeadline};
+use wasmtime_wasi_http::p2::bindings::Proxy;
 
-use super::bindings::event_host::handler::types::{
-    Event as GuestEvent, ExtensionValueParam, Failure as GuestFailure,
-};
+use super::answer::{Answer, Answered};
 use super::bindings::{self, BatchEventHandler, EventHandler};
-use super::component::{Entry, Inspection, Program};
+use super::component::{Inspection, Program};
 use super::contract::Interface;
 use super::ending::{self, Ending, Phase, timeout_text};
+use super::entry::Entry;
+use super::guest_event::{deliver_after, extensions, guest_event, write_time};
 use super::imports::{Given, GuestLog, LogSink, Profile, Said, Side};
+use super::incoming;
 use super::limits::COMPONENT_HANDLES;
 use super::settings::Reuse;
 use super::shares::Member;
 use super::slots::{Held, Kept};
 use crate::delivery::backoff::LONGEST;
 use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
-use crate::event::{Attempt, DELIVER_AFTER, Event, ExtensionValue, LogEvent};
+use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
 
 /// A handler that is loaded: its component, compiled and linked, and its
@@ -37,6 +39,7 @@ use crate::failure::{Failure, FailureKind};
 pub struct LoadedHandler {
     program: Arc<Program>,
     profile: Arc<Profile>,
+    /// Never [`Reuse::Usual`].
     reuse: Reuse,
 }
 
@@ -52,6 +55,11 @@ impl fmt::Debug for LoadedHandler {
 
 impl LoadedHandler {
     pub(super) fn new(program: Arc<Program>, profile: Arc<Profile>, reuse: Reuse) -> Self {
+        let reuse = match (reuse, program.inspection.interface) {
+            (Reuse::Usual, Interface::Http) => Reuse::Event,
+            (Reuse::Usual, Interface::Handler | Interface::BatchHandler) => Reuse::Batch,
+            (chosen, _) => chosen,
+        };
         Self { program, profile, reuse }
     }
 
@@ -162,39 +170,6 @@ impl Place {
 impl Kept for Place {
     fn end(&self) -> bool {
         self.take().is_some()
-    }
-}
-
-type Answered = Result<(), GuestFailure>;
-
-/// What a guest answered.
-enum Answer {
-    One(Answered),
-    /// As many as there were events.
-    Each(Vec<Answered>),
-}
-
-impl Answer {
-    fn is_success(&self) -> bool {
-        match self {
-            Self::One(answered) => answered.is_ok(),
-            Self::Each(all) => all.iter().all(Result::is_ok),
-        }
-    }
-
-    /// How the call ended for its one event.
-    fn into_outcome(self) -> Outcome {
-        match self {
-            Self::One(answered) => outcome_of(answered),
-            Self::Each(all) => all.into_iter().next().map_or(Outcome::Success, outcome_of),
-        }
-    }
-
-    fn into_outcomes(self) -> Vec<Outcome> {
-        match self {
-            Self::One(answered) => vec![outcome_of(answered)],
-            Self::Each(all) => all.into_iter().map(outcome_of).collect(),
-        }
     }
 }
 
@@ -313,11 +288,13 @@ impl SandboxWorker {
         let events = u32::try_from(events).unwrap_or(u32::MAX);
         instance.handled = instance.handled.saturating_add(events);
         let lives_on = match self.reuse {
-            Reuse::Batch => true,
+            Reuse::Usual | Reuse::Batch => true,
             Reuse::Event => false,
             Reuse::Events(most) => instance.handled < most,
         };
-        if lives_on {
+        let is_crowded = matches!(instance.handler, Some(Exports::Http(_)))
+            && incoming::is_crowded(instance.store.data_mut());
+        if lives_on && !is_crowded {
             self.kept.keep(instance);
             // Whoever came to wait before it was there has not seen it.
             if self.program.slots.as_ref().is_some_and(|slots| slots.are_waited_for()) {
@@ -342,6 +319,7 @@ struct Instance {
 enum Exports {
     Handler(EventHandler),
     BatchHandler(BatchEventHandler),
+    Http(Proxy),
 }
 
 impl Exports {
@@ -349,6 +327,7 @@ impl Exports {
         Ok(match &program.entry {
             Entry::Handler(pre) => Self::Handler(pre.instantiate_async(store).await?),
             Entry::BatchHandler(pre) => Self::BatchHandler(pre.instantiate_async(store).await?),
+            Entry::Http(pre) => Self::Http(pre.instantiate_async(store).await?),
         })
     }
 }
@@ -428,8 +407,12 @@ impl Instance {
                 let answers = call_batch(&mut self.store, handler, events, given.attempt);
                 Box::pin(answers).await.map(Answer::Each).map_err(in_call)
             }
+            (Exports::Http(guest), [event]) => {
+                let answer = incoming::call(&mut self.store, guest, given, event);
+                Box::pin(answer).await.map(Answer::One).map_err(in_call)
+            }
             // Nobody asks for it: `Handler::takes_batches` says no.
-            (Exports::Handler(_), _) => Err(in_call(Ending::limit(
+            (Exports::Handler(_) | Exports::Http(_), _) => Err(in_call(Ending::limit(
                 FailureKind::BadAnswer,
                 "the handler takes one event a call".to_owned(),
             ))),
@@ -458,88 +441,12 @@ async fn call_batch(
     handler.event_host_handler_batch_handler().call_handle_batch(store, &events).await
 }
 
-/// Writes when an event happened over what the text held.
-fn write_time(text: &mut String, event: &LogEvent) {
-    text.clear();
-    // Writing to a string cannot fail.
-    let _ = write!(text, "{}", event.event.time);
-}
-
-fn deliver_after(event: &LogEvent) -> Option<String> {
-    event.event.deliver_after.map(|time| time.to_string())
-}
-
-/// The extension attributes of an event, with when it is delivered among them.
-fn extensions<'a>(
-    event: &'a LogEvent,
-    deliver_after: Option<&'a str>,
-) -> Vec<(&'a str, ExtensionValueParam<'a>)> {
-    let mut extensions: Vec<_> = event.event.extensions.iter().map(extension).collect();
-    if let Some(time) = deliver_after {
-        let place = extensions.partition_point(|(name, _)| *name < DELIVER_AFTER);
-        extensions.insert(place, (DELIVER_AFTER, ExtensionValueParam::Text(time)));
-    }
-    extensions
-}
-
-fn guest_event<'a>(
-    event: &'a LogEvent,
-    attempt: Attempt,
-    time: &'a str,
-    extensions: &'a [(&'a str, ExtensionValueParam<'a>)],
-) -> GuestEvent<'a> {
-    let LogEvent { position, event, .. } = event;
-    GuestEvent {
-        id: &event.id,
-        source: &event.source,
-        type_: &event.event_type,
-        subject: event.subject.as_deref(),
-        time,
-        datacontenttype: event.datacontenttype.as_deref(),
-        dataschema: event.dataschema.as_deref(),
-        extensions,
-        data: event.data.as_deref().unwrap_or_default(),
-        partitionkey: event.partitionkey.as_deref(),
-        // Positions begin at 1.
-        position: position.0.unsigned_abs(),
-        attempt: attempt.0,
-    }
-}
-
-fn extension<'a>(
-    (name, value): (&'a String, &'a ExtensionValue),
-) -> (&'a str, ExtensionValueParam<'a>) {
-    let value = match value {
-        ExtensionValue::Boolean(value) => ExtensionValueParam::Boolean(*value),
-        ExtensionValue::Integer(value) => ExtensionValueParam::Integer(*value),
-        ExtensionValue::Text(value) => ExtensionValueParam::Text(value),
-    };
-    (name, value)
-}
-
 /// Emits are of the handled event's key, or of all events' of a batch, unless they
 /// say otherwise.
 fn inherit_key(emits: &mut [Event], key: Option<&str>) {
     let Some(key) = key else { return };
     for emit in emits {
         emit.partitionkey.get_or_insert_with(|| key.to_owned());
-    }
-}
-
-fn outcome_of(answered: Answered) -> Outcome {
-    match answered {
-        Ok(()) => Outcome::Success,
-        Err(failure) => Outcome::Failure(guest_failure(failure)),
-    }
-}
-
-fn guest_failure(failure: GuestFailure) -> Failure {
-    match failure {
-        GuestFailure::Retry(retry) => Failure {
-            retry_after: retry.after_ms.map(Duration::from_millis),
-            ..Failure::new(FailureKind::Retry, &retry.reason)
-        },
-        GuestFailure::Reject(reason) => Failure::new(FailureKind::Reject, &reason),
     }
 }
 

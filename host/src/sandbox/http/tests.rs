@@ -32,6 +32,7 @@ use crate::event::{Attempt, Event, GroupName, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::sandbox::imports::{ConfigValues, LineRate};
 use crate::sandbox::settings::Grants;
+use crate::sandbox::settings::HttpPath;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,7 +76,9 @@ impl Caller {
         let config = ConfigValues::from(&grants.config);
         let name = "h".to_owned();
         let line_rate = Arc::new(LineRate::new("h", limits.log_lines_per_second));
-        let profile = Profile { name, limits, grants, config, outlet, line_rate, stack_bytes: 0 };
+        let http_path = HttpPath::default();
+        let profile =
+            Profile { name, limits, grants, config, outlet, line_rate, http_path, stack_bytes: 0 };
         let profile = Arc::new(profile);
         let log = Arc::new(GuestLog::new(Arc::clone(&profile), None));
         let mut caller = Self(Http::new(profile, log));

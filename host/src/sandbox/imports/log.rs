@@ -298,7 +298,7 @@ mod tests {
     use super::super::{ConfigValues, LineRate};
     use super::*;
     use crate::sandbox::http::{Client, HttpPolicy, Outlet};
-    use crate::sandbox::settings::{Grants, Limits};
+    use crate::sandbox::settings::{Grants, HttpPath, Limits};
 
     type Lines = Arc<Mutex<Vec<(Level, LineOrigin, String)>>>;
 
@@ -317,6 +317,7 @@ mod tests {
             config: ConfigValues::from(&Grants::default().config),
             outlet: Arc::new(Outlet::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
             line_rate: Arc::new(LineRate::new("h", 1_000)),
+            http_path: HttpPath::default(),
             stack_bytes: 0,
         };
         (GuestLog::new(Arc::new(profile), Some(sink)), lines)

@@ -16,6 +16,8 @@ pub(super) use config::ConfigValues;
 pub(super) use line_rate::LineRate;
 pub use log::{GuestLine, LineOrigin, LogSink};
 pub(super) use log::{GuestLog, Said};
+#[cfg(test)]
+pub(super) use outbox::tests::event_of;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,7 +29,7 @@ use super::bindings::EventHandler;
 use super::ending::Ending;
 use super::http::{self, Http, Outlet};
 use super::limits::{InstanceLimits, resource_table};
-use super::settings::{Grants, Limits};
+use super::settings::{Grants, HttpPath, Limits};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{BatchCall, Call};
 use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
@@ -44,6 +46,8 @@ pub(super) struct Profile {
     pub(super) outlet: Arc<Outlet>,
     /// How many lines it may write.
     pub(super) line_rate: Arc<LineRate>,
+    /// Where it gets its events, if it takes them as HTTP requests.
+    pub(super) http_path: HttpPath,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
 }

@@ -184,7 +184,7 @@ fn message_bytes(message: &Message) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::sandbox) mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -207,6 +207,11 @@ mod tests {
             emits: Vec::new(),
             emit_bytes: 0,
         }
+    }
+
+    /// The event that an attempt emits for a message.
+    pub(in crate::sandbox) fn event_of(message: Message) -> Result<Event, String> {
+        under_way().event(message)
     }
 
     fn message() -> Message {

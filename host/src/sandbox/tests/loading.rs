@@ -241,7 +241,7 @@ async fn a_module_whose_inside_does_not_fit_its_metadata_is_refused() {
 #[tokio::test]
 async fn a_component_of_another_world_is_told_what_is_wanted() {
     let text = reason_of_text("(component)").await.to_string();
-    assert!(text.starts_with("it exports nothing; wanted is either"), "{text}");
+    assert!(text.starts_with("it exports nothing; wanted is one of"), "{text}");
     let other = r#"(component
         (core module $m (func (export "f")))
         (core instance $i (instantiate $m))
