@@ -22,6 +22,7 @@ mod fire;
 mod foreign;
 mod grants;
 mod host_memory;
+mod http_handlers;
 mod innocent;
 mod leadership;
 mod local_users;
