@@ -347,6 +347,23 @@ fn each_request_gets_an_instance_of_its_own_unless_the_settings_say_otherwise() 
 }
 
 #[test]
+fn a_request_counts_for_the_handlers_memory() {
+    let handler = http("web").attempts(1).set("limits.memory = \"2MiB\"");
+    let rig = Rig::new(&Settings::of([handler]));
+    rig.publish(&[
+        wish(1, json!({ "body": "x".repeat(1_500_000) })),
+        wish(2, json!({ "count": "count" })),
+    ]);
+    rig.drain();
+    let letters = rig.dead_letters();
+    let [letter] = &letters[..] else { panic!("one dead letter") };
+    assert_eq!(letter["failure"]["kind"], "memory-limit");
+    let said = letter["failure"]["text"].as_str().expect("a text");
+    assert!(said.contains("had the host keep") && said.contains("limits.memory"), "{said}");
+    assert_eq!(rig.state("web", "count"), 1);
+}
+
+#[test]
 fn check_says_that_a_component_takes_requests_and_where_a_path_goes_nowhere() {
     let rig = Rig::new(&Settings::of([http("web").set("http_path = \"/events\"")]));
     assert_eq!(rig.json(&["check"])[0]["interface"], "wasi:http/incoming-handler");
