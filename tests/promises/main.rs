@@ -23,6 +23,7 @@ mod foreign;
 mod grants;
 mod host_memory;
 mod innocent;
+mod languages;
 mod leadership;
 mod local_users;
 mod logs;
