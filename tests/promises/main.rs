@@ -24,6 +24,7 @@ mod grants;
 mod host_memory;
 mod http_handlers;
 mod innocent;
+mod languages;
 mod leadership;
 mod local_users;
 mod logs;

@@ -37,9 +37,10 @@ Commands:
                   that works
   sdks [--install] [--host FILE] [LANGUAGE...]
                   tests the SDKs, builds the same handlers with each, and runs them
-                  through the host: one that is built now, or FILE. A language whose
-                  tools are missing is left out, and what installs them is said;
-                  --install has npm and pip install them into target/tools
+                  on SQLite and PostgreSQL through the host: one that is built now,
+                  or FILE. A language whose tools are missing is left out, and what
+                  installs them is said; --install has npm and pip install them
+                  into target/tools, and root's apt-get what Debian has
   sample-events   writes the example's events anew
 ";
 

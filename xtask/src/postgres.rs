@@ -56,6 +56,14 @@ impl Postgres {
 }
 
 impl Running {
+    /// The server's URL, with a database to connect to.
+    pub(crate) fn url(&self) -> Result<String> {
+        match &self.0 {
+            Some(server) => Ok(server.url("postgres")),
+            None => std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is no text")),
+        }
+    }
+
     /// Tells a command where the server is.
     pub(crate) fn name_to(&self, command: &mut Command) {
         if let Some(server) = &self.0 {

@@ -7,7 +7,7 @@
 //! $ cargo run -- embed event IN OUT  # `batch` instead of `event`: of batches
 //! ```
 //!
-//! `gofmt` must be on PATH: the bindings for Go are formatted by it.
+//! Go must be on PATH: its `gofmt` formats the bindings for Go.
 
 mod abi;
 
@@ -245,12 +245,21 @@ fn without_free(source: &[u8]) -> Result<Vec<u8>> {
     Ok(source.replace(HEADER, &format!("{HEADER}{shadow}")).into_bytes())
 }
 
+/// The formatter, which stands beside the compiler in Go's own folder, and only with some
+/// installations on the path too.
+fn gofmt() -> PathBuf {
+    let root = Command::new("go").args(["env", "GOROOT"]).output();
+    let root = root.ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    let beside = root.map(|root| Path::new(root.trim()).join("bin/gofmt"));
+    beside.filter(|program| program.is_file()).unwrap_or_else(|| "gofmt".into())
+}
+
 /// Formatted Go, for WASI alone.
 fn formatted(file: &str, source: &[u8]) -> Result<Vec<u8>> {
     let source = str::from_utf8(source)?;
     let source = source.replace(GO_RUNTIME.0, GO_RUNTIME.1).replace(GO_EXPORTED.0, GO_EXPORTED.1);
     let source = format!("//go:build wasip1\n\n{source}");
-    let mut gofmt = Command::new("gofmt")
+    let mut gofmt = Command::new(gofmt())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

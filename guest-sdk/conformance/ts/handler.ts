@@ -1,0 +1,4 @@
+import { defineHandler } from '@event-host/sdk';
+import { handleOrder, type Order } from './orders.ts';
+
+export const handler = defineHandler<Order>(handleOrder);
