@@ -14,10 +14,13 @@ pub mod failure;
 pub mod foreign;
 #[cfg(test)]
 mod fuzz;
+pub mod language;
 pub mod leadership;
 pub(crate) mod repeats;
 pub mod runtime;
 pub mod sandbox;
+#[cfg(feature = "build")]
+pub mod sdk;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
