@@ -5,6 +5,8 @@
 //! [`supervisor`] to [`delivery`] to the traits of [`store`] and
 //! [`delivery::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
 
+#[cfg(feature = "build")]
+pub mod build;
 pub mod cli;
 pub mod config;
 pub mod delivery;

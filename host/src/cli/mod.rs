@@ -8,6 +8,8 @@
 
 mod adopt;
 mod attempt;
+#[cfg(feature = "build")]
+mod build;
 mod check;
 mod chosen;
 mod compile;
@@ -87,6 +89,9 @@ enum Command {
     Run(run::Run),
     /// Say everything that `run` would refuse, without running
     Check(check::Check),
+    /// Make components of the sources that the settings name
+    #[cfg(feature = "build")]
+    Build(build::Build),
     /// Append events to the log
     Publish(publish::Publish),
     /// Call a component with one event, without a database
@@ -219,6 +224,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match command {
         Command::Run(run) => run.run(&global).await,
         Command::Check(check) => check.run(&global).await,
+        #[cfg(feature = "build")]
+        Command::Build(build) => build.run(&global).await,
         Command::Publish(publish) => publish.run(&global).await,
         Command::Invoke(invoke) => invoke.run().await,
         Command::Status(status) => status.run(&global).await,

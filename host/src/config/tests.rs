@@ -57,6 +57,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         group: "triage".parse().unwrap(),
         tenant: Tenant::none(),
         component: Component::File("triage.wasm".into()),
+        build: None,
         digest: None,
         subscription: Subscription::all(),
         start: Start::Earliest,
@@ -120,6 +121,7 @@ http = ["https://*.example.com"]
 
 [handlers.b]
 component = "/opt/b.wasm"
+build = { command = ["make", "b.wasm"], dir = "b", output = "b/out.wasm", watch = ["b/**/*.c"] }
 digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 subscribe = ["issues.opened", "pull_request.*"]
 group = "b.v2"
@@ -232,6 +234,14 @@ partitions = 8
         group: "b.v2".parse().unwrap(),
         tenant: "acme".parse().unwrap(),
         component: Component::File("/opt/b.wasm".into()),
+        build: Some(BuildSettings {
+            by: BuildBy::Command(vec!["make".to_owned(), "b.wasm".to_owned()]),
+            folder: "b".into(),
+            output: Some("b/out.wasm".into()),
+            component: "/opt/b.wasm".into(),
+            watch: Some(vec!["b/**/*.c".to_owned()]),
+            root: PathBuf::new(),
+        }),
         digest: Some(Digest::of(b"")),
         subscription: Subscription::new(["issues.opened", "pull_request.*"]).unwrap(),
         start: Start::Position(Position(1200)),
