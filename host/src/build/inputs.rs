@@ -174,7 +174,8 @@ impl Look {
     /// cannot be told.
     #[must_use]
     pub fn changed(&self, now: &Self) -> Vec<PathBuf> {
-        let content = |look: &Self, file: &PathBuf| look.files.get(file).map(|seen| seen.content.clone());
+        let content =
+            |look: &Self, file: &PathBuf| look.files.get(file).map(|seen| seen.content.clone());
         let all: BTreeSet<&PathBuf> = self.files.keys().chain(now.files.keys()).collect();
         all.into_iter().filter(|file| content(self, file) != content(now, file)).cloned().collect()
     }

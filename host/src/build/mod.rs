@@ -187,6 +187,12 @@ impl Job {
         }
     }
 
+    /// A path as it is seen from the folder of the settings file.
+    #[must_use]
+    pub fn relative<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+
     fn work(&self) -> PathBuf {
         self.folder.join(WORK)
     }

@@ -80,7 +80,8 @@ pub(super) async fn make(
 
 impl Recipe<'_> {
     async fn tool(&self, tool: &Tool) -> Result<Found, BuildError> {
-        self.places.find(tool).await.map_err(BuildError::Missing)
+        let found = self.places.find(tool).await;
+        found.map_err(|missing| BuildError::Missing(missing.of_project(&self.job.folder)))
     }
 
     fn work(&self, name: &str) -> PathBuf {
@@ -162,7 +163,8 @@ impl Recipe<'_> {
         let componentize = self.tool(&tools::COMPONENTIZE_QJS).await?;
         if language == Language::Ts && self.job.folder.join("tsconfig.json").is_file() {
             let tsc = self.tool(&tools::TSC).await?;
-            self.run(&tsc, &["--noEmit", "--project", "."].map(OsStr::new)).await?;
+            let checked = self.run(&tsc, &["--noEmit", "--project", "."].map(OsStr::new)).await;
+            checked.map_err(|why| self.without_packages(why))?;
         }
         let (bundle, facts) = (self.work("bundle.js"), self.work("bundle.json"));
         let sdk = self.sdk();
@@ -184,7 +186,8 @@ impl Recipe<'_> {
         if let (None, Some(sdk)) = (&package, &sdk) {
             arguments.push(joined("--alias:@event-host/sdk=", &sdk.join("src/index.js")));
         }
-        self.run(&esbuild, &as_str(&arguments)).await?;
+        let bundled = self.run(&esbuild, &as_str(&arguments)).await;
+        bundled.map_err(|why| self.without_packages(why))?;
         let kind = exported(&self.read(&facts)?, &source)?;
         let wit = match package.or(sdk) {
             Some(sdk) if sdk.join("wit").is_dir() => sdk.join("wit"),
@@ -204,6 +207,21 @@ impl Recipe<'_> {
         ];
         self.run(&componentize, &arguments).await?;
         Ok(output)
+    }
+
+    /// Says what helps where npm has installed nothing yet.
+    fn without_packages(&self, why: BuildError) -> BuildError {
+        let folder = &self.job.folder;
+        let installed = folder.ancestors().any(|above| above.join("node_modules").is_dir());
+        match why {
+            BuildError::Run { why: why @ RunError::Failed { .. }, .. }
+                if !installed && folder.join("package.json").is_file() =>
+            {
+                let hint = "the packages of package.json are not installed: run `npm install` in its folder";
+                BuildError::Run { why, hint: Some(hint) }
+            }
+            why => why,
+        }
     }
 
     async fn python(&mut self) -> Result<PathBuf, BuildError> {

