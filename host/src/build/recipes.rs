@@ -149,7 +149,8 @@ impl Recipe<'_> {
             },
             why => why.into(),
         })?;
-        library_in(&messages, &manifest).ok_or_else(|| BuildError::NoLibrary(manifest))
+        let library = library_in(&messages, &manifest);
+        library.ok_or(BuildError::NoLibrary(manifest))
     }
 
     async fn javascript(&mut self, language: Language) -> Result<PathBuf, BuildError> {

@@ -1019,8 +1019,7 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = 
-                ["lock_database", "tenant", "tenants", "digest", "build"].contains(key);
+            let later = ["lock_database", "tenant", "tenants", "digest", "build"].contains(key);
             // A tenant is bound by nothing but what its table says, and nothing is built
             // without its table.
             let unbound = [keys::TENANT.name, keys::BUILD.name].contains(&place.name);
