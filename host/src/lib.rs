@@ -5,6 +5,8 @@
 //! [`supervisor`] to [`delivery`] to the traits of [`store`] and
 //! [`delivery::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
 
+#[cfg(feature = "build")]
+pub mod build;
 pub mod cli;
 pub mod config;
 pub mod delivery;
@@ -14,10 +16,13 @@ pub mod failure;
 pub mod foreign;
 #[cfg(test)]
 mod fuzz;
+pub mod language;
 pub mod leadership;
 pub(crate) mod repeats;
 pub mod runtime;
 pub mod sandbox;
+#[cfg(feature = "build")]
+pub mod sdk;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;

@@ -8,6 +8,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod batches;
+mod building;
 mod commands;
 mod compiling;
 mod connections;

@@ -29,6 +29,8 @@ impl Interrupt {
                     telemetry::say(
                         "error: interrupted twice: what was under way may have been done",
                     );
+                    #[cfg(feature = "build")]
+                    crate::build::kill_all();
                     telemetry::flush();
                     std::process::exit(1);
                 }

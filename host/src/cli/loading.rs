@@ -355,8 +355,18 @@ fn all_or_said(
         match outcome {
             Ok(handler) => loaded.push(handler),
             Err(why) => {
+                let is_missing = matches!(
+                    &why,
+                    NotLoaded::Component(LoadError { reason: LoadReason::Missing, .. })
+                );
+                let cure = match settings.build {
+                    Some(_) if is_missing => {
+                        format!(": `host build {}` makes it", settings.name)
+                    }
+                    _ => String::new(),
+                };
                 telemetry::say(&format!(
-                    "error: {}: handler `{}`: {why}",
+                    "error: {}: handler `{}`: {why}{cure}",
                     config.path.display(),
                     settings.name
                 ));

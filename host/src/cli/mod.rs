@@ -8,6 +8,8 @@
 
 mod adopt;
 mod attempt;
+#[cfg(feature = "build")]
+mod build;
 mod check;
 mod chosen;
 mod compile;
@@ -23,6 +25,8 @@ mod loads;
 mod migrate;
 mod output;
 mod publish;
+#[cfg(feature = "build")]
+mod rebuild;
 mod reload;
 mod reproduce;
 mod rollback;
@@ -87,6 +91,9 @@ enum Command {
     Run(run::Run),
     /// Say everything that `run` would refuse, without running
     Check(check::Check),
+    /// Make components of the sources that the settings name
+    #[cfg(feature = "build")]
+    Build(build::Build),
     /// Append events to the log
     Publish(publish::Publish),
     /// Call a component with one event, without a database
@@ -219,6 +226,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match command {
         Command::Run(run) => run.run(&global).await,
         Command::Check(check) => check.run(&global).await,
+        #[cfg(feature = "build")]
+        Command::Build(build) => build.run(&global).await,
         Command::Publish(publish) => publish.run(&global).await,
         Command::Invoke(invoke) => invoke.run().await,
         Command::Status(status) => status.run(&global).await,

@@ -20,6 +20,8 @@ use tracing::{debug, error, info, warn};
 
 use super::loading::{Loaded, Loader, NotLoaded, Replays, active_of, deployed_ones};
 use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
+#[cfg(feature = "build")]
+use super::rebuild::Rebuilder;
 use super::watch::Watch;
 use crate::config::{Component, Config, HandlerSettings, Overrides, TenantSettings};
 use crate::delivery::Handler as _;
@@ -68,6 +70,9 @@ pub(super) struct Reloader {
     pub(super) remarks: BTreeMap<GroupName, String>,
     /// The files, if they are watched.
     pub(super) watch: Option<Watch>,
+    /// What builds handlers when their sources change, if files are watched.
+    #[cfg(feature = "build")]
+    pub(super) rebuilder: Option<Rebuilder>,
     /// What is wrong.
     pub(super) said: Said,
 }
@@ -127,6 +132,7 @@ impl Reloader {
             let groups: Vec<GroupName> =
                 self.running.values().map(|loaded| loaded.settings.group.clone()).collect();
             self.tell(&groups, None).await;
+            self.follow_sources();
             let mut again = false;
             let ended = self.loads.ended();
             loop {
@@ -150,6 +156,18 @@ impl Reloader {
         tokio::select! {
             () = stop.cancelled() => {}
             () = following => {}
+        }
+        #[cfg(feature = "build")]
+        if let Some(rebuilder) = &mut self.rebuilder {
+            rebuilder.stop().await;
+        }
+    }
+
+    /// Watches the sources of the handlers that the settings have now.
+    fn follow_sources(&mut self) {
+        #[cfg(feature = "build")]
+        if let Some(rebuilder) = &mut self.rebuilder {
+            rebuilder.follow(&self.config);
         }
     }
 
@@ -263,6 +281,7 @@ impl Reloader {
         bound(&self.permits, &self.loader, &config);
         self.keeping.send_replace(keeping(&config));
         self.config = config;
+        self.follow_sources();
         self.forget_what_is_gone();
         drop_displaced(&mut wanted, &self.running);
         let before = self.running.clone();

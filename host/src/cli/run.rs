@@ -16,6 +16,8 @@ use tracing::{info, warn};
 use super::database::Expected;
 use super::loading::Loader;
 use super::loads::Loads;
+#[cfg(feature = "build")]
+use super::rebuild::Rebuilder;
 use super::reload::{self, Reloader, Said};
 use super::watch::Watch;
 use super::{Global, database};
@@ -35,8 +37,9 @@ pub(super) struct Run {
     /// Exit once nothing is left to do but what is to be delivered later
     #[arg(long)]
     drain: bool,
-    /// Follow the settings and the components as they change on disk; without
-    /// it, they are read again at SIGHUP
+    /// Follow the settings and the components as they change on disk, and build
+    /// handlers with a table `build` when their sources change; without it, the
+    /// files are read again at SIGHUP
     #[arg(long)]
     watch: bool,
 }
@@ -61,6 +64,19 @@ impl Run {
             watch.follow(reload::files(&path, &config)).await;
         }
         let loader = Loader::new(&config.compilation)?;
+        #[cfg(feature = "build")]
+        let rebuilder = match self.watch {
+            true => {
+                let rebuilder = Rebuilder::new(loader.clone(), global.log_format);
+                rebuilder.build_missing(&config, &stop).await;
+                Some(rebuilder)
+            }
+            false => None,
+        };
+        if stop.is_cancelled() {
+            info!("stopped before anything ran");
+            return Ok(());
+        }
         let mut handlers = loader.files(&config).await?;
         let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
@@ -135,6 +151,8 @@ impl Run {
             keeping,
             remarks: BTreeMap::new(),
             watch,
+            #[cfg(feature = "build")]
+            rebuilder,
             said: Said::default(),
         };
         let reloading = reloader.run(hangup, stop.clone());
@@ -189,6 +207,8 @@ fn stop_on_signals(stop: CancellationToken) -> anyhow::Result<AbortOnDropHandle<
             }
             if !first {
                 warn!("second signal: exiting at once; what was not settled comes again");
+                #[cfg(feature = "build")]
+                crate::build::kill_all();
                 telemetry::flush();
                 std::process::exit(1);
             }

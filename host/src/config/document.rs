@@ -196,6 +196,16 @@ impl<'a> Section<'a> {
         Self { document, place, named, at, table, asked: Vec::new() }
     }
 
+    /// Whether the file has the table.
+    pub(super) fn is_there(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Whether the table has the key.
+    pub(super) fn has(&self, key: &'static str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
     /// Where the table's name stands.
     pub(super) fn at(&self) -> usize {
         self.at

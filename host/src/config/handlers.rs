@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::build::{self, BuildSettings};
 use super::document::{Document, Entry, Section, Text, kind};
 use super::keys;
 use super::tenants::Tenants;
@@ -35,6 +36,8 @@ pub struct HandlerSettings {
     pub tenant: Tenant,
     /// Where its component comes from.
     pub component: Component,
+    /// How that is made, if the settings say it.
+    pub build: Option<BuildSettings>,
     /// What the component must be, if that is pinned.
     pub digest: Option<Digest>,
     /// Which events it receives.
@@ -157,6 +160,7 @@ fn handler(
     directory: &Path,
 ) -> Option<HandlerSettings> {
     let component = component(&mut section, directory);
+    let build = build::build(section.section("build", &keys::BUILD), component.as_ref(), directory);
     let digest = digest(&mut section);
     let subscription = subscription(&mut section);
     let tenant = tenant(&mut section);
@@ -181,6 +185,7 @@ fn handler(
         group: group?,
         tenant,
         component: component?,
+        build,
         digest,
         subscription: subscription?,
         start,

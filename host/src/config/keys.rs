@@ -57,6 +57,7 @@ pub(super) const HANDLER: Place = Place {
     name: "handlers.NAME",
     keys: &[
         "component",
+        "build",
         "digest",
         "subscribe",
         "group",
@@ -75,6 +76,10 @@ pub(super) const HANDLER: Place = Place {
         "allow",
     ],
 };
+
+/// How a handler's component is made.
+pub(super) const BUILD: Place =
+    Place { name: "handlers.NAME.build", keys: &["lang", "command", "dir", "output", "watch"] };
 
 /// When a handler's events are tried again.
 pub(super) const RETRY: Place = Place {
@@ -125,8 +130,8 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 8] =
-    [&TOP, &HANDLER, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT];
+pub(super) const PLACES: [&Place; 9] =
+    [&TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT];
 
 impl Place {
     /// The table's header as it stands in the file, with the name of its handler

@@ -5,6 +5,7 @@
 //! right; a secret from the environment never shows in a message. Whether the
 //! components exist and fit is left to the sandbox.
 
+mod build;
 mod database;
 mod document;
 mod error;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+pub use build::{BuildBy, BuildSettings};
 pub use database::{DatabaseUrl, GivenUrl, InvalidDatabase};
 use document::{Document, Section};
 pub use error::{ConfigErrors, Problem};

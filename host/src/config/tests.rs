@@ -57,6 +57,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         group: "triage".parse().unwrap(),
         tenant: Tenant::none(),
         component: Component::File("triage.wasm".into()),
+        build: None,
         digest: None,
         subscription: Subscription::all(),
         start: Start::Earliest,
@@ -121,6 +122,7 @@ http = ["https://*.example.com"]
 
 [handlers.b]
 component = "/opt/b.wasm"
+build = { command = ["make", "b.wasm"], dir = "b", output = "b/out.wasm", watch = ["b/**/*.c"] }
 digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 subscribe = ["issues.opened", "pull_request.*"]
 group = "b.v2"
@@ -234,6 +236,14 @@ partitions = 8
         group: "b.v2".parse().unwrap(),
         tenant: "acme".parse().unwrap(),
         component: Component::File("/opt/b.wasm".into()),
+        build: Some(BuildSettings {
+            by: BuildBy::Command(vec!["make".to_owned(), "b.wasm".to_owned()]),
+            folder: "b".into(),
+            output: Some("b/out.wasm".into()),
+            component: "/opt/b.wasm".into(),
+            watch: Some(vec!["b/**/*.c".to_owned()]),
+            root: PathBuf::new(),
+        }),
         digest: Some(Digest::of(b"")),
         subscription: Subscription::new(["issues.opened", "pull_request.*"]).unwrap(),
         start: Start::Position(Position(1200)),
@@ -1016,9 +1026,10 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = ["lock_database", "tenant", "tenants", "digest"].contains(key);
-            // A tenant is bound by nothing but what its table says.
-            let unbound = place.name == keys::TENANT.name;
+            let later = ["lock_database", "tenant", "tenants", "digest", "build"].contains(key);
+            // A tenant is bound by nothing but what its table says, and nothing is built
+            // without its table.
+            let unbound = [keys::TENANT.name, keys::BUILD.name].contains(&place.name);
             let shown = examples[examples.len() - 1].contains(key);
             assert!(shown || later || unbound, "{key} is not among the defaults");
         }
