@@ -243,7 +243,8 @@ pub(super) fn install<'a>(
             match tool.source {
                 Source::Npm(package) if seen.insert(package) => npm.push(package),
                 Source::NpmApart(folder, packages) if seen.insert(packages) => {
-                    npm_install(&root.join(TOOLS).join(folder), packages.split_whitespace())?;
+                    let folder = root.join(TOOLS).join(folder);
+                    tell(npm_install(&folder, packages.split_whitespace()));
                 }
                 Source::PyPi(package) if seen.insert(package) => pypi.push(package),
                 Source::Debian(package, _) if seen.insert(package) => debian.push(package),
@@ -253,24 +254,31 @@ pub(super) fn install<'a>(
     }
     let tools = root.join(TOOLS);
     if !npm.is_empty() {
-        npm_install(&tools, npm.into_iter())?;
+        tell(npm_install(&tools, npm.into_iter()));
     }
     if !pypi.is_empty() {
-        println!("sdks: pip installs {} into {TOOLS}/python", pypi.join(", "));
-        let environment = tools.join("python");
-        let program = environment.join("bin/python3");
-        if !program.is_file() {
-            run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-        }
-        run(Command::new(&program).args(["-m", "pip", "install", "--quiet"]).args(&pypi))?;
+        tell(pip_install(&tools.join("python"), &pypi));
     }
     if !debian.is_empty() && debian::is_here() && debian::we_are_root() {
-        // What cannot be had is told with the language that goes without it.
-        if let Err(error) = debian::install("sdks", &debian) {
-            eprintln!("sdks: {error:#}");
-        }
+        tell(debian::install("sdks", &debian));
     }
     Ok(())
+}
+
+/// What a registry does not give is told with the language that goes without it.
+fn tell(installed: Result<()>) {
+    if let Err(error) = installed {
+        eprintln!("sdks: {error:#}");
+    }
+}
+
+fn pip_install(environment: &Path, packages: &[&str]) -> Result<()> {
+    println!("sdks: pip installs {} into {TOOLS}/python", packages.join(", "));
+    let program = environment.join("bin/python3");
+    if !program.is_file() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(environment))?;
+    }
+    run(Command::new(&program).args(["-m", "pip", "install", "--quiet"]).args(packages))
 }
 
 fn npm_install(folder: &Path, packages: impl Iterator<Item = &'static str>) -> Result<()> {
