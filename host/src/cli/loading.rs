@@ -196,7 +196,7 @@ impl Loader {
 
     /// The digest of a file, without compiling it.
     pub(super) async fn digest(&self, path: &Path) -> Result<String, LoadError> {
-        self.sandbox.digest(path).await
+        self.sandbox.digest(path).await.map(|(digest, _)| digest)
     }
 
     /// Loads a version that is deployed.
