@@ -14,6 +14,7 @@ mod compile;
 mod database;
 mod deploy;
 mod dlq;
+mod granted;
 mod grants;
 mod groups;
 mod interrupt;
