@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How much longer than its time of processors it may take by the clock, because it may
 /// have to give way to handlers and to other programs.
-const BY_THE_CLOCK: u32 = 3;
+const BY_THE_CLOCK: u32 = 10;
 
 /// How many steps of `nice` a process that gives way is below the host.
 #[cfg(unix)]
