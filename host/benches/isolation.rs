@@ -27,7 +27,7 @@ use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{CacheSettings, EngineSettings, LoadedHandler, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
 use event_host::store::{HostIdentity, Start, Store, Subscription};
-use event_host::supervisor::{Change, Group, Supervisor};
+use event_host::supervisor::{Change, Group, Later, Supervisor};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -228,7 +228,8 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
     };
     let stop = CancellationToken::new();
     let (changes, to_follow) = mpsc::channel(1);
-    let running = tokio::spawn(supervisor.run_and_follow(stop.clone(), to_follow));
+    let running =
+        tokio::spawn(supervisor.run_and_follow(stop.clone(), to_follow, Later::nothing()));
     taken.notified().await;
     let (mut loads, mut switches) = (Vec::new(), Vec::new());
     for _ in 0..plan.swaps {

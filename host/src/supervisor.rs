@@ -7,6 +7,7 @@
 //! those that stay as they are never notice. Nothing here decides what is
 //! delivered.
 
+mod drain;
 mod keeper;
 mod reporter;
 mod task;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::delivery::Handler;
 use crate::delivery::backoff::RetryPolicy;
@@ -32,12 +33,13 @@ use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::runtime::spawn_again_if_it_panics;
-use crate::store::{self, Deployed, DueFetch, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
+use drain::drained;
 pub use keeper::{Keeper, Keeping};
 use reporter::Reporter;
 use task::{GroupTask, Version};
-use watcher::{Controls, Passable, QUIET_POLL, Watcher};
+use watcher::{Controls, Passable, Watcher};
 
 /// A group to run.
 #[derive(Clone)]
@@ -85,6 +87,28 @@ pub struct Change {
     pub refused: oneshot::Sender<Vec<(GroupName, StoreError)>>,
 }
 
+/// Groups that a host is given by changes, because what runs in them is still being
+/// loaded when it starts.
+pub struct Later {
+    /// How they are registered, which is done before the first group runs: what that one
+    /// emits reaches them all.
+    pub groups: Vec<store::GroupSettings>,
+    /// Is cancelled once that is done.
+    pub registered: CancellationToken,
+    /// Cancelled once all of them were given. A host that drains does not end before.
+    pub all_given: CancellationToken,
+}
+
+impl Later {
+    /// All groups are there from the start.
+    #[must_use]
+    pub fn nothing() -> Self {
+        let all_given = CancellationToken::new();
+        all_given.cancel();
+        Self { groups: Vec::new(), registered: CancellationToken::new(), all_given }
+    }
+}
+
 impl Supervisor {
     /// Runs every group until `stop` is cancelled, or until nothing is left to do
     /// if it drains; then settles, releases the locks and returns.
@@ -95,7 +119,7 @@ impl Supervisor {
     /// in order, because they would wait for what nobody tells them of.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
         let (_never, changes) = mpsc::channel(1);
-        self.run_and_follow(stop, changes).await
+        self.run_and_follow(stop, changes, Later::nothing()).await
     }
 
     /// Does the same, and follows changes: a group that is no longer wanted
@@ -108,11 +132,15 @@ impl Supervisor {
         self,
         stop: CancellationToken,
         mut changes: mpsc::Receiver<Change>,
+        later: Later,
     ) -> Result<(), StoreError> {
         let registering = async {
             self.store.check().await?;
             for group in self.groups.iter().filter(|group| is_first(group)) {
                 self.store.ensure_group(&registration(group)).await?;
+            }
+            for group in &later.groups {
+                self.store.ensure_group(group).await?;
             }
             Ok::<_, StoreError>(())
         };
@@ -121,6 +149,7 @@ impl Supervisor {
             () = stop.cancelled() => return Ok(()),
             registered = registering => registered?,
         }
+        later.registered.cancel();
         let interrupt = CancellationToken::new();
         let published = Arc::new(Notify::new());
         let (safe, safe_seen) = watch::channel(Position::ZERO);
@@ -177,6 +206,7 @@ impl Supervisor {
         let broken = loop {
             let drain = async {
                 if self.drain {
+                    later.all_given.cancelled().await;
                     drained(&*crew.store, &crew.controls, &*self.clock).await
                 } else {
                     std::future::pending().await
@@ -488,77 +518,4 @@ fn restart_delay(times: u32) -> Duration {
         ..RetryPolicy::default()
     };
     policy.delay(Attempt(times), None, fastrand::f64())
-}
-
-/// Returns once every group that is to be run has done everything in the log but
-/// what is to be delivered later. Gives how many deliveries that are, counted up to
-/// [`store::MOST_COUNTED`] a group.
-async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Clock) -> i64 {
-    loop {
-        match is_drained(store, groups, clock).await {
-            Ok(Some(delayed)) => return delayed,
-            Ok(None) => {}
-            // The groups and the watcher say so.
-            Err(why) => debug!("cannot see whether something is left to do: {why}"),
-        }
-        tokio::time::sleep(QUIET_POLL).await;
-    }
-}
-
-async fn is_drained(
-    store: &dyn Store,
-    groups: &Controls,
-    clock: &dyn Clock,
-) -> Result<Option<i64>, StoreError> {
-    let (mut lowest, mut lowest_open, mut led) = (None, None, Vec::new());
-    let mut controls = store.controls().await?;
-    controls
-        .retain(|control| control.state == GroupState::Running && groups.contains(&control.name));
-    // While something is before one of them, which is nearly always, that is all that is
-    // asked: to read a cursor for certain locks its row, and there may be thousands.
-    if let Some(lowest) = controls.iter().map(|control| control.position).min()
-        && lowest < store.safe_position().await?
-    {
-        return Ok(None);
-    }
-    for control in controls {
-        let cursor = store.cursor(&control.name).await?;
-        if cursor.head.is_some() {
-            return Ok(None);
-        }
-        let due = DueFetch {
-            group: &control.name,
-            now: clock.now(),
-            after: None,
-            up_to: cursor.position,
-            max_events: 1,
-        };
-        // In this order: what is due and fails meanwhile is a redelivery then.
-        if !store.due(due).await?.events.is_empty()
-            || !store.redeliveries(&control.name).await?.is_empty()
-        {
-            return Ok(None);
-        }
-        lowest_open = [lowest_open, cursor.open.first()].into_iter().flatten().min();
-        let position = cursor.position;
-        lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
-        led.push(control.name);
-    }
-    // Read after the cursors, so that what a group emitted meanwhile shows.
-    let is_drained = match lowest {
-        Some(lowest) => {
-            let safe = store.safe_position().await?;
-            // What is still open is waited for no more than what lies above.
-            lowest >= safe && lowest_open.is_none_or(|open: Position| open > safe)
-        }
-        None => true,
-    };
-    if !is_drained {
-        return Ok(None);
-    }
-    let mut delayed = 0_i64;
-    for group in &led {
-        delayed = delayed.saturating_add(store.deferred(group).await?);
-    }
-    Ok(Some(delayed))
 }

@@ -13,6 +13,7 @@
 //! stderr that is full, closed, or read by nobody costs the lines and nothing else.
 
 mod lines;
+mod spinner;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
@@ -20,9 +21,11 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lines::Lines;
+use spinner::Before;
 use tracing::field::Field;
 use tracing::{Level, Metadata, enabled, error, warn};
 use tracing_subscriber::EnvFilter;
@@ -82,6 +85,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a thread that panics waits for that.
 const WORDS_OF_A_PANIC: Duration = Duration::from_millis(200);
 
+/// Whether somebody watches a terminal.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
 /// What is to be written to stderr.
 static STDERR: OnceLock<Lines> = OnceLock::new();
 
@@ -109,7 +115,24 @@ pub fn say_styled(text: &str) {
 /// Waits until everything is written that was said, and a second at most: to be called
 /// before the process ends.
 pub fn flush() {
+    spinner::end();
     flush_within(LAST_WORDS);
+}
+
+/// Whether stderr is a terminal, and the log is for people: then [`show`] shows what is
+/// under way.
+#[must_use]
+pub fn is_watched() -> bool {
+    WATCHED.load(Ordering::Relaxed)
+}
+
+/// Shows on the last line of the terminal what is under way, with a sign that turns, until
+/// it is called again. Waits for nobody, and does nothing where nobody
+/// [watches](is_watched). The text is one line of the host's own words.
+pub fn show(under_way: Option<String>) {
+    if is_watched() {
+        spinner::show(under_way);
+    }
 }
 
 fn flush_within(patience: Duration) {
@@ -160,7 +183,7 @@ fn clean_fields() -> impl for<'a> FormatFields<'a> + 'static {
 /// Starts the thread that writes to stderr.
 fn start_writing() -> io::Result<()> {
     if STDERR.get().is_none() {
-        let lines = Lines::to(io::stderr(), |lost| {
+        let lines = Lines::to(Before(io::stderr()), |lost| {
             warn!(
                 lines = lost,
                 "lines of this log were lost: stderr did not take them, or not as fast as they came"
@@ -207,6 +230,7 @@ pub fn start(format: LogFormat, filter: Option<&str>) -> Result<(), NoLog> {
         })?,
     };
     start_writing()?;
+    WATCHED.store(format == LogFormat::Text && io::stderr().is_terminal(), Ordering::Relaxed);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_span_events(FmtSpan::NONE)

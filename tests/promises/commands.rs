@@ -114,6 +114,39 @@ fn invoke_refuses_what_is_no_event_or_no_component() {
     assert_eq!(complaint, "error: none.wasm: there is no such file\n");
 }
 
+/// What the settings grant of what a component imports, how it was built, and how large
+/// it is.
+#[test]
+fn check_says_what_a_component_is_and_what_it_may_use() {
+    let granted = "allow = { http = [\"https://api.example.com\"], emit = [\"seen\"] }";
+    let open = Handler::of_file("open", "built.wasm", &["a"]).set(granted);
+    let rig = Rig::new(&Settings::of([open, Handler::new("closed", "chaos", &["a"])]));
+    let mut built = std::fs::read(guest_file("chaos")).expect("the guest is there");
+    // What compilers write: one field, and one value of it with a version.
+    built.extend(b"\0\x1f\x09producers\x01\x08language\x01\x04Rust\x042021");
+    let size = built.len();
+    rig.write("built.wasm", built);
+    let checked = rig.json(&["check"]);
+    let granted = |handler: usize, package: &str| {
+        let imports = checked[handler]["imports"].as_array().expect("a list");
+        let import = imports.iter().find(|import| import["package"] == package);
+        import.unwrap_or_else(|| panic!("{package}: {checked:#}"))["granted"].clone()
+    };
+    assert_eq!(checked[0]["bytes"], size);
+    assert!(checked[0]["memory_bytes"].as_u64() >= Some(64 << 10), "{checked:#}");
+    let rust = json!({ "kind": "language", "name": "Rust", "version": "2021" });
+    assert!(checked[0]["built_with"].as_array().is_some_and(|with| with.contains(&rust)));
+    assert_eq!(granted(0, "wasi:http"), json!(["https://api.example.com"]));
+    assert_eq!(granted(1, "wasi:http"), json!([]));
+    assert!(granted(0, "event-host:handler").to_string().contains("outbox (seen)"));
+    let text = rig.host(["check"]).ok();
+    for line in
+        ["wasi:http: granted https://api.example.com", "granted nothing", "Rust 2021", "of memory"]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
 fn migrate_makes_a_database_once_and_run_can_be_told_to_leave_that_to_it(store: Store) {
     let rig = Rig::on(store, &tally().top("migrate = false"));
     let complaint = rig.host(["run", "--drain"]).failed(1);

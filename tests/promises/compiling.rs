@@ -10,37 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tests::{
-    Handler, PATIENCE, Rig, Running, Settings, event, guest_file, guest_of_text, version_of_guest,
-    wait_for, wait_until,
+    Handler, PATIENCE, Rig, Running, Settings, event, guest_file, guest_that_compiles_slowly,
+    version_of_guest, wait_for, wait_until,
 };
 
-/// A guest of 40 KB that a compiler works on for minutes: one loop in the other, and in
-/// the innermost a jump to the beginning of each of them.
+/// A guest of 40 KB that a compiler works on for minutes.
 fn slow_guest() -> Vec<u8> {
-    const LOOPS: usize = 2_000;
-    const LOCALS: usize = 500;
-    let mut text = String::from(
-        r#"(module (memory (export "memory") 2)
-        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
-        (func (export "event-host:handler/handler@0.1.0#handle") (param i32) (result i32)
-          (i32.const 1024))
-        (func (param i32) (result i32) (local "#,
-    );
-    text.push_str(&"i32 ".repeat(LOCALS));
-    text.push(')');
-    text.push_str(&"(loop ".repeat(LOOPS));
-    text.push_str("(br_table");
-    for depth in 0..LOOPS {
-        write!(text, " {depth}").expect("a string takes it");
-    }
-    text.push_str(" (local.get 0))");
-    for n in 0..LOOPS {
-        let (to, from) = (1 + n % LOCALS, 1 + n * 7 % LOCALS);
-        write!(text, "(local.set {to} (i32.add (local.get {from}) (local.get {to}))))")
-            .expect("a string takes it");
-    }
-    text.push_str("(local.get 1)))");
-    guest_of_text(&text)
+    guest_that_compiles_slowly(2_000)
 }
 
 /// A host whose compiled code nobody else has.
@@ -65,7 +41,7 @@ fn own(name: &str, event_type: &str) -> Handler {
 }
 
 /// The processes that compile for a host.
-fn compilers(host: u32) -> Vec<u32> {
+pub(crate) fn compilers(host: u32) -> Vec<u32> {
     let children = format!("/proc/{host}/task");
     let Ok(tasks) = std::fs::read_dir(children) else { return Vec::new() };
     tasks
@@ -77,7 +53,7 @@ fn compilers(host: u32) -> Vec<u32> {
 }
 
 /// Whether a process has not ended, even if nobody took note of its end.
-fn runs(pid: u32) -> bool {
+pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
         .is_ok_and(|status| !status.contains("State:\tZ"))
 }

@@ -20,6 +20,7 @@ mod documentation;
 mod embedded;
 mod faults;
 mod fire;
+mod first_load;
 mod foreign;
 mod grants;
 mod host_memory;

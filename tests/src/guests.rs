@@ -1,5 +1,7 @@
 //! Makes guests that no toolchain has to build.
 
+use std::fmt::Write as _;
+
 use crate::guest_file;
 
 /// A guest whose core module is this text. What makes a handler of it, the
@@ -16,6 +18,39 @@ pub fn guest_of_text(text: &str) -> Vec<u8> {
     assert!(!metadata.is_empty(), "the guest has no metadata");
     module.extend(metadata.concat());
     module
+}
+
+/// A guest of some kilobytes that a compiler works on for long: one loop in the other, and
+/// in the innermost a jump to the beginning of each of them. So many loops: 1,000 take
+/// seconds, 2,000 minutes. It handles every event, well.
+///
+/// # Panics
+/// When a string does not take what is written to it.
+#[must_use]
+pub fn guest_that_compiles_slowly(loops: usize) -> Vec<u8> {
+    const LOCALS: usize = 500;
+    let mut text = String::from(
+        r#"(module (memory (export "memory") 2)
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
+        (func (export "event-host:handler/handler@0.1.0#handle") (param i32) (result i32)
+          (i32.const 1024))
+        (func (param i32) (result i32) (local "#,
+    );
+    text.push_str(&"i32 ".repeat(LOCALS));
+    text.push(')');
+    text.push_str(&"(loop ".repeat(loops));
+    text.push_str("(br_table");
+    for depth in 0..loops {
+        write!(text, " {depth}").expect("a string takes it");
+    }
+    text.push_str(" (local.get 0))");
+    for n in 0..loops {
+        let (to, from) = (1 + n % LOCALS, 1 + n * 7 % LOCALS);
+        write!(text, "(local.set {to} (i32.add (local.get {from}) (local.get {to}))))")
+            .expect("a string takes it");
+    }
+    text.push_str("(local.get 1)))");
+    guest_of_text(&text)
 }
 
 /// The custom sections of a module, each with its kind and its size before it.

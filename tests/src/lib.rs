@@ -21,7 +21,7 @@ mod rig;
 use std::time::{Duration, Instant};
 
 pub use database::{Client, Store};
-pub use guests::guest_of_text;
+pub use guests::{guest_of_text, guest_that_compiles_slowly};
 pub use handlers::{Handler, Settings, guest_file, version_of_guest};
 pub use namespace::Namespace;
 pub use pooler::{Pooler, Pooling};

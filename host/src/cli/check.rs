@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::database::Expected;
+use super::granted::{self, Imported};
 use super::loading::{Loaded, Loader, deployed_ones};
 use super::{Global, database, output};
 use crate::config::Config;
@@ -38,6 +40,7 @@ impl Check {
             let list: Vec<_> = handlers
                 .iter()
                 .map(|loaded| {
+                    let inspection = loaded.handler.inspection();
                     let mut handler = json!({
                         "handler": loaded.settings.name,
                         "group": loaded.settings.group,
@@ -45,6 +48,10 @@ impl Check {
                         "digest": loaded.handler.digest(),
                         "interface": loaded.interface().to_string(),
                         "subscribe": loaded.settings.subscription.patterns(),
+                        "bytes": inspection.bytes,
+                        "memory_bytes": inspection.memory_bytes,
+                        "built_with": inspection.producers,
+                        "imports": imported(loaded),
                     });
                     if loaded.interface() == Interface::BatchHandler {
                         handler["batch_size"] = json!(loaded.settings.batch.calls().size);
@@ -77,9 +84,48 @@ impl Check {
             ]));
         }
         output::print_table(&table)?;
+        for loaded in &handlers {
+            about(loaded)?;
+        }
         output::line(format!("\n{}: all well", path.display()))?;
         Ok(())
     }
+}
+
+/// What a component imports, for JSON.
+fn imported(loaded: &Loaded) -> Vec<Value> {
+    let imported = granted::imported(&loaded.handler.inspection().imports, &loaded.settings.grants);
+    let to_json = |imported: &Imported<'_>| {
+        let Imported { package, interfaces, granted } = imported;
+        json!({ "package": package, "interfaces": interfaces, "granted": granted })
+    };
+    imported.iter().map(to_json).collect()
+}
+
+/// Prints what is known of a handler's component: its size, how it was built, and what it
+/// may use of what it imports.
+fn about(loaded: &Loaded) -> anyhow::Result<()> {
+    let (settings, inspection) = (&loaded.settings, loaded.handler.inspection());
+    output::line(format!("\n{}", settings.name))?;
+    let bytes = |bytes: u64| ByteSize::b(bytes).display();
+    let memory = inspection.memory_bytes;
+    let size = bytes(inspection.bytes).si();
+    output::field(
+        "  size",
+        &match memory {
+            0 => size.to_string(),
+            _ => format!("{size}; begins with {} of memory", bytes(memory).iec()),
+        },
+    )?;
+    let built_with: Vec<String> = inspection.producers.iter().map(ToString::to_string).collect();
+    if !built_with.is_empty() {
+        output::field("  built with", &built_with.join(", "))?;
+    }
+    let imports = granted::imported(&inspection.imports, &settings.grants);
+    if !imports.is_empty() {
+        output::field("  imports", &granted::lines(&imports).join("\n"))?;
+    }
+    Ok(())
 }
 
 /// Loads what comes from the database, and looks into none where nothing does.

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::attempt::Attempt;
-use super::{AlreadySaid, UsageError, output};
+use super::{AlreadySaid, UsageError, output, progress};
 use crate::config::Compilation;
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
@@ -48,6 +48,7 @@ impl Invoke {
             .with_context(|| self.event.display().to_string())?;
         let (limits, grants) = (self.limits()?, self.grants()?);
         let sandbox = Sandbox::new(super::compile::engine_settings(&Compilation::default()))?;
+        let _told = progress::follow(&sandbox, progress::Called::ByOrigin);
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
         let event = LogEvent { position: Position(1), deliver_to: None, digest: None, event };

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::AlreadySaid;
 use super::loads::Wanted;
+use super::{AlreadySaid, progress};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::delivery::Handler;
 use crate::delivery::by_digest::{Components, NoComponent};
@@ -21,8 +22,8 @@ use crate::sandbox::{
 use crate::store::{Deployed, Missing, Store, StoreError};
 use crate::telemetry;
 
-/// Handlers that are loaded at once when a host starts; each takes its component's size
-/// of memory meanwhile.
+/// Handlers that are loaded at once to be checked; each takes its component's size of
+/// memory meanwhile.
 const AT_ONCE: usize = 4;
 
 /// A handler with its code.
@@ -90,6 +91,8 @@ pub(super) enum NotLoaded {
 pub(super) struct Loader {
     sandbox: Sandbox,
     component_bytes: u64,
+    /// Says what is being compiled.
+    _told: Arc<AbortOnDropHandle<()>>,
 }
 
 impl NotLoaded {
@@ -101,6 +104,29 @@ impl NotLoaded {
             _ => false,
         }
     }
+
+    /// Whether a host that starts waits until it is over, as another host's fault or the
+    /// system's is, and does not end because of it.
+    pub(super) fn is_waited_for(&self) -> bool {
+        match self {
+            Self::Store(error) => {
+                matches!(error, StoreError::Unavailable(_) | StoreError::Busy(_))
+            }
+            _ => self.is_passing(),
+        }
+    }
+
+    /// Says that a handler is not loaded, as the error of a command.
+    pub(super) fn say(&self, config: &Config, settings: &HandlerSettings) {
+        let path = config.path.display();
+        let is_missing =
+            matches!(self, Self::Component(LoadError { reason: LoadReason::Missing, .. }));
+        let cure = match settings.build {
+            Some(_) if is_missing => format!(": `host build {}` makes it", settings.name),
+            _ => String::new(),
+        };
+        telemetry::say(&format!("error: {path}: handler `{}`: {self}{cure}", settings.name));
+    }
 }
 
 impl Loader {
@@ -108,7 +134,9 @@ impl Loader {
     pub(super) fn new(limits: &Compilation) -> Result<Self, EngineError> {
         let settings = super::compile::engine_settings(limits);
         let component_bytes = settings.component_bytes;
-        Ok(Self { sandbox: Sandbox::new(settings)?, component_bytes })
+        let sandbox = Sandbox::new(settings)?;
+        let told = Arc::new(progress::follow(&sandbox, progress::Called::ByHandler));
+        Ok(Self { sandbox, component_bytes, _told: told })
     }
 
     /// Sets how many connections each tenant's handlers may have open at once.
@@ -157,17 +185,19 @@ impl Loader {
         all_or_said(config, outcomes)
     }
 
-    /// Loads what a handler is to run.
+    /// Loads what a handler is to run. Without a store nothing is deployed.
     pub(super) async fn wanted(
         &self,
         settings: &HandlerSettings,
         wanted: &Wanted,
-        store: &dyn Store,
+        store: Option<&dyn Store>,
     ) -> Result<Loaded, NotLoaded> {
-        match (wanted, &settings.component) {
-            (Wanted::Deployed(deployed), _) => self.load_deployed(settings, deployed, store).await,
-            (Wanted::File(_), Component::File(path)) => self.load_file(settings, path).await,
-            (Wanted::File(_), Component::Deployed) => {
+        match (wanted, store, &settings.component) {
+            (Wanted::Deployed(deployed), Some(store), _) => {
+                self.load_deployed(settings, deployed, store).await
+            }
+            (Wanted::File(_), _, Component::File(path)) => self.load_file(settings, path).await,
+            (Wanted::Deployed(_), None, _) | (Wanted::File(_), _, Component::Deployed) => {
                 Err(NotLoaded::NotDeployed(settings.name.clone()))
             }
         }
@@ -194,9 +224,31 @@ impl Loader {
         Ok(Loaded { settings: settings.clone(), deployed: Some(deployed.clone()), handler })
     }
 
-    /// The digest of a file, without compiling it.
-    pub(super) async fn digest(&self, path: &Path) -> Result<String, LoadError> {
-        self.sandbox.digest(path).await
+    /// What a handler is to run, and how many bytes that has where it is a file.
+    pub(super) async fn look(
+        &self,
+        settings: &HandlerSettings,
+        active: &[Deployed],
+    ) -> Result<(Wanted, Option<u64>), NotLoaded> {
+        match &settings.component {
+            Component::File(path) => {
+                let (digest, bytes) = self.sandbox.digest(path.as_path()).await?;
+                Ok((Wanted::File(digest), Some(bytes)))
+            }
+            Component::Deployed => {
+                Ok((Wanted::Deployed(active_of(settings, active)?.clone()), None))
+            }
+        }
+    }
+
+    /// Whether a component is loaded for a handler without being compiled.
+    pub(super) fn is_compiled(&self, settings: &HandlerSettings, digest: &str) -> bool {
+        self.sandbox.is_compiled(digest, &settings.limits)
+    }
+
+    /// Has compiling give way to handlers from now on, because some run.
+    pub(super) fn give_way(&self) {
+        self.sandbox.give_way();
     }
 
     /// Loads a version that is deployed.
@@ -330,7 +382,7 @@ fn no_component(why: &NotLoaded) -> NoComponent {
 }
 
 /// The handlers whose component is deployed.
-pub(super) fn deployed_ones(config: &Config) -> impl Iterator<Item = &HandlerSettings> {
+pub(super) fn deployed_ones(config: &Config) -> impl Iterator<Item = &HandlerSettings> + Clone {
     config.handlers.iter().filter(|settings| settings.component == Component::Deployed)
 }
 
@@ -355,21 +407,7 @@ fn all_or_said(
         match outcome {
             Ok(handler) => loaded.push(handler),
             Err(why) => {
-                let is_missing = matches!(
-                    &why,
-                    NotLoaded::Component(LoadError { reason: LoadReason::Missing, .. })
-                );
-                let cure = match settings.build {
-                    Some(_) if is_missing => {
-                        format!(": `host build {}` makes it", settings.name)
-                    }
-                    _ => String::new(),
-                };
-                telemetry::say(&format!(
-                    "error: {}: handler `{}`: {why}{cure}",
-                    config.path.display(),
-                    settings.name
-                ));
+                why.say(config, settings);
                 failed = true;
             }
         }

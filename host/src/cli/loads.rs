@@ -1,21 +1,28 @@
-//! Components that a running host loads beside what it runs.
+//! Components that a host loads beside what it runs, and at its start.
 //!
 //! One that has to be compiled may take minutes. So each is loaded by a task of its
-//! own, one of a tenant at a time, and whoever begins them waits for a moment only:
-//! what is loaded by then is switched to, and the rest when it is. What was refused
-//! is not tried again until it, or its settings, change, or somebody asks.
+//! own, and whoever begins them waits for a moment only: what is loaded by then is
+//! switched to, and the rest when it is. What has to be compiled waits for what was
+//! begun before it of the same tenant; what was compiled before waits for none of that.
+//! What was refused is not tried again until it, or its settings, change, or somebody
+//! asks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::loading::{Loaded, Loader, NotLoaded};
 use crate::config::HandlerSettings;
 use crate::event::{HandlerName, Tenant};
 use crate::store::{Deployed, Store};
+
+/// Components at once that were compiled before: each takes its size of memory meanwhile.
+const KNOWN_AT_ONCE: usize = 4;
 
 /// What a handler is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +31,16 @@ pub(super) enum Wanted {
     File(String),
     /// A version that is deployed.
     Deployed(Deployed),
+}
+
+impl Wanted {
+    /// The digest of what is to run.
+    pub(super) fn digest(&self) -> &str {
+        match self {
+            Self::File(digest) => digest,
+            Self::Deployed(deployed) => deployed.digest.as_str(),
+        }
+    }
 }
 
 /// How far a load is.
@@ -39,10 +56,13 @@ pub(super) enum Progress<'a> {
 /// Loads that are under way, and what was refused.
 pub(super) struct Loads {
     loader: Loader,
-    store: Arc<dyn Store>,
+    /// Where deployed components come from, once it is open.
+    store: Option<Arc<dyn Store>>,
     loads: BTreeMap<HandlerName, Load>,
     /// One permit a tenant: what waits to be compiled is in memory meanwhile.
     tenants: BTreeMap<Tenant, Arc<Semaphore>>,
+    /// For those that need not be compiled.
+    known: Arc<Semaphore>,
     /// Told of each that ends.
     ended: Arc<Notify>,
 }
@@ -54,22 +74,47 @@ struct Load {
 }
 
 enum State {
-    UnderWay(AbortOnDropHandle<Result<Loaded, NotLoaded>>),
+    UnderWay { task: AbortOnDropHandle<()>, outcome: oneshot::Receiver<Result<Loaded, NotLoaded>> },
     Loaded(Box<Loaded>),
     Refused(NotLoaded),
 }
 
 impl Load {
-    /// Waits for the end of the task.
+    /// Waits for its end.
     async fn end(&mut self) {
-        if let State::UnderWay(task) = &mut self.state {
-            self.state = match task.await {
-                Ok(Ok(loaded)) => State::Loaded(Box::new(loaded)),
-                Ok(Err(why)) => State::Refused(why),
-                Err(why) => State::Refused(NotLoaded::BrokeOff(why.to_string())),
+        if let State::UnderWay { task, outcome } = &mut self.state {
+            self.state = match outcome.await {
+                Ok(outcome) => State::from(outcome),
+                Err(_) => broke_off(task).await,
             };
         }
     }
+
+    /// Takes note of its end, if it has ended.
+    async fn look(&mut self) {
+        if let State::UnderWay { task, outcome } = &mut self.state {
+            self.state = match outcome.try_recv() {
+                Ok(outcome) => State::from(outcome),
+                Err(TryRecvError::Closed) => broke_off(task).await,
+                Err(TryRecvError::Empty) => return,
+            };
+        }
+    }
+}
+
+impl From<Result<Loaded, NotLoaded>> for State {
+    fn from(outcome: Result<Loaded, NotLoaded>) -> Self {
+        match outcome {
+            Ok(loaded) => Self::Loaded(Box::new(loaded)),
+            Err(why) => Self::Refused(why),
+        }
+    }
+}
+
+/// A task that gave no outcome has panicked.
+async fn broke_off(task: &mut AbortOnDropHandle<()>) -> State {
+    let why = task.await.map_or_else(|why| why.to_string(), |()| "without a reason".to_owned());
+    State::Refused(NotLoaded::BrokeOff(why))
 }
 
 /// Tells when it is dropped.
@@ -95,9 +140,16 @@ pub(super) fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) ->
 }
 
 impl Loads {
-    pub(super) fn new(loader: Loader, store: Arc<dyn Store>) -> Self {
+    /// Loads files, until it is given a store.
+    pub(super) fn new(loader: Loader) -> Self {
         let (loads, tenants) = (BTreeMap::new(), BTreeMap::new());
-        Self { loader, store, loads, tenants, ended: Arc::default() }
+        let known = Arc::new(Semaphore::new(KNOWN_AT_ONCE));
+        Self { loader, store: None, loads, tenants, known, ended: Arc::default() }
+    }
+
+    /// Loads from there what is deployed.
+    pub(super) fn take_deployed_from(&mut self, store: Arc<dyn Store>) {
+        self.store = Some(store);
     }
 
     /// Told when one ends that nobody waited for.
@@ -106,32 +158,62 @@ impl Loads {
     }
 
     /// Begins to load a handler, unless that is under way, or was refused and `anew` does
-    /// not say to try again.
-    pub(super) fn begin(&mut self, settings: &HandlerSettings, wanted: Wanted, anew: bool) {
-        if let Some(load) = self.loads.get(&settings.name)
-            && load.wanted == wanted
-            && is_loaded_alike(&load.settings, settings)
+    /// not say to try again. Those of a tenant that have to be compiled are loaded in the
+    /// order in which they are begun. Whether it is something else than was begun before.
+    pub(super) fn begin(&mut self, settings: &HandlerSettings, wanted: Wanted, anew: bool) -> bool {
+        let before = self
+            .loads
+            .get(&settings.name)
+            .filter(|load| load.wanted == wanted && is_loaded_alike(&load.settings, settings));
+        let is_another = before.is_none();
+        if let Some(load) = before
             && match &load.state {
-                State::UnderWay(_) | State::Loaded(_) => true,
+                State::UnderWay { .. } | State::Loaded(_) => true,
                 State::Refused(why) => !anew && !why.is_passing(),
             }
         {
-            return;
+            return false;
         }
-        let one = || Arc::new(Semaphore::new(1));
-        let turn = self.tenants.entry(settings.tenant.clone()).or_insert_with(one);
-        let (turn, ended) = (Arc::clone(turn), Arc::clone(&self.ended));
-        let (loader, store) = (self.loader.clone(), Arc::clone(&self.store));
+        let (turn, ended) = (self.turn(settings, &wanted), Arc::clone(&self.ended));
+        let (loader, store) = (self.loader.clone(), self.store.clone());
         let (of, what) = (settings.clone(), wanted.clone());
+        let (sender, outcome) = oneshot::channel();
         let task = tokio::spawn(async move {
+            // Dropped in the opposite order: when it is told, the outcome is there.
             let _ended = Ended(ended);
-            // Nobody closes it.
-            let _turn = turn.acquire_owned().await.ok();
-            loader.wanted(&of, &what, &*store).await
+            let sender = sender;
+            let _turn = turn.await;
+            // Nobody may wait for it any more.
+            let _ = sender.send(loader.wanted(&of, &what, store.as_deref()).await);
         });
-        let state = State::UnderWay(AbortOnDropHandle::new(task));
+        let state = State::UnderWay { task: AbortOnDropHandle::new(task), outcome };
         let load = Load { settings: settings.clone(), wanted, state };
         self.loads.insert(settings.name.clone(), load);
+        is_another
+    }
+
+    /// What a load waits for before it begins. Its place in the line is taken at once.
+    fn turn(
+        &mut self,
+        settings: &HandlerSettings,
+        wanted: &Wanted,
+    ) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
+        let line = if self.loader.is_compiled(settings, wanted.digest()) {
+            &self.known
+        } else {
+            let one = || Arc::new(Semaphore::new(1));
+            self.tenants.entry(settings.tenant.clone()).or_insert_with(one)
+        };
+        let mut turn = Box::pin(Arc::clone(line).acquire_owned());
+        let at_once = turn.as_mut().now_or_never();
+        async move {
+            match at_once {
+                Some(turn) => turn,
+                None => turn.await,
+            }
+            // Nobody closes it.
+            .ok()
+        }
     }
 
     /// Waits until nothing is under way, and so long at most.
@@ -148,12 +230,8 @@ impl Loads {
     /// How far the load of a handler is. What is loaded is given once.
     pub(super) async fn progress(&mut self, settings: &HandlerSettings) -> Progress<'_> {
         let name = &settings.name;
-        match self.loads.get_mut(name) {
-            None => return Progress::UnderWay,
-            Some(load) => match &load.state {
-                State::UnderWay(task) if !task.is_finished() => return Progress::UnderWay,
-                _ => load.end().await,
-            },
+        if let Some(load) = self.loads.get_mut(name) {
+            load.look().await;
         }
         let is_loaded =
             self.loads.get(name).is_some_and(|load| matches!(load.state, State::Loaded(_)));
@@ -166,6 +244,16 @@ impl Loads {
         match self.loads.get(name).map(|load| &load.state) {
             Some(State::Refused(why)) => Progress::Refused(why),
             _ => Progress::UnderWay,
+        }
+    }
+
+    /// Why a handler was refused, if it was.
+    pub(super) async fn refused(&mut self, name: &HandlerName) -> Option<&NotLoaded> {
+        let load = self.loads.get_mut(name)?;
+        load.look().await;
+        match &load.state {
+            State::Refused(why) => Some(why),
+            State::UnderWay { .. } | State::Loaded(_) => None,
         }
     }
 

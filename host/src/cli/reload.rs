@@ -1,6 +1,11 @@
 //! What a host runs, loaded anew while it runs: at SIGHUP, with `--watch` when a
 //! file changes, and when another version of a handler is deployed.
 //!
+//! What takes long to load when the host starts is followed here too. If such a
+//! component is refused, the host ends, as it does where all are refused at once. One
+//! that was changed meanwhile is no longer what the host was started with: it is
+//! treated as in every other change.
+//!
 //! Everything is read, checked and compiled before anything is switched. What
 //! does not load leaves what runs in place, and so does a file whose bytes are
 //! the same as before. Each group changes whole or not at all, with all its partitions.
@@ -8,29 +13,32 @@
 //! What is wrong is said when it begins, when it changes, at each SIGHUP, and once it is
 //! over: not at each look.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::signal::unix::Signal;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::loading::{Loaded, Loader, NotLoaded, Replays, active_of, deployed_ones};
+use super::loading::{Loaded, Loader, NotLoaded, deployed_ones};
 use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
+use super::running::{bound, changed, changed_handlers, drop_displaced, files, groups, keeping};
+use super::said::{About, Said, Trigger};
+use super::starting::{self, NotAllLoaded, Starting};
 use super::watch::Watch;
-use crate::config::{Component, Config, HandlerSettings, Overrides, TenantSettings};
+use crate::config::{Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
-use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
-use crate::event::{GroupName, HandlerName, Partition};
+use crate::event::{GroupName, HandlerName};
 use crate::runtime::spawn_again_if_it_panics;
 use crate::store::{Deployed, Store};
-use crate::supervisor::{Change, Group, Keeping};
+use crate::supervisor::{Change, Keeping};
 
 /// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -75,50 +83,21 @@ pub(super) struct Reloader {
     pub(super) rebuilder: Option<Rebuilder>,
     /// What is wrong.
     pub(super) said: Said,
-}
-
-/// What can be wrong with what a host is to run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum About {
-    Settings,
-    Deployments,
-    Handler(HandlerName),
-    Group(GroupName),
-    Restart(&'static str),
-}
-
-/// What was said to be wrong and is still so.
-#[derive(Debug, Default)]
-pub(super) struct Said(BTreeMap<About, String>);
-
-impl Said {
-    /// Something is wrong. Whether that is to be said: it was not, or not so, or somebody
-    /// asks.
-    fn begins(&mut self, about: About, what: String, trigger: Trigger) -> bool {
-        let is_new = self.0.get(&about) != Some(&what);
-        self.0.insert(about, what);
-        is_new || trigger == Trigger::Hangup
-    }
-
-    /// Something is right. Whether it was said to be wrong.
-    fn is_over(&mut self, about: &About) -> bool {
-        self.0.remove(about).is_some()
-    }
-}
-
-/// Why a host looks at its files again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trigger {
-    Hangup,
-    Files,
-    Deployment,
-    Again,
+    /// What of the start is still being loaded.
+    pub(super) starting: Starting,
 }
 
 impl Reloader {
     /// Follows the triggers until the stop: SIGHUP, and the files if they are
     /// watched.
-    pub(super) async fn run(mut self, mut hangup: Signal, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// When something is refused that the host was started with; that is said by then.
+    pub(super) async fn run(
+        mut self,
+        mut hangup: Signal,
+        stop: CancellationToken,
+    ) -> Result<(), NotAllLoaded> {
         let (takes_deployed, wanted) = watch::channel(false);
         let deployed = Arc::new(Notify::new());
         let _looking = {
@@ -133,8 +112,16 @@ impl Reloader {
                 self.running.values().map(|loaded| loaded.settings.group.clone()).collect();
             self.tell(&groups, None).await;
             self.follow_sources();
-            let mut again = false;
+            // What is said of a group that is not there is lost.
+            self.starting.registered().cancelled().await;
+            self.remark(self.starting.remarks(&self.config, UNDER_WAY)).await;
+            // Something of the start may have to be tried again.
+            let mut again = !self.starting.is_over();
             let ended = self.loads.ended();
+            if self.starting.is_over() {
+                // What was loaded before this began is no news.
+                let _ = ended.notified().now_or_never();
+            }
             loop {
                 takes_deployed.send_replace(deployed_ones(&self.config).next().is_some());
                 let changed = async {
@@ -150,17 +137,18 @@ impl Reloader {
                     () = ended.notified() => Trigger::Again,
                     () = tokio::time::sleep(AGAIN), if again => Trigger::Again,
                 };
-                again = !self.reload(trigger).await;
+                again = !self.reload(trigger).await?;
             }
         };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = following => {}
-        }
+        let ended = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            refused = following => refused,
+        };
         #[cfg(feature = "build")]
         if let Some(rebuilder) = &mut self.rebuilder {
             rebuilder.stop().await;
         }
+        ended
     }
 
     /// Watches the sources of the handlers that the settings have now.
@@ -173,9 +161,14 @@ impl Reloader {
 
     /// Loads what changed, and has the host run it. Whether there is nothing to
     /// try again.
-    async fn reload(&mut self, trigger: Trigger) -> bool {
+    async fn reload(&mut self, trigger: Trigger) -> Result<bool, NotAllLoaded> {
         let config = match Config::load(&self.path, &self.overrides) {
-            Ok(config) => config,
+            Ok(config) => {
+                if self.said.is_over(&About::Settings) {
+                    info!("the settings are right again");
+                }
+                config
+            }
             Err(errors) => {
                 if self.said.begins(About::Settings, errors.to_string(), trigger) {
                     error!("the settings are refused, and everything goes on as before: {errors}");
@@ -183,12 +176,13 @@ impl Reloader {
                 let said = format!("the changed settings are refused: {errors}");
                 let groups = self.running.values().map(|loaded| loaded.settings.group.clone());
                 self.remark(groups.map(|group| (group, said.clone())).collect()).await;
-                return true;
+                if self.starting.is_over() {
+                    return Ok(true);
+                }
+                // What the host was started with is begun all the same.
+                self.config.clone()
             }
         };
-        if self.said.is_over(&About::Settings) {
-            info!("the settings are right again");
-        }
         self.say_what_takes_a_restart(&config, trigger);
         if let Some(watch) = &mut self.watch {
             // Before the components are read, so that no change is missed.
@@ -200,7 +194,7 @@ impl Reloader {
                 if self.said.begins(About::Deployments, why.to_string(), trigger) {
                     error!("cannot read what is deployed, and everything goes on as before: {why}");
                 }
-                return false;
+                return Ok(false);
             }
         };
         if self.said.is_over(&About::Deployments) {
@@ -209,19 +203,22 @@ impl Reloader {
         let mut wanted = BTreeMap::new();
         let mut remarks = BTreeMap::new();
         let mut all = true;
-        let mut begun = BTreeMap::new();
-        for settings in &config.handlers {
-            let outcome = self.begin(settings, &active, trigger).await;
-            begun.insert(settings.name.clone(), outcome);
+        let (mut same, mut refused) = self.begin(&config, &active, trigger).await;
+        self.loads.keep(|name| config.handlers.iter().any(|handler| handler.name == *name));
+        if trigger == Trigger::Again {
+            // Something has ended, or is tried again: the rest tells when it ends.
+            if starting::is_refused(&self.starting, &mut self.loads, &config).await {
+                return Err(NotAllLoaded);
+            }
+        } else {
+            self.loads.wait(MOMENT).await;
         }
-        self.loads.keep(|name| begun.contains_key(name));
-        self.loads.wait(MOMENT).await;
         for settings in &config.handlers {
             let before = self.running.get(&settings.name);
-            let outcome = match begun.remove(&settings.name) {
-                Some(Err(why)) => Err((why.to_string(), why.is_passing())),
-                Some(Ok(Some(loaded))) => Ok(loaded),
-                Some(Ok(None)) | None => match self.loads.progress(settings).await {
+            let outcome = match (same.remove(&settings.name), refused.remove(&settings.name)) {
+                (Some(loaded), _) => Ok(loaded),
+                (None, Some(why)) => Err((why.to_string(), why.is_passing())),
+                (None, None) => match self.loads.progress(settings).await {
                     Progress::Loaded(loaded) => Ok(*loaded),
                     Progress::Refused(why) => Err((why.to_string(), why.is_passing())),
                     Progress::UnderWay => {
@@ -232,8 +229,9 @@ impl Reloader {
                                 && config.handlers.iter().all(|kept| kept.name != one.settings.name)
                         };
                         let before = before.or_else(|| self.running.values().find(is_gone));
+                        let group = before.map_or(&settings.group, |before| &before.settings.group);
+                        remarks.insert(group.clone(), UNDER_WAY.to_owned());
                         if let Some(before) = before {
-                            remarks.insert(before.settings.group.clone(), UNDER_WAY.to_owned());
                             wanted.insert(before.settings.name.clone(), before.clone());
                         }
                         continue;
@@ -293,16 +291,21 @@ impl Reloader {
             all &= self.switch(wanted, trigger).await;
             changed.extend(changed_handlers(&before, &self.running));
         }
+        let is_wanted =
+            |name: &HandlerName| self.config.handlers.iter().any(|settings| settings.name == *name);
+        let was_starting = !self.starting.is_over();
+        self.starting.keep(|name| is_wanted(name) && !self.running.contains_key(name));
         // Last, for what is said must not hold up what is done.
         self.remark(remarks).await;
         if !changed.is_empty() {
-            info!(handlers = self.running.len(), changed = changed.join(", "), "reloaded");
+            let did = if was_starting && trigger == Trigger::Again { "loaded" } else { "reloaded" };
+            info!(handlers = self.running.len(), changed = changed.join(", "), "{did}");
         } else if trigger == Trigger::Hangup {
             info!("nothing changed");
         } else {
             debug!(?trigger, "nothing changed");
         }
-        all
+        Ok(all)
     }
 
     /// Handlers and groups that the settings do not have any more are not wrong.
@@ -357,35 +360,52 @@ impl Reloader {
         }
     }
 
-    /// Begins to load a handler with these settings; gives the one that runs, if it is
-    /// the same.
+    /// Begins to load what is to run. Gives the handlers that run already, and those of
+    /// which it is known at once that they cannot.
     async fn begin(
         &mut self,
-        settings: &HandlerSettings,
+        config: &Config,
         active: &[Deployed],
         trigger: Trigger,
-    ) -> Result<Option<Loaded>, NotLoaded> {
-        let wanted = match &settings.component {
-            Component::File(path) => Wanted::File(self.loader.digest(path).await?),
-            Component::Deployed => Wanted::Deployed(active_of(settings, active)?.clone()),
-        };
-        let (digest, deployed) = match &wanted {
-            Wanted::File(digest) => (digest.as_str(), None),
-            Wanted::Deployed(deployed) => (deployed.digest.as_str(), Some(deployed.clone())),
-        };
-        let before = self.running.get(&settings.name);
-        match before.filter(|before| {
-            is_loaded_alike(&before.settings, settings) && before.handler.digest() == digest
-        }) {
-            Some(before) => {
-                let (settings, handler) = (settings.clone(), Arc::clone(&before.handler));
-                Ok(Some(Loaded { settings, deployed, handler }))
-            }
-            None => {
-                self.loads.begin(settings, wanted, trigger == Trigger::Hangup);
-                Ok(None)
+    ) -> (BTreeMap<HandlerName, Loaded>, BTreeMap<HandlerName, NotLoaded>) {
+        let (mut same, mut refused) = (BTreeMap::new(), BTreeMap::new());
+        let mut wanted = Vec::new();
+        let mut changed = BTreeSet::new();
+        for settings in &config.handlers {
+            match self.loader.look(settings, active).await {
+                Err(why) => {
+                    if !why.is_waited_for() {
+                        changed.insert(&settings.name);
+                    }
+                    refused.insert(settings.name.clone(), why);
+                }
+                Ok(look) => match self.as_it_runs(settings, &look.0) {
+                    Some(loaded) => drop(same.insert(settings.name.clone(), loaded)),
+                    None => wanted.push((settings, look)),
+                },
             }
         }
+        starting::begin(wanted, |settings, wanted| {
+            if self.loads.begin(settings, wanted, trigger == Trigger::Hangup) {
+                changed.insert(&settings.name);
+            }
+        });
+        self.starting.keep(|name| !changed.contains(name));
+        (same, refused)
+    }
+
+    /// A handler as it runs, if that is what it is to run, with these settings.
+    fn as_it_runs(&self, settings: &HandlerSettings, wanted: &Wanted) -> Option<Loaded> {
+        let before = self.running.get(&settings.name).filter(|before| {
+            is_loaded_alike(&before.settings, settings)
+                && before.handler.digest() == wanted.digest()
+        })?;
+        let deployed = match wanted {
+            Wanted::File(_) => None,
+            Wanted::Deployed(deployed) => Some(deployed.clone()),
+        };
+        let (settings, handler) = (settings.clone(), Arc::clone(&before.handler));
+        Some(Loaded { settings, deployed, handler })
     }
 
     /// Has the host run this. Whether the database took all of it.
@@ -426,6 +446,9 @@ impl Reloader {
             }
         }
         self.running = running;
+        if !self.running.is_empty() {
+            self.loader.give_way();
+        }
         refusals.is_empty()
     }
 
@@ -461,147 +484,6 @@ impl Reloader {
                 warn!("`{setting}` changed: that takes a restart of the host");
             }
         }
-    }
-}
-
-/// How long events stay in the log.
-pub(super) fn keeping(config: &Config) -> Keeping {
-    let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
-    Keeping {
-        retention: config.retention,
-        pinned_log: config.tenants.iter().filter_map(pinned).collect(),
-    }
-}
-
-/// The files that a change of would matter.
-pub(super) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Item = &'a Path> {
-    let components = config.handlers.iter().filter_map(|handler| match &handler.component {
-        Component::File(path) => Some(path.as_path()),
-        Component::Deployed => None,
-    });
-    components.chain([path])
-}
-
-/// What the settings say of all handlers otherwise than before, in their own words.
-fn changed(before: &Config, now: &Config) -> Vec<String> {
-    let mut changed = Vec::new();
-    for (setting, is_changed) in [
-        ("concurrency", before.concurrency != now.concurrency),
-        ("retention", before.retention.max_age != now.retention.max_age),
-        ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
-    ] {
-        changed.extend(is_changed.then(|| setting.to_owned()));
-    }
-    let of = |config: &Config, name| config.tenants.iter().find(|one| one.name == name).cloned();
-    let names = before.tenants.iter().chain(&now.tenants).map(|tenant| tenant.name.clone());
-    for name in names.collect::<BTreeSet<_>>() {
-        if of(before, name.clone()) != of(now, name.clone()) {
-            changed.push(format!("tenants.{name}"));
-        }
-    }
-    changed
-}
-
-/// The handlers that run otherwise than before, or no longer.
-fn changed_handlers(
-    before: &BTreeMap<HandlerName, Loaded>,
-    now: &BTreeMap<HandlerName, Loaded>,
-) -> Vec<String> {
-    let is_same = |name: &&HandlerName| match (before.get(*name), now.get(*name)) {
-        (Some(before), Some(now)) => before.is_same_as(now),
-        _ => false,
-    };
-    let names: BTreeSet<&HandlerName> = before.keys().chain(now.keys()).collect();
-    names.into_iter().filter(|name| !is_same(name)).map(|name| format!("handlers.{name}")).collect()
-}
-
-/// Sets what the settings say of all handlers and of each tenant's.
-pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
-    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
-    loader.bound_connections(
-        tenants.clone().filter_map(|(name, ceilings)| Some((name, ceilings.http_connections?))),
-    );
-    permits.configure(config.concurrency, tenants);
-}
-
-/// What goes on as before may be in a group that the settings have given to
-/// another handler by now, and a group has one.
-fn drop_displaced(
-    wanted: &mut BTreeMap<HandlerName, Loaded>,
-    running: &BTreeMap<HandlerName, Loaded>,
-) {
-    let goes_on = |name: &HandlerName, loaded: &Loaded| {
-        running.get(name).is_some_and(|before| before.is_same_as(loaded))
-    };
-    let taken: HashSet<GroupName> = wanted
-        .iter()
-        .filter(|(name, loaded)| !goes_on(name, loaded))
-        .map(|(_, loaded)| loaded.settings.group.clone())
-        .collect();
-    wanted.retain(|name, loaded| {
-        let displaced = goes_on(name, loaded) && taken.contains(&loaded.settings.group);
-        if displaced {
-            error!(
-                handler = %name,
-                group = %loaded.settings.group,
-                "stops: its group is another handler's now"
-            );
-        }
-        !displaced
-    });
-}
-
-impl Loaded {
-    fn is_same_as(&self, other: &Self) -> bool {
-        self.settings == other.settings
-            && self.deployed == other.deployed
-            && Arc::ptr_eq(&self.handler, &other.handler)
-    }
-}
-
-/// A handler as the supervisor runs it: its group, or the group's partitions.
-pub(super) fn groups(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Vec<Group> {
-    let of = loaded.settings.partitions;
-    if of <= 1 {
-        return vec![group(loaded, None, loader, store)];
-    }
-    let partitions = (0..of).map(|number| Partition { number, of });
-    partitions.map(|partition| group(loaded, Some(partition), loader, store)).collect()
-}
-
-fn group(
-    loaded: &Loaded,
-    partition: Option<Partition>,
-    loader: &Loader,
-    store: &Arc<dyn Store>,
-) -> Group {
-    let settings = &loaded.settings;
-    let name = match partition {
-        Some(partition) => settings.group.partition(partition.number),
-        None => settings.group.clone(),
-    };
-    Group {
-        settings: GroupSettings {
-            name,
-            partition,
-            tenant: settings.tenant.clone(),
-            subscription: settings.subscription.clone(),
-            ordering: settings.ordering,
-            concurrency: settings.concurrency,
-            max_parked: settings.max_parked,
-            overtake: settings.overtake,
-            retry: settings.retry.clone(),
-            batch: settings.batch,
-            breaker: settings.breaker.clone(),
-        },
-        start: settings.start,
-        deployed: loaded.deployed.clone(),
-        handler: Arc::clone(&loaded.handler) as Arc<dyn crate::delivery::Handler>,
-        components: Arc::new(Replays {
-            loader: loader.clone(),
-            settings: settings.clone(),
-            store: Arc::clone(store),
-        }),
     }
 }
 

@@ -14,19 +14,23 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::database::Expected;
-use super::loading::Loader;
+use super::loading::{Loader, deployed_ones};
 use super::loads::Loads;
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
-use super::reload::{self, Reloader, Said};
+use super::reload::Reloader;
+use super::running::{bound, files, groups, keeping, registration};
+use super::said::Said;
+use super::starting::{self, Starting};
 use super::watch::Watch;
-use super::{Global, database};
-use crate::config::Config;
+use super::{AlreadySaid, Global, database};
+use crate::config::{Component, Config};
 use crate::delivery::clock::SystemClock;
 use crate::delivery::permits::{Cores, Permits};
+use crate::event::HandlerName;
 use crate::runtime::{self, spawn_again_if_it_panics};
 use crate::store::HostIdentity;
-use crate::supervisor::{Keeper, Supervisor};
+use crate::supervisor::{Keeper, Later, Supervisor};
 use crate::telemetry;
 
 #[derive(Debug, Args)]
@@ -61,7 +65,7 @@ impl Run {
         }
         let config = Config::load(&path, &overrides)?;
         if let Some(watch) = &mut watch {
-            watch.follow(reload::files(&path, &config)).await;
+            watch.follow(files(&path, &config)).await;
         }
         let loader = Loader::new(&config.compilation)?;
         #[cfg(feature = "build")]
@@ -77,37 +81,63 @@ impl Run {
             info!("stopped before anything ran");
             return Ok(());
         }
-        let mut handlers = loader.files(&config).await?;
+        let mut loads = Loads::new(loader.clone());
         let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
         let opening = async {
+            // Before the database is opened: what is refused makes none.
+            let of_files = config
+                .handlers
+                .iter()
+                .filter(|settings| matches!(settings.component, Component::File(_)));
+            let mut handlers = starting::load(of_files, &[], &loader, &mut loads, &config).await?;
             let store = database::connect(&config.databases(), expected).await?;
             if config.migrate {
                 for name in store.migrate().await? {
                     info!(migration = name, "migrated");
                 }
             }
-            let deployed = loader.deployed(&config, &*store).await?;
-            Ok::<_, anyhow::Error>((store, deployed))
+            loads.take_deployed_from(Arc::clone(&store));
+            let deployed = deployed_ones(&config);
+            if deployed.clone().next().is_some() {
+                let active = store.deployed().await?;
+                handlers
+                    .extend(starting::load(deployed, &active, &loader, &mut loads, &config).await?);
+            }
+            Ok::<_, anyhow::Error>((store, handlers))
         };
-        let (store, deployed) = tokio::select! {
+        let (store, handlers) = tokio::select! {
             biased;
             () = stop.cancelled() => {
                 info!("stopped before anything ran");
                 return Ok(());
             }
-            opened = opening => opened?,
+            opened = opening => match opened {
+                Err(why) if why.is::<starting::NotAllLoaded>() => bail!(AlreadySaid),
+                opened => opened?,
+            },
         };
-        handlers.extend(deployed);
+        let is_loaded =
+            |name: &HandlerName| handlers.iter().any(|loaded| loaded.settings.name == *name);
+        let left = config.handlers.iter().filter(|settings| !is_loaded(&settings.name));
+        let starting = Starting::new(left.clone().map(|settings| settings.name.clone()));
+        let later = Later {
+            groups: left.map(registration).collect(),
+            registered: starting.registered(),
+            all_given: starting.over(),
+        };
+        if !handlers.is_empty() {
+            loader.give_way();
+        }
         let host = identity();
         info!(
             version = env!("CARGO_PKG_VERSION"),
             host = host.id,
-            handlers = handlers.len(),
+            handlers = config.handlers.len(),
             database = %config.database,
             "starting"
         );
         let permits = Arc::new(Permits::default());
-        reload::bound(&permits, &loader, &config);
+        bound(&permits, &loader, &config);
         let cores =
             Cores::start(Arc::clone(&permits)).context("cannot start the handlers' threads")?;
         let supervisor = Supervisor {
@@ -115,22 +145,19 @@ impl Run {
             host,
             clock: Arc::new(SystemClock),
             cores,
-            groups: handlers
-                .iter()
-                .flat_map(|loaded| reload::groups(loaded, &loader, &store))
-                .collect(),
+            groups: handlers.iter().flat_map(|loaded| groups(loaded, &loader, &store)).collect(),
             grace: config.grace,
             drain: self.drain,
         };
         let (changes, to_follow) = mpsc::channel(1);
         let supervising = async {
-            let result = supervisor.run_and_follow(stop.clone(), to_follow).await;
+            let result = supervisor.run_and_follow(stop.clone(), to_follow, later).await;
             stop.cancel();
             result
         };
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
-        let (keeping, kept) = watch::channel(reload::keeping(&config));
+        let (to_keep, kept) = watch::channel(keeping(&config));
         let keeper = Keeper { store: Arc::clone(&store), keeping: kept };
         let upkeep = {
             let stop = stop.clone();
@@ -140,7 +167,7 @@ impl Run {
         let reloader = Reloader {
             path,
             overrides,
-            loads: Loads::new(loader.clone(), Arc::clone(&store)),
+            loads,
             loader,
             store,
             started: config.clone(),
@@ -148,18 +175,20 @@ impl Run {
             running,
             permits,
             changes,
-            keeping,
+            keeping: to_keep,
             remarks: BTreeMap::new(),
             watch,
             #[cfg(feature = "build")]
             rebuilder,
             said: Said::default(),
+            starting,
         };
         let reloading = reloader.run(hangup, stop.clone());
         let reloading = AbortOnDropHandle::new(tokio::spawn(reloading));
         let reloading = async {
             let ended = reloading.await;
-            // It ends before the stop only if it breaks. Then the groups end in order.
+            // It ends before the stop only if something is refused that this host was
+            // started with, or if it breaks. Then the groups end in order.
             stop.cancel();
             ended
         };
@@ -176,8 +205,12 @@ impl Run {
         // It ends with the stop.
         drop(upkeep.await);
         result?;
-        if let Err(why) = reloaded {
-            bail!("what follows the settings broke: {why}; the groups were stopped in order");
+        match reloaded {
+            Ok(Ok(())) => {}
+            Ok(Err(starting::NotAllLoaded)) => bail!(AlreadySaid),
+            Err(why) => {
+                bail!("what follows the settings broke: {why}; the groups were stopped in order")
+            }
         }
         info!("stopped");
         Ok(())

@@ -185,10 +185,13 @@ fn led_for(group: &GroupStatus) -> String {
     }
 }
 
-/// What a host has to say of a group that goes on, if anything.
+/// What a host has to say of what a group is to run, if anything.
 pub(super) fn remark(group: &GroupStatus) -> Option<String> {
     let remark = group.remark.as_deref()?;
-    Some(format!("{}: {}; it goes on as before", group.name, short(remark, 400)))
+    let (name, remark) = (&group.name, short(remark, 400));
+    // One that nobody leads may be waiting for its first load.
+    let goes_on = if group.leader.is_some() { "; it goes on as before" } else { "" };
+    Some(format!("{name}: {remark}{goes_on}"))
 }
 
 /// What comes again for a group that goes on meanwhile, or is to be delivered later, if

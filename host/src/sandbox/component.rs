@@ -10,29 +10,25 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use wasmtime::Engine;
-use wasmtime::component::{Component, Linker};
+use wasmtime::component::Linker;
 
 use super::cache::{self, Cache};
-use super::compiler::answer::{self, Compiled, Facts};
-use super::compiler::{self, Compiler, Job};
-use super::contract::Interface;
-use super::ending::{chain, size};
+use super::compiler::answer::{self, Compiled};
+use super::compiler::{self, Compiler, Compiling, Job};
+use super::ending::chain;
 use super::engine::{self, Allocation, EngineError, EngineSettings};
-use super::entry::{Entry, export_type};
 use super::http::{Client, Outlet};
 use super::imports::{self, ConfigValues, LineRate, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
+use super::program::{Inspection, Program, fit_limits, link};
 use super::settings::{Grants, HttpPath, Limits, Reuse, names};
-use super::slots::{Needs, Slots};
-use super::source::{self, Form, Given, Source};
+use super::slots::Slots;
+use super::source::{self, Given, Source};
 use super::ticker::Ticker;
 use super::worker::LoadedHandler;
 use crate::event::Tenant;
-
-/// The size of a page of WebAssembly memory.
-const PAGE_BYTES: u64 = 64 << 10;
 
 /// The place where components are loaded: an engine, and everything that
 /// handlers may import. One serves a whole host; clones share it.
@@ -62,13 +58,13 @@ struct Inner {
 }
 
 /// An engine, and everything that handlers may import.
-struct Runtime {
-    engine: Engine,
-    ticker: Arc<Ticker>,
-    linker: Linker<Side>,
+pub(super) struct Runtime {
+    pub(super) engine: Engine,
+    pub(super) ticker: Arc<Ticker>,
+    pub(super) linker: Linker<Side>,
     allocation: Allocation,
     /// `None` where instances come from no pool.
-    slots: Option<Arc<Slots>>,
+    pub(super) slots: Option<Arc<Slots>>,
 }
 
 impl Runtime {
@@ -89,35 +85,6 @@ impl fmt::Debug for Sandbox {
             .field("allocation", &self.inner.runtime.allocation)
             .finish_non_exhaustive()
     }
-}
-
-/// What is known of a component without running it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inspection {
-    /// `sha256:` and hex digits, of the file's bytes.
-    pub digest: String,
-    /// The file's size in bytes.
-    pub bytes: u64,
-    /// How it was given.
-    pub form: Form,
-    /// How it is called.
-    pub interface: Interface,
-    /// What it imports.
-    pub imports: Vec<String>,
-    /// What it exports.
-    pub exports: Vec<String>,
-}
-
-/// A component that fits the contract, compiled and linked.
-pub(super) struct Program {
-    pub(super) entry: Entry,
-    pub(super) inspection: Inspection,
-    /// Where its instances get their slots, if there is a pool.
-    pub(super) slots: Option<Arc<Slots>>,
-    /// What each of them takes.
-    pub(super) needs: Needs,
-    /// To be told of each call.
-    pub(super) ticker: Arc<Ticker>,
 }
 
 impl Sandbox {
@@ -207,7 +174,7 @@ impl Sandbox {
         let source = source.into();
         let origin = source.origin();
         let at = |reason| LoadError { origin: origin.clone(), reason };
-        let program = self.program(source, Some(limits.clone())).await.map_err(at)?;
+        let program = self.program(Some(name), source, Some(limits.clone())).await.map_err(at)?;
         let stack_bytes = self.inner.settings.wasm_stack_bytes;
         let client = Arc::clone(&self.inner.client);
         let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
@@ -226,28 +193,56 @@ impl Sandbox {
     pub async fn inspect(&self, source: impl Into<Source>) -> Result<Inspection, LoadError> {
         let source = source.into();
         let origin = source.origin();
-        match self.program(source, None).await {
+        match self.program(None, source, None).await {
             Ok(program) => Ok(program.inspection.clone()),
             Err(reason) => Err(LoadError { origin, reason }),
         }
     }
 
-    /// The digest that a handler loaded from there would have, without looking at
-    /// what it is.
+    /// The digest that a handler loaded from there would have, and the size of its file
+    /// in bytes, without looking at what it is.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub async fn digest(&self, source: impl Into<Source>) -> Result<String, LoadError> {
+    pub async fn digest(&self, source: impl Into<Source>) -> Result<(String, u64), LoadError> {
         let source = source.into();
         let origin = source.origin();
         let limit = self.inner.settings.component_bytes;
         let given = self.inner.reading(move || source::read(source, limit)).await;
-        given.map(|given| given.digest).map_err(|reason| LoadError { origin, reason })
+        given
+            .map(|given| (given.digest, given.bytes.len() as u64))
+            .map_err(|reason| LoadError { origin, reason })
+    }
+
+    /// Whether a component of this digest can be loaded with these limits without being
+    /// compiled: it is loaded already, or in the cache.
+    #[must_use]
+    pub fn is_compiled(&self, digest: &str, limits: &Limits) -> bool {
+        let fuel = limits.fuel.is_some();
+        let Ok(runtime) = self.inner.runtime(fuel) else { return false };
+        let key = (digest.to_owned(), fuel);
+        let is_loaded =
+            self.inner.programs().get(&key).is_some_and(|program| program.strong_count() > 0);
+        let in_cache = |cache: &Cache| cache.contains(&entry_name(runtime, digest));
+        is_loaded || self.inner.cache.as_ref().is_some_and(in_cache)
+    }
+
+    /// What is being compiled, now and from now on.
+    #[must_use]
+    pub fn compiling(&self) -> watch::Receiver<Vec<Compiling>> {
+        self.inner.compiler.compiling()
+    }
+
+    /// Has compiling give way to handlers from now on, because some run: at a lower
+    /// priority, also what is under way.
+    pub fn give_way(&self) {
+        self.inner.compiler.give_way();
     }
 
     /// Without limits, whether it can be run under them is left open.
     async fn program(
         &self,
+        handler: Option<&str>,
         source: Source,
         limits: Option<Limits>,
     ) -> Result<Arc<Program>, LoadReason> {
@@ -271,10 +266,10 @@ impl Sandbox {
         };
         let program = match known {
             Some(program) => program,
-            None => self.compiled(origin, text, fuel, given).await?,
+            None => self.compiled(handler, origin, text, fuel, given).await?,
         };
         if let Some(limits) = &limits {
-            fit_limits(program.entry.component(), limits)?;
+            fit_limits(&program, limits)?;
         }
         Ok(program)
     }
@@ -282,6 +277,7 @@ impl Sandbox {
     /// A program that has to be compiled, unless somebody else did meanwhile.
     async fn compiled(
         &self,
+        handler: Option<&str>,
         origin: String,
         text: source::TextForm,
         fuel: bool,
@@ -304,6 +300,7 @@ impl Sandbox {
         let size = bytes.len() as u64;
         let runtime = inner.runtime(fuel)?;
         let job = Job {
+            handler: handler.map(str::to_owned),
             origin,
             given: bytes.into(),
             text,
@@ -411,29 +408,6 @@ fn entry_name(runtime: &Runtime, digest: &str) -> String {
     format!("{digits}-{:016x}", compiler::fingerprint(&runtime.engine))
 }
 
-/// Makes what can be called of compiled code.
-fn link(
-    runtime: &Runtime,
-    digest: String,
-    size: u64,
-    compiled: &Compiled,
-) -> Result<Program, LoadReason> {
-    let component = compiled.component(&runtime.engine)?;
-    let Facts { form, interface, imports, exports } = compiled.facts.clone();
-    let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
-    let entry =
-        Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
-    entry.check()?;
-    let inspection = Inspection { digest, bytes: size, form, interface, imports, exports };
-    let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
-    // The engine refuses a component that declares more than the pool has for one.
-    let [memories, tables] = entry.component().resources_required().map_or([0, 0], |needs| {
-        [needs.num_memories, needs.num_tables]
-            .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
-    });
-    Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
-}
-
 /// Whether the engine can enforce these limits.
 fn fit_engine(
     allocation: Allocation,
@@ -451,40 +425,6 @@ fn fit_engine(
     Ok(())
 }
 
-/// Whether an instance can be made at all within the limits.
-fn fit_limits(component: &Component, limits: &Limits) -> Result<(), LoadReason> {
-    // Unknown only for components that import code, which none of ours may.
-    let Some(needs) = component.resources_required() else { return Ok(()) };
-    let memory = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE_BYTES);
-    if memory > limits.memory_bytes as u64 {
-        return Err(LoadReason::OverLimit(format!(
-            "it begins with a memory of {}, and {} is {}",
-            size(usize::try_from(memory).unwrap_or(usize::MAX)),
-            names::MEMORY,
-            size(limits.memory_bytes)
-        )));
-    }
-    let elements = needs.max_initial_table_size.unwrap_or(0);
-    if elements > limits.table_elements as u64 {
-        return Err(LoadReason::OverLimit(format!(
-            "it begins with a table of {elements} elements, and {} is {}",
-            names::TABLE_ELEMENTS,
-            limits.table_elements
-        )));
-    }
-    Ok(())
-}
-
-/// wasmtime says of every import that does not fit that it was not found, and
-/// what is wrong with it in the causes.
-fn import_type(error: &wasmtime::Error) -> LoadReason {
-    let mut texts = error.chain().map(ToString::to_string);
-    let first = texts.next().unwrap_or_default();
-    let name = first.split('`').nth(1).unwrap_or(&first).to_owned();
-    let causes: Vec<String> = texts.map(|text| text.replace("instance export ", "")).collect();
-    LoadReason::ImportType(format!("`{name}`: {}", causes.join(": ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,7 +437,7 @@ mod tests {
         let sandbox = Sandbox::new(settings).unwrap();
         let load = |wasm: Vec<u8>, fuel| {
             let source = Source::Bytes { name: "guest.wasm".to_owned(), bytes: wasm };
-            sandbox.program(source, Some(Limits { fuel, ..Limits::default() }))
+            sandbox.program(None, source, Some(Limits { fuel, ..Limits::default() }))
         };
         let one = load(guests::noop(), None).await.unwrap();
         let other = load(guests::noop(), None).await.unwrap();

@@ -33,7 +33,7 @@ pub struct EngineSettings {
     /// Python makes 18 MB, JavaScript 12 MB.
     pub component_bytes: u64,
     /// How much time of processors compiling one component may take, in whole seconds;
-    /// by the clock it may take three times as long, because it gives way to handlers
+    /// by the clock it may take ten times as long, because it gives way to handlers
     /// (`compile_timeout`). In this process it is what is waited for by the clock.
     /// Default 5 minutes: Python takes half a minute.
     pub compile_timeout: Duration,

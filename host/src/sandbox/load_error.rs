@@ -52,7 +52,7 @@ pub enum LoadReason {
     },
     /// It is something else.
     #[error(
-        "this is not WebAssembly: it begins with {0}; a handler is a component, or a core module with component metadata"
+        "this is not WebAssembly: it begins with {0}; a handler is a component, or a core module"
     )]
     NotWasm(String),
     /// It is a part of a WebAssembly file.
@@ -84,9 +84,10 @@ pub enum LoadReason {
         "this is code that was compiled for a machine ahead of time, which could do anything; give the .wasm file that it was made from"
     )]
     Precompiled,
-    /// It is a core module that no bindings generator has marked.
+    /// It is a core module that does not export a function of the contract, and that no
+    /// bindings generator has marked.
     #[error(
-        "this is a core module without component metadata, so the host cannot know its types; build it with the SDK or with wit-bindgen, or make a component of it with `wasm-tools component new`"
+        "this is a core module without component metadata, and it exports neither `event-host:handler/handler@0.1.0#handle` nor `event-host:handler/batch-handler@0.1.0#handle-batch`; build it with an SDK or with wit-bindgen, or name the function that handles events so"
     )]
     NoMetadata,
     /// It is a core module that cannot be made into a component.

@@ -1,10 +1,12 @@
 //! From a file to the bytes of a component.
 //!
-//! What toolchains give is either a component, or a core module that says in a
-//! custom section which component it is the inside of; the host makes the
-//! component of the latter itself, with the adapter for old WASI where it is
-//! needed. Everything else is recognised as far as it helps its author.
+//! What toolchains give is either a component, or a core module that says which
+//! component it is the inside of: in a custom section, or by the name of the function
+//! that it exports. The host makes the component of the latter itself, with the adapter
+//! for old WASI where it is needed. Everything else is recognised as far as it helps its
+//! author.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,7 +23,9 @@ use wit_component::ComponentEncoder;
 use wit_parser::decoding::{DecodedWasm, decode_world};
 use wit_parser::{PackageId, Resolve};
 
+use super::embed::{self, World};
 use super::load_error::{LoadError, LoadReason};
+use super::producers::{Producer, producers};
 use crate::digest::Digest;
 
 /// How the names of the custom sections begin that hold component metadata.
@@ -115,9 +119,9 @@ impl From<PathBuf> for Source {
 pub enum Form {
     /// As a component.
     Component,
-    /// As a core module with component metadata.
+    /// As a core module.
     CoreModule,
-    /// As a core module with component metadata that imports WASI preview 1.
+    /// As a core module that imports WASI preview 1.
     CoreModuleWithPreview1,
 }
 
@@ -171,8 +175,17 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
     Ok(bytes)
 }
 
+/// A component, and how it was given.
+#[derive(Debug)]
+pub(super) struct Recognised {
+    pub(super) form: Form,
+    /// What it was built with, as it says itself.
+    pub(super) producers: Vec<Producer>,
+    pub(super) component: Vec<u8>,
+}
+
 /// Makes a component of what was given, and tells how it was.
-pub(super) fn recognise(given: &[u8], text: TextForm) -> Result<(Form, Vec<u8>), LoadReason> {
+pub(super) fn recognise(given: &[u8], text: TextForm) -> Result<Recognised, LoadReason> {
     if given.is_empty() {
         return Err(LoadReason::Empty);
     }
@@ -202,7 +215,7 @@ fn is_text(given: &[u8], text: TextForm) -> Result<bool, LoadReason> {
     Ok(true)
 }
 
-fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
+fn component(wasm: &[u8]) -> Result<Recognised, LoadReason> {
     const MAGIC: &[u8] = b"\0asm";
     if wasm.len() < 8 && (MAGIC.starts_with(wasm) || wasm.starts_with(MAGIC)) {
         return Err(LoadReason::Truncated(wasm.len() as u64));
@@ -212,16 +225,29 @@ fn component(wasm: &[u8]) -> Result<(Form, Vec<u8>), LoadReason> {
     }
     let outline = outline(wasm)?;
     if outline.is_component {
-        return Ok((Form::Component, wasm.to_vec()));
+        let (form, component) = (Form::Component, wasm.to_vec());
+        return Ok(Recognised { form, producers: producers(wasm), component });
     }
-    if !outline.has_metadata {
-        return Err(LoadReason::NoMetadata);
-    }
+    let not_encodable = |error: anyhow::Error| LoadReason::NotEncodable(format!("{error:#}"));
+    let module = if outline.has_metadata {
+        Cow::Borrowed(wasm)
+    } else {
+        let world = match (outline.exports_handler, outline.exports_batch_handler) {
+            (true, true) => {
+                let [one, other] = [World::Handler, World::BatchHandler]
+                    .map(|world| world.core_export().to_owned());
+                return Err(LoadReason::SeveralHandlers { one, other });
+            }
+            (true, false) => World::Handler,
+            (false, true) => World::BatchHandler,
+            (false, false) => return Err(LoadReason::NoMetadata),
+        };
+        Cow::Owned(embed::with_metadata(wasm, world).map_err(not_encodable)?)
+    };
     let form =
         if outline.imports_preview1 { Form::CoreModuleWithPreview1 } else { Form::CoreModule };
-    encode(wasm, outline.imports_preview1)
-        .map(|component| (form, component))
-        .map_err(|error| LoadReason::NotEncodable(format!("{error:#}")))
+    let component = encode(&module, outline.imports_preview1).map_err(not_encodable)?;
+    Ok(Recognised { form, producers: producers(wasm), component })
 }
 
 /// The first bytes, as an author would recognise them.
@@ -239,6 +265,9 @@ struct Outline {
     is_component: bool,
     has_metadata: bool,
     imports_preview1: bool,
+    /// Of a core module, by the name of the function.
+    exports_handler: bool,
+    exports_batch_handler: bool,
 }
 
 fn outline(wasm: &[u8]) -> Result<Outline, LoadReason> {
@@ -259,6 +288,14 @@ fn outline(wasm: &[u8]) -> Result<Outline, LoadReason> {
                     let import = import.map_err(|error| malformed(&error, wasm))?;
                     outline.imports_preview1 |=
                         import.module == WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME;
+                }
+            }
+            Payload::ExportSection(exports) if depth == 0 => {
+                for export in exports {
+                    let export = export.map_err(|error| malformed(&error, wasm))?;
+                    let is = |world: World| export.name == world.core_export();
+                    outline.exports_handler |= is(World::Handler);
+                    outline.exports_batch_handler |= is(World::BatchHandler);
                 }
             }
             _ => {}

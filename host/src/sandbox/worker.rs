@@ -18,7 +18,6 @@ use wasmtime_wasi_http::p2::bindings::Proxy;
 
 use super::answer::{Answer, Answered};
 use super::bindings::{self, BatchEventHandler, EventHandler};
-use super::component::{Inspection, Program};
 use super::contract::Interface;
 use super::ending::{self, Ending, Phase, timeout_text};
 use super::entry::Entry;
@@ -26,6 +25,7 @@ use super::guest_event::{deliver_after, extensions, guest_event, write_time};
 use super::imports::{Given, GuestLog, LogSink, Profile, Said, Side};
 use super::incoming;
 use super::limits::COMPONENT_HANDLES;
+use super::program::{Inspection, Program};
 use super::settings::Reuse;
 use super::shares::Member;
 use super::slots::{Held, Kept};

@@ -104,7 +104,8 @@ impl Rig {
             drain: false,
         };
         let (changes, to_follow) = mpsc::channel(1);
-        let running = tokio::spawn(supervisor.run_and_follow(stop.clone(), to_follow));
+        let running =
+            tokio::spawn(supervisor.run_and_follow(stop.clone(), to_follow, Later::nothing()));
         Self { store, seen, changes, stop, running, published: 0 }
     }
 

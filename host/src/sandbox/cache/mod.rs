@@ -96,6 +96,11 @@ impl Cache {
         }
     }
 
+    /// Whether there is an entry of this name, whoever put it there.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.entries.join(name).is_file()
+    }
+
     fn read(&self, name: &str, path: &Path) -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let mut mac = [0; MAC_BYTES];

@@ -13,13 +13,18 @@ use crate::failure::storable;
 use crate::sandbox::contract::{self, Interface, Surface};
 use crate::sandbox::ending::chain;
 use crate::sandbox::load_error::LoadReason;
-use crate::sandbox::source::{self, Form, TextForm};
+use crate::sandbox::producers::Producer;
+use crate::sandbox::source::{self, Form, Recognised, TextForm};
 
 /// Bytes of the largest code that is run: eight times the largest file.
 pub(super) const CODE_BYTES: usize = 512 << 20;
 
 /// Bytes of an answer's beginning, which says everything but the code.
 pub(super) const HEAD_BYTES: usize = 1 << 20;
+
+/// The number of what an answer says: another one for each change of it, so that what was
+/// kept before is not read.
+pub(super) const FORMAT: u32 = 2;
 
 /// How much work goes into making code small; 3 is zstd's own default.
 const COMPRESSION: i32 = 3;
@@ -38,6 +43,8 @@ pub(in crate::sandbox) struct Facts {
     pub(in crate::sandbox) imports: Vec<String>,
     /// What it exports.
     pub(in crate::sandbox) exports: Vec<String>,
+    /// What it was built with, as it says itself.
+    pub(in crate::sandbox) producers: Vec<Producer>,
 }
 
 /// A component that was compiled.
@@ -58,7 +65,7 @@ pub(super) fn compile(
 }
 
 fn compile_whole(engine: &Engine, given: &[u8], text: TextForm) -> Result<Compiled, LoadReason> {
-    let (form, component) = source::recognise(given, text)?;
+    let Recognised { form, producers, component } = source::recognise(given, text)?;
     let surface = contract::surface(&component)?;
     let interface = contract::check(&surface, &component)?;
     let code = engine
@@ -70,7 +77,7 @@ fn compile_whole(engine: &Engine, given: &[u8], text: TextForm) -> Result<Compil
     let code = zstd::bulk::compress(&code, COMPRESSION)
         .map_err(|error| LoadReason::Internal(error.to_string()))?;
     let Surface { imports, exports } = surface;
-    Ok(Compiled { facts: Facts { form, interface, imports, exports }, code })
+    Ok(Compiled { facts: Facts { form, interface, imports, exports, producers }, code })
 }
 
 /// A refusal without most of the text that it quotes.
@@ -154,6 +161,7 @@ mod tests {
             interface: Interface::BatchHandler,
             imports: vec!["a".to_owned(), "\u{1b}\"".to_owned()],
             exports: vec![],
+            producers: vec![],
         };
         Compiled { facts, code: vec![0, 255, 7] }
     }

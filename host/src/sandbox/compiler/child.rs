@@ -107,7 +107,6 @@ fn limit(order: &Order) -> io::Result<()> {
     let seconds =
         Rlimit { current: Some(order.seconds), maximum: Some(order.seconds.saturating_add(1)) };
     setrlimit(Resource::Cpu, seconds)?;
-    super::give_way();
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Compiling what others wrote: beside the executor, at a low priority, and with an
-//! end to how long it is waited for.
+//! Compiling what others wrote: beside the executor, at a lower priority where handlers
+//! run, and with an end to how long it is waited for.
 //!
 //! Everything from a component's bytes on happens in a process of its own
 //! ([`process`]), which is limited and answers with what it found. Where the machine
@@ -14,6 +14,7 @@ mod child;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod confinement;
 mod process;
+mod progress;
 mod turns;
 
 use std::num::NonZero;
@@ -22,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use wasmtime::Engine;
 
@@ -33,6 +35,8 @@ use answer::Compiled;
 pub use child::{Order, obey};
 use process::Processes;
 pub(super) use process::fingerprint;
+pub use progress::Compiling;
+use progress::Progress;
 pub(super) use turns::Turn;
 use turns::Turns;
 
@@ -50,6 +54,10 @@ pub(super) struct Compiler {
     way: Way,
     turns: Arc<Turns>,
     patience: Duration,
+    /// What is being compiled.
+    progress: Progress,
+    /// Whether handlers run, which processes that compile give way to.
+    gives_way: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -63,6 +71,8 @@ enum Way {
 /// A component to compile.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// The handler that it is loaded for, if it is known.
+    pub(super) handler: Option<String>,
     /// What messages call it.
     pub(super) origin: String,
     /// The file.
@@ -84,11 +94,17 @@ impl Compiler {
         allocation: Allocation,
     ) -> Result<Self, EngineError> {
         let patience = settings.compile_timeout;
+        let new = |way, turns| Self {
+            way,
+            turns,
+            patience,
+            progress: Progress::default(),
+            gives_way: watch::Sender::new(false),
+        };
         if let Some(program) = settings.compile_program.clone() {
             match Processes::find_out(program, settings, engine, allocation) {
                 Ok(processes) => {
-                    let (way, turns) = (Way::Processes(processes), Turns::new(AT_ONCE));
-                    return Ok(Self { way, turns, patience });
+                    return Ok(new(Way::Processes(processes), Turns::new(AT_ONCE)));
                 }
                 Err(why) => tracing::warn!(
                     "components are compiled in this process, where nothing limits their memory or can break them off: this machine cannot start another one: {why}"
@@ -101,7 +117,18 @@ impl Compiler {
             .start_handler(|_| give_way())
             .build()
             .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
-        Ok(Self { way: Way::Here(Arc::new(threads)), turns: Turns::new(1), patience })
+        Ok(new(Way::Here(Arc::new(threads)), Turns::new(1)))
+    }
+
+    /// What is being compiled, now and from now on.
+    pub(super) fn compiling(&self) -> watch::Receiver<Vec<Compiling>> {
+        self.progress.follow()
+    }
+
+    /// From now on processes that compile have a lower priority than handlers, those under
+    /// way too. Threads of this process that compile always do.
+    pub(super) fn give_way(&self) {
+        self.gives_way.send_replace(true);
     }
 
     /// Waits until a component of a tenant may be compiled.
@@ -130,9 +157,10 @@ impl Compiler {
     pub(super) async fn compile(&self, job: Job, turn: Turn) -> Result<Compiled, LoadReason> {
         let started = Instant::now();
         let origin = job.origin.clone();
+        let _told = self.progress.begin(&job, started);
         let compiled = match &self.way {
             Way::Processes(processes) => {
-                let compiled = processes.compile(&job).await;
+                let compiled = processes.compile(&job, self.gives_way.subscribe()).await;
                 drop(turn);
                 compiled
             }

@@ -2,7 +2,8 @@
 //!
 //! A few kilobytes of WebAssembly can keep a compiler busy for hours and make it
 //! take gigabytes. So another run of this program does it, which is limited in time
-//! and memory, can reach neither files nor the network, and answers on its stdout.
+//! and memory, can reach neither files nor the network, and answers on its stdout. It
+//! has the host's own priority until handlers run, and a lower one from then on.
 //!
 //! This fails closed. Whether the machine can start such a process at all is found
 //! out once, when the host starts; from then on one that does not start makes its
@@ -16,6 +17,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command as AsyncCommand;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use wasmtime::Engine;
 
@@ -32,9 +34,17 @@ use crate::sandbox::source::TextForm;
 const AT_ONCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How much longer than its time of processors it may take by the clock, where it gives
-/// way to handlers.
-const BY_THE_CLOCK: u32 = 3;
+/// How much longer than its time of processors it may take by the clock, because it may
+/// have to give way to handlers and to other programs.
+const BY_THE_CLOCK: u32 = 10;
+
+/// How many steps of `nice` a process that gives way is below the host.
+#[cfg(unix)]
+const LOWER: i32 = 10;
+
+/// The lowest priority that there is.
+#[cfg(unix)]
+const LOWEST: i32 = 19;
 
 /// Bytes of what the process says that are kept.
 const SAID_BYTES: usize = 4 << 10;
@@ -99,6 +109,7 @@ impl Processes {
     fn command(&self, engine: &Engine, fuel: bool, allocation: Allocation) -> Command {
         let seconds = self.patience.as_secs().max(1);
         let mut command = Command::new(&self.program);
+        own_group(&mut command);
         command
             // Nothing that is secret is a part of the work.
             .env_clear()
@@ -116,11 +127,15 @@ impl Processes {
         command
     }
 
-    /// Compiles one component.
-    pub(super) async fn compile(&self, job: &Job) -> Result<Compiled, LoadReason> {
+    /// Compiles one component. Gives way to handlers from when it is told that they run.
+    pub(super) async fn compile(
+        &self,
+        job: &Job,
+        gives_way: watch::Receiver<bool>,
+    ) -> Result<Compiled, LoadReason> {
         let mut command = self.command(&job.engine, job.fuel, job.allocation);
         command.args((job.text == TextForm::Refused).then_some("--binary"));
-        self.run(command, &job.given).await.map_err(|reason| match reason {
+        self.run(command, &job.given, gives_way).await.map_err(|reason| match reason {
             LoadReason::CompilerDied(how) => LoadReason::CompilerDied(format!(
                 "{how} (`compile_memory` is {})",
                 size(usize::try_from(self.memory_bytes).unwrap_or(usize::MAX))
@@ -130,7 +145,12 @@ impl Processes {
     }
 
     /// Runs the process to its end, or to the end of patience.
-    async fn run(&self, command: Command, given: &[u8]) -> Result<Compiled, LoadReason> {
+    async fn run(
+        &self,
+        command: Command,
+        given: &[u8],
+        mut gives_way: watch::Receiver<bool>,
+    ) -> Result<Compiled, LoadReason> {
         let mut command = AsyncCommand::from(command);
         command
             .stdin(Stdio::piped())
@@ -143,6 +163,7 @@ impl Processes {
             LoadReason::CompilerUnavailable(format!("the process that compiles: {error}"))
         };
         let mut child = start(&mut command).await.map_err(cannot)?;
+        let id = child.id();
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let give = async move {
@@ -159,6 +180,19 @@ impl Processes {
         let all = async {
             let ((), answer, errors) = talk.await?;
             Ok((answer, errors, child.wait().await?))
+        };
+        let all = async {
+            let lower = async {
+                // Else nobody is left to say that handlers run.
+                if gives_way.wait_for(|gives_way| *gives_way).await.is_ok() {
+                    give_way(id);
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                ended = all => ended,
+                never = lower => never,
+            }
         };
         let (answer, errors, status) = timeout(by_the_clock, all)
             .await
@@ -190,6 +224,33 @@ impl Processes {
         }
     }
 }
+
+/// Puts a process into a group of its own: its priority is that of its group, with all
+/// its threads, and a terminal's Ctrl-C is for the host, which ends it.
+#[cfg(unix)]
+fn own_group(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    command.process_group(0);
+}
+
+#[cfg(not(unix))]
+fn own_group(_: &mut Command) {}
+
+/// Has a process, which is a group of its own, go behind those that run handlers.
+#[cfg(unix)]
+fn give_way(id: Option<u32>) {
+    use rustix::process::{Pid, getpriority_process, setpriority_pgrp};
+    let Some(group) = id.and_then(|id| Pid::from_raw(id.cast_signed())) else { return };
+    let lower = |priority: i32| (priority + LOWER).min(LOWEST);
+    let lowered = getpriority_process(None)
+        .and_then(|priority| setpriority_pgrp(Some(group), lower(priority)));
+    if let Err(error) = lowered {
+        tracing::debug!("compiling at the priority of everything else: {error}");
+    }
+}
+
+#[cfg(not(unix))]
+fn give_way(_: Option<u32>) {}
 
 /// Starts a process, and tries again for a while where it does not start.
 async fn start(command: &mut AsyncCommand) -> io::Result<tokio::process::Child> {
@@ -236,12 +297,13 @@ fn is_out_of_time(_: ExitStatus) -> bool {
     false
 }
 
-/// What code is for, as a number: of the engine's settings and version, and of this
-/// program's, which knows what a component may import.
+/// What code is for, as a number: of the engine's settings and version, of this program's,
+/// which knows what a component may import, and of what is said beside the code.
 pub(in crate::sandbox) fn fingerprint(engine: &Engine) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    answer::FORMAT.hash(&mut hasher);
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.finish()
 }
@@ -256,10 +318,15 @@ mod tests {
         Processes { program, patience, memory_bytes: 1 << 30, threads: 1, confined: true }
     }
 
+    /// No handler runs.
+    fn alone() -> watch::Receiver<bool> {
+        watch::Sender::new(false).subscribe()
+    }
+
     async fn shell(script: &str, patience: Duration) -> Result<Compiled, LoadReason> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(script);
-        processes(patience).run(command, &[b'x'; 1 << 20]).await
+        processes(patience).run(command, &[b'x'; 1 << 20], alone()).await
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -288,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_cannot_compile_now_is_tried_again_and_not_done_without() {
         let command = Command::new("/nonexistent/program");
-        let refused = processes(LONG).run(command, b"x").await.unwrap_err();
+        let refused = processes(LONG).run(command, b"x", alone()).await.unwrap_err();
         assert!(refused.is_passing() && refused.to_string().contains("No such file"), "{refused}");
         let refused = shell("echo 'no \u{1b} threads' >&2; exit 4", LONG).await.unwrap_err();
         assert!(refused.is_passing() && refused.to_string().contains("no \u{fffd} threads"));

@@ -150,6 +150,11 @@ pub(super) struct AddressRefusal {
 }
 
 impl HttpPolicy {
+    /// What is granted.
+    pub fn rules(&self) -> impl Iterator<Item = &HttpRule> {
+        self.rules.iter()
+    }
+
     /// Whether nothing is allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -40,16 +40,21 @@ impl LineRate {
 
     /// Whether a line may be written now; one that may not is counted.
     pub(super) fn allows(self: &Arc<Self>) -> bool {
+        self.allows_of(1) == 1
+    }
+
+    /// How many of so many lines may be written now; the others are counted.
+    pub(super) fn allows_of(self: &Arc<Self>, lines: usize) -> usize {
         let mut state = self.state();
-        if state.take(self.a_second, Instant::now()) {
-            return true;
-        }
-        state.dropped += 1;
-        if state.dropped == 1 {
+        let now = Instant::now();
+        let allowed = (0..lines).take_while(|_| state.take(self.a_second, now)).count();
+        let was_told = state.dropped == 0;
+        state.dropped += (lines - allowed) as u64;
+        if was_told && state.dropped > 0 {
             drop(state);
             self.tell_soon();
         }
-        false
+        allowed
     }
 
     /// Says how many lines were dropped, once there may be no more of the same second.

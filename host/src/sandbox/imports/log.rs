@@ -1,5 +1,5 @@
 //! `log`, and what a guest writes to `stdout` and `stderr`: lines in the host's
-//! log, counted against one limit.
+//! log, counted against one limit. What is written at once is [one record](super::burst).
 
 use std::fmt;
 use std::mem;
@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::Level;
 
+use super::burst::Records;
 use super::{Profile, Side, toml_string};
 use crate::failure::{FailureKind, storable};
 use crate::foreign::{clean, one_line};
@@ -63,6 +64,7 @@ pub(crate) struct GuestLog {
     profile: Arc<Profile>,
     sink: Option<LogSink>,
     written: Mutex<Written>,
+    records: Records,
 }
 
 impl fmt::Debug for GuestLog {
@@ -105,7 +107,8 @@ pub(in crate::sandbox) struct Said {
 
 impl GuestLog {
     pub(in crate::sandbox) fn new(profile: Arc<Profile>, sink: Option<LogSink>) -> Self {
-        Self { profile, sink, written: Mutex::default() }
+        let records = Records::new(Arc::clone(&profile));
+        Self { profile, sink, written: Mutex::default(), records }
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -125,11 +128,13 @@ impl GuestLog {
                 self.write(origin.level(), origin, &rest);
             }
         }
+        self.records.flush();
         Said { lines, last: written.last }
     }
 
     /// Forgets an attempt that never came to its end.
     pub(in crate::sandbox) fn discard(&self) {
+        self.records.flush();
         *self.written() = Written::default();
     }
 
@@ -141,7 +146,11 @@ impl GuestLog {
             written.remember(message.as_bytes());
             written.remember(b"\n");
         }
-        self.write_lines(level, LineOrigin::Log, message.as_bytes());
+        self.records.write(level, &clean(message));
+        for line in message.split('\n') {
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            self.tell_sink(level, LineOrigin::Log, &clean(line));
+        }
         Ok(())
     }
 
@@ -177,7 +186,9 @@ impl GuestLog {
         if !is_ended {
             self.count(0, 1)?;
         }
-        self.write_lines(origin.level(), origin, &complete);
+        for line in complete.split(|b| *b == b'\n') {
+            self.write(origin.level(), origin, line);
+        }
         Ok(())
     }
 
@@ -195,6 +206,7 @@ impl GuestLog {
         }
         denied.push(what.to_owned());
         drop(written);
+        self.records.flush();
         if !self.profile.line_rate.allows() {
             return;
         }
@@ -227,41 +239,17 @@ impl GuestLog {
         Ok(())
     }
 
-    fn write_lines(&self, level: Level, origin: LineOrigin, text: &[u8]) {
-        for line in text.split(|b| *b == b'\n') {
-            self.write(level, origin, line);
-        }
-    }
-
     fn write(&self, level: Level, origin: LineOrigin, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let text = String::from_utf8_lossy(line);
         let text = clean(&text);
-        self.write_to_log(level, &text);
-        if let Some(sink) = &self.sink {
-            sink(GuestLine { level, origin, text: &text });
-        }
+        self.records.add(level, origin, &text);
+        self.tell_sink(level, origin, &text);
     }
-}
 
-/// Writes a line, unless the log is not to have it or the handler has written too many.
-macro_rules! write_line {
-    ($log:ident, $level:expr, $text:ident) => {
-        if tracing::enabled!(target: "guest", $level) && $log.profile.line_rate.allows() {
-            let handler = $log.profile.name.as_str();
-            tracing::event!(target: "guest", $level, handler, "{}", $text);
-        }
-    };
-}
-
-impl GuestLog {
-    fn write_to_log(&self, level: Level, text: &str) {
-        match level {
-            Level::TRACE => write_line!(self, Level::TRACE, text),
-            Level::DEBUG => write_line!(self, Level::DEBUG, text),
-            Level::INFO => write_line!(self, Level::INFO, text),
-            Level::WARN => write_line!(self, Level::WARN, text),
-            Level::ERROR => write_line!(self, Level::ERROR, text),
+    fn tell_sink(&self, level: Level, origin: LineOrigin, text: &str) {
+        if let Some(sink) = &self.sink {
+            sink(GuestLine { level, origin, text });
         }
     }
 }
@@ -295,6 +283,8 @@ impl Host for Side {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::{ConfigValues, LineRate};
     use super::*;
     use crate::sandbox::http::{Client, HttpPolicy, Outlet};
@@ -302,7 +292,53 @@ mod tests {
 
     type Lines = Arc<Mutex<Vec<(Level, LineOrigin, String)>>>;
 
+    /// Keeps what guests write to the log: the level and the message of each record.
+    #[derive(Clone, Default)]
+    struct Recorder(Arc<Mutex<Vec<String>>>);
+
+    impl Recorder {
+        fn take(&self) -> Vec<String> {
+            mem::take(&mut *self.0.lock().unwrap())
+        }
+    }
+
+    impl tracing::Subscriber for Recorder {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target() == "guest"
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Message(String);
+            impl tracing::field::Visit for Message {
+                fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+                    if field.name() == "message" {
+                        self.0 = format!("{value:?}");
+                    }
+                }
+            }
+            let mut message = Message(String::new());
+            event.record(&mut message);
+            self.0.lock().unwrap().push(format!("{} {}", event.metadata().level(), message.0));
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
     fn log(log_bytes: usize) -> (GuestLog, Lines) {
+        log_at_rate(log_bytes, 1_000)
+    }
+
+    fn log_at_rate(log_bytes: usize, lines_per_second: u32) -> (GuestLog, Lines) {
         let lines = Lines::default();
         let sink: LogSink = {
             let lines = Arc::clone(&lines);
@@ -316,7 +352,7 @@ mod tests {
             grants: Grants::default(),
             config: ConfigValues::from(&Grants::default().config),
             outlet: Arc::new(Outlet::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
-            line_rate: Arc::new(LineRate::new("h", 1_000)),
+            line_rate: Arc::new(LineRate::new("h", lines_per_second)),
             http_path: HttpPath::default(),
             stack_bytes: 0,
         };
@@ -344,6 +380,56 @@ mod tests {
                 info("d"),
             ]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_are_written_at_once_are_one_record_of_the_log() {
+        let records = Recorder::default();
+        let _on_this_thread = tracing::subscriber::set_default(records.clone());
+        let (log, lines) = log(1 << 20);
+        log.bytes(LineOrigin::Stdout, b"out\n").unwrap();
+        for part in ["Traceback:\r\n", "\n", "  at ", "app.py\n   \nError: \x1b[31mno\n"] {
+            log.bytes(LineOrigin::Stderr, part.as_bytes()).unwrap();
+        }
+        log.message(Level::ERROR, "one\n\ntwo\n").unwrap();
+        log.bytes(LineOrigin::Stdout, b"last").unwrap();
+        log.end();
+        assert_eq!(
+            records.take(),
+            [
+                "INFO out",
+                "WARN Traceback:\n  at app.py\nError: \u{fffd}[31mno",
+                "ERROR one\ntwo",
+                "INFO last",
+            ]
+        );
+        // Whoever asks for lines gets each of them.
+        assert_eq!(lines.lock().unwrap().len(), 11);
+        // A guest that goes on to do something else is not waited for.
+        log.bytes(LineOrigin::Stdout, b"begun\nmore\n").unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(records.take(), ["INFO begun\nmore"]);
+        log.bytes(LineOrigin::Stdout, b"later\n").unwrap();
+        // Nor is one whose attempt was dropped forgotten.
+        log.discard();
+        assert_eq!(records.take(), ["INFO later"]);
+    }
+
+    #[test]
+    fn a_record_has_as_many_lines_and_bytes_as_it_may() {
+        let records = Recorder::default();
+        let _on_this_thread = tracing::subscriber::set_default(records.clone());
+        let (log, _) = log_at_rate(1 << 20, 7);
+        log.bytes(LineOrigin::Stdout, "line\n".repeat(10).as_bytes()).unwrap();
+        log.end();
+        assert_eq!(records.take(), [format!("INFO {}", ["line"; 7].join("\n"))]);
+        let (log, _) = log_at_rate(1 << 20, 1_000);
+        log.bytes(LineOrigin::Stdout, format!("{}\n", "x".repeat(999)).repeat(40).as_bytes())
+            .unwrap();
+        log.end();
+        let lengths: Vec<usize> = records.take().iter().map(String::len).collect();
+        assert_eq!(lengths.len(), 3);
+        assert!(lengths.iter().all(|length| *length <= 16 << 10), "{lengths:?}");
     }
 
     #[test]

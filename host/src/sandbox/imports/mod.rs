@@ -3,6 +3,7 @@
 //! Each capability answers from the attempt that is under way, and keeps what
 //! it collects there, so that nothing of one attempt reaches the next.
 
+mod burst;
 mod clocks;
 mod config;
 mod context;

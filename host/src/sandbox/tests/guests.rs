@@ -109,10 +109,15 @@ impl Default for BatchGuest<'_> {
 }
 
 impl BatchGuest<'_> {
-    /// The module's bytes. An event takes 112 bytes and a result 40.
+    /// The module's bytes.
     pub(crate) fn build(&self) -> Vec<u8> {
+        marked(&self.text(), "batch-event-handler", &[])
+    }
+
+    /// An event takes 112 bytes and a result 40.
+    pub(super) fn text(&self) -> String {
         let Self { imports, items, each, results } = self;
-        let text = format!(
+        format!(
             r#"(module
               {imports}
               (memory (export "memory") 2)
@@ -144,8 +149,7 @@ impl BatchGuest<'_> {
                 (i32.store (i32.const 1024) (local.get $results))
                 (i32.store (i32.const 1028) {results})
                 (i32.const 1024)))"#
-        );
-        marked(&text, "batch-event-handler", &[])
+        )
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 
 use super::guests::{self, BatchGuest, Guest};
 use super::*;
+use crate::sandbox::embed::World;
 use crate::sandbox::{Form, Interface, LoadReason};
 
 async fn reason(wasm: Vec<u8>) -> LoadReason {
@@ -84,9 +85,11 @@ async fn what_is_not_webassembly_is_told_by_its_beginning() {
 
 #[tokio::test]
 async fn a_file_that_was_cut_anywhere_is_refused() {
+    // Without its metadata, which comes last, it is whole.
+    let bare = wat::parse_str(Guest::default().text()).unwrap();
     for whole in [guests::noop(), component_of(guests::noop())] {
         let mut truncated = 0;
-        for len in (1..whole.len()).step_by(7) {
+        for len in (1..whole.len()).step_by(7).filter(|len| whole[..*len] != bare) {
             match reason(whole[..len].to_vec()).await {
                 LoadReason::Truncated(at) => {
                     assert_eq!(at, len as u64);
@@ -229,6 +232,64 @@ async fn native_code_is_never_taken() {
 async fn a_core_module_without_metadata_is_told_how_to_be_built() {
     let text = reason_of_text("(module (func (export \"handle\")))").await.to_string();
     assert!(text.contains("without component metadata") && text.contains("wit-bindgen"), "{text}");
+    for world in [World::Handler, World::BatchHandler] {
+        assert!(text.contains(&format!("`{}`", world.core_export())), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_core_module_needs_no_metadata_where_it_exports_what_the_contract_names() {
+    let emits = Guest {
+        imports: &guests::import("outbox", "emit", "(param i32 i32)"),
+        handle: "(call $outbox_emit (i32.const 512) (i32.const 640)) (call $ok)",
+        ..Guest::default()
+    };
+    let (one, batch) = (Guest::default().text(), BatchGuest::default().text());
+    for (text, interface, form) in [
+        (&one, Interface::Handler, Form::CoreModule),
+        (&emits.text(), Interface::Handler, Form::CoreModule),
+        (&batch, Interface::BatchHandler, Form::CoreModule),
+        (
+            &Guest { imports: endings::FD_WRITE, ..Guest::default() }.text(),
+            Interface::Handler,
+            Form::CoreModuleWithPreview1,
+        ),
+    ] {
+        for wasm in [wat::parse_str(text).unwrap(), text.clone().into_bytes()] {
+            let handler = load(wasm).await;
+            let inspection = handler.inspection();
+            assert_eq!((inspection.interface, inspection.form), (interface, form));
+            assert_eq!(inspection.exports, [interface.name()]);
+        }
+    }
+    assert_eq!(
+        attempt(&*load(wat::parse_str(&one).unwrap()).await).await.outcome,
+        Outcome::Success
+    );
+    // The name of a function decides, and one that has another type is refused.
+    let both = one.replace(
+        "(func $ok",
+        &format!(
+            "(func (export {:?}) (param i32 i32) (result i32) (i32.const 0)) (func $ok",
+            World::BatchHandler.core_export()
+        ),
+    );
+    let refused = reason_of_text(&both).await;
+    assert!(matches!(refused, LoadReason::SeveralHandlers { .. }), "{refused}");
+    let other = format!(
+        "(module (memory (export \"memory\") 1) (func (export {:?})))",
+        World::Handler.core_export()
+    );
+    let refused = reason_of_text(&other).await;
+    assert!(matches!(refused, LoadReason::NotEncodable(_)), "{refused}");
+    // What the contract does not have needs metadata that says what it is.
+    let foreign = one.replace(
+        "(memory (export",
+        "(import \"wasi:io/poll@0.2.0\" \"poll\" (func (param i32 i32 i32))) (memory (export",
+    );
+    let refused = reason_of_text(&foreign).await;
+    let LoadReason::NotEncodable(why) = &refused else { panic!("{refused}") };
+    assert!(why.contains("wasi:io/poll@0.2.0"), "{why}");
 }
 
 #[tokio::test]

@@ -1,0 +1,167 @@
+//! Handlers as the supervisor runs them, and what changes of that.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::error;
+
+use super::loading::{Loaded, Loader, Replays};
+use crate::config::{Component, Config, HandlerSettings, TenantSettings};
+use crate::delivery::group::GroupSettings;
+use crate::delivery::permits::Permits;
+use crate::event::{GroupName, HandlerName, Partition};
+use crate::store::{self, Store};
+use crate::supervisor::{Group, Keeping};
+
+impl Loaded {
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.settings == other.settings
+            && self.deployed == other.deployed
+            && Arc::ptr_eq(&self.handler, &other.handler)
+    }
+}
+
+/// How the group of a handler is registered in the database.
+pub(super) fn registration(settings: &HandlerSettings) -> store::GroupSettings {
+    store::GroupSettings {
+        name: settings.group.clone(),
+        partitions: settings.partitions.max(1),
+        tenant: settings.tenant.clone(),
+        subscription: settings.subscription.clone(),
+        start: settings.start,
+    }
+}
+
+/// A handler as the supervisor runs it: its group, or the group's partitions.
+pub(super) fn groups(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Vec<Group> {
+    let of = loaded.settings.partitions;
+    if of <= 1 {
+        return vec![group(loaded, None, loader, store)];
+    }
+    let partitions = (0..of).map(|number| Partition { number, of });
+    partitions.map(|partition| group(loaded, Some(partition), loader, store)).collect()
+}
+
+fn group(
+    loaded: &Loaded,
+    partition: Option<Partition>,
+    loader: &Loader,
+    store: &Arc<dyn Store>,
+) -> Group {
+    let settings = &loaded.settings;
+    let name = match partition {
+        Some(partition) => settings.group.partition(partition.number),
+        None => settings.group.clone(),
+    };
+    Group {
+        settings: GroupSettings {
+            name,
+            partition,
+            tenant: settings.tenant.clone(),
+            subscription: settings.subscription.clone(),
+            ordering: settings.ordering,
+            concurrency: settings.concurrency,
+            max_parked: settings.max_parked,
+            overtake: settings.overtake,
+            retry: settings.retry.clone(),
+            batch: settings.batch,
+            breaker: settings.breaker.clone(),
+        },
+        start: settings.start,
+        deployed: loaded.deployed.clone(),
+        handler: Arc::clone(&loaded.handler) as Arc<dyn crate::delivery::Handler>,
+        components: Arc::new(Replays {
+            loader: loader.clone(),
+            settings: settings.clone(),
+            store: Arc::clone(store),
+        }),
+    }
+}
+
+/// How long events stay in the log.
+pub(super) fn keeping(config: &Config) -> Keeping {
+    let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
+    Keeping {
+        retention: config.retention,
+        pinned_log: config.tenants.iter().filter_map(pinned).collect(),
+    }
+}
+
+/// The files that a change of would matter.
+pub(super) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Item = &'a Path> {
+    let components = config.handlers.iter().filter_map(|handler| match &handler.component {
+        Component::File(path) => Some(path.as_path()),
+        Component::Deployed => None,
+    });
+    components.chain([path])
+}
+
+/// What the settings say of all handlers otherwise than before, in their own words.
+pub(super) fn changed(before: &Config, now: &Config) -> Vec<String> {
+    let mut changed = Vec::new();
+    for (setting, is_changed) in [
+        ("concurrency", before.concurrency != now.concurrency),
+        ("retention", before.retention.max_age != now.retention.max_age),
+        ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
+    ] {
+        changed.extend(is_changed.then(|| setting.to_owned()));
+    }
+    let of = |config: &Config, name| config.tenants.iter().find(|one| one.name == name).cloned();
+    let names = before.tenants.iter().chain(&now.tenants).map(|tenant| tenant.name.clone());
+    for name in names.collect::<BTreeSet<_>>() {
+        if of(before, name.clone()) != of(now, name.clone()) {
+            changed.push(format!("tenants.{name}"));
+        }
+    }
+    changed
+}
+
+/// The handlers that run otherwise than before, or no longer.
+pub(super) fn changed_handlers(
+    before: &BTreeMap<HandlerName, Loaded>,
+    now: &BTreeMap<HandlerName, Loaded>,
+) -> Vec<String> {
+    let is_same = |name: &&HandlerName| match (before.get(*name), now.get(*name)) {
+        (Some(before), Some(now)) => before.is_same_as(now),
+        _ => false,
+    };
+    let names: BTreeSet<&HandlerName> = before.keys().chain(now.keys()).collect();
+    names.into_iter().filter(|name| !is_same(name)).map(|name| format!("handlers.{name}")).collect()
+}
+
+/// Sets what the settings say of all handlers and of each tenant's.
+pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
+    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
+    loader.bound_connections(
+        tenants.clone().filter_map(|(name, ceilings)| Some((name, ceilings.http_connections?))),
+    );
+    permits.configure(config.concurrency, tenants);
+}
+
+/// What goes on as before may be in a group that the settings have given to
+/// another handler by now, and a group has one.
+pub(super) fn drop_displaced(
+    wanted: &mut BTreeMap<HandlerName, Loaded>,
+    running: &BTreeMap<HandlerName, Loaded>,
+) {
+    let goes_on = |name: &HandlerName, loaded: &Loaded| {
+        running.get(name).is_some_and(|before| before.is_same_as(loaded))
+    };
+    let taken: HashSet<GroupName> = wanted
+        .iter()
+        .filter(|(name, loaded)| !goes_on(name, loaded))
+        .map(|(_, loaded)| loaded.settings.group.clone())
+        .collect();
+    wanted.retain(|name, loaded| {
+        let displaced = goes_on(name, loaded) && taken.contains(&loaded.settings.group);
+        if displaced {
+            error!(
+                handler = %name,
+                group = %loaded.settings.group,
+                "stops: its group is another handler's now"
+            );
+        }
+        !displaced
+    });
+}

@@ -1,0 +1,123 @@
+//! A component that is compiled and linked, and fits the contract by its types.
+
+use std::sync::Arc;
+
+use super::compiler::answer::{Compiled, Facts};
+use super::component::Runtime;
+use super::contract::Interface;
+use super::ending::{chain, size};
+use super::entry::{Entry, export_type};
+use super::load_error::LoadReason;
+use super::producers::Producer;
+use super::settings::{Limits, names};
+use super::slots::{Needs, Slots};
+use super::source::Form;
+use super::ticker::Ticker;
+
+/// The size of a page of WebAssembly memory.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// What is known of a component without running it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// `sha256:` and hex digits, of the file's bytes.
+    pub digest: String,
+    /// The file's size in bytes.
+    pub bytes: u64,
+    /// How it was given.
+    pub form: Form,
+    /// How it is called.
+    pub interface: Interface,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+    /// What it was built with, as it says itself.
+    pub producers: Vec<Producer>,
+    /// Bytes of the largest of its memories, as an instance begins with it.
+    pub memory_bytes: u64,
+}
+
+/// A component that fits the contract, compiled and linked.
+pub(super) struct Program {
+    pub(super) entry: Entry,
+    pub(super) inspection: Inspection,
+    /// Where its instances get their slots, if there is a pool.
+    pub(super) slots: Option<Arc<Slots>>,
+    /// What each of them takes.
+    pub(super) needs: Needs,
+    /// To be told of each call.
+    pub(super) ticker: Arc<Ticker>,
+}
+
+/// Makes what can be called of compiled code.
+pub(super) fn link(
+    runtime: &Runtime,
+    digest: String,
+    size: u64,
+    compiled: &Compiled,
+) -> Result<Program, LoadReason> {
+    let component = compiled.component(&runtime.engine)?;
+    let Facts { form, interface, imports, exports, producers } = compiled.facts.clone();
+    let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
+    let entry =
+        Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
+    entry.check()?;
+    // Unknown only for components that import code, which none of ours may.
+    let needs = entry.component().resources_required();
+    let memory_bytes = needs
+        .as_ref()
+        .and_then(|needs| needs.max_initial_memory_size)
+        .map_or(0, |pages| pages.saturating_mul(PAGE_BYTES));
+    let inspection = Inspection {
+        digest,
+        bytes: size,
+        form,
+        interface,
+        imports,
+        exports,
+        producers,
+        memory_bytes,
+    };
+    let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
+    // The engine refuses a component that declares more than the pool has for one.
+    let [memories, tables] = needs.map_or([0, 0], |needs| {
+        [needs.num_memories, needs.num_tables]
+            .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
+    });
+    Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
+}
+
+/// Whether an instance can be made at all within the limits.
+pub(super) fn fit_limits(program: &Program, limits: &Limits) -> Result<(), LoadReason> {
+    let memory = program.inspection.memory_bytes;
+    if memory > limits.memory_bytes as u64 {
+        return Err(LoadReason::OverLimit(format!(
+            "it begins with a memory of {}, and {} is {}",
+            size(usize::try_from(memory).unwrap_or(usize::MAX)),
+            names::MEMORY,
+            size(limits.memory_bytes)
+        )));
+    }
+    // Unknown only for components that import code, which none of ours may.
+    let Some(needs) = program.entry.component().resources_required() else { return Ok(()) };
+    let elements = needs.max_initial_table_size.unwrap_or(0);
+    if elements > limits.table_elements as u64 {
+        return Err(LoadReason::OverLimit(format!(
+            "it begins with a table of {elements} elements, and {} is {}",
+            names::TABLE_ELEMENTS,
+            limits.table_elements
+        )));
+    }
+    Ok(())
+}
+
+/// wasmtime says of every import that does not fit that it was not found, and
+/// what is wrong with it in the causes.
+fn import_type(error: &wasmtime::Error) -> LoadReason {
+    let mut texts = error.chain().map(ToString::to_string);
+    let first = texts.next().unwrap_or_default();
+    let name = first.split('`').nth(1).unwrap_or(&first).to_owned();
+    let causes: Vec<String> = texts.map(|text| text.replace("instance export ", "")).collect();
+    LoadReason::ImportType(format!("`{name}`: {}", causes.join(": ")))
+}
