@@ -37,15 +37,22 @@ async fn expect_change(store: &PostgresStore) -> StoreError {
 /// postmaster lives on.
 async fn crash(url: &str) {
     let mut session = session_at(url).await;
+    let before: String = value(&mut session, RUN).await;
     let victim = pid(&mut session).await.to_string();
     assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
     until("the server is down", async || {
         super::try_to_run(&mut session, "SELECT 1").await.is_err()
     })
     .await;
+    // The postmaster may let somebody in before it knows of the crash.
     until("the server is back", async || {
-        let connected = <sqlx::PgConnection as sqlx::Connection>::connect(url).await;
-        connected.is_ok()
+        let Ok(mut session) = <sqlx::PgConnection as sqlx::Connection>::connect(url).await else {
+            return false;
+        };
+        sqlx::query_scalar::<_, String>(RUN)
+            .fetch_one(&mut session)
+            .await
+            .is_ok_and(|now| now != before)
     })
     .await;
 }
