@@ -1,7 +1,7 @@
 ;; Counts orders, with one write to the state for all orders of a call.
 ;;
 ;; The host takes this text as it is. It is a core module: its imports and exports are the
-;; contract's functions in their canonical ABI, and the custom section at the end says so.
+;; contract's functions in their canonical ABI, by whose names the host knows it.
 (module
   (import "event-host:handler/state@0.1.0" "get" (func $get (param i32 i32 i32)))
   (import "event-host:handler/state@0.1.0" "set" (func $set (param i32 i32 i32 i32 i32)))
@@ -98,7 +98,4 @@
     (i32.store (i32.const 256) (local.get $results))
     (i32.store (i32.const 260) (local.get $count))
     (i32.const 256))
-
-  ;; The metadata of the contract, world `batch-event-handler`.
-  (@custom "component-type:batch" "\00asm\0d\00\01\00\00\19\16wit-component-encoding\04\00\07\be\09\01A\02\01A\0f\01B\0d\01q\03\07boolean\01\7f\00\07integer\01z\00\04text\01s\00\04\00\0fextension-value\03\00\00\01ks\01o\02s\01\01p\03\01p}\01r\0c\02ids\06sources\04types\07subject\02\04times\0fdatacontenttype\02\0adataschema\02\0aextensions\04\04data\05\0cpartitionkey\02\08positionw\07attempty\04\00\05event\03\00\06\01kw\01r\02\06reasons\08after-ms\08\04\00\05retry\03\00\09\01q\02\05retry\01\0a\00\06reject\01s\00\04\00\07failure\03\00\0b\03\00\1eevent-host:handler/types@0.1.0\05\00\02\03\00\00\0fextension-value\01B\0d\02\03\02\01\01\04\00\0fextension-value\03\00\00\01p}\01ks\01o\02s\01\01p\04\01r\0a\04types\04data\02\02id\03\06source\03\07subject\03\04time\03\0fdatacontenttype\03\0adataschema\03\0cpartitionkey\03\0aextensions\05\04\00\07message\03\00\06\01q\03\07invalid\01s\00\06denied\01s\00\05other\01s\00\04\00\0aemit-error\03\00\08\01j\00\01\09\01@\01\07message\07\00\0a\04\00\04emit\01\0b\03\00\1fevent-host:handler/outbox@0.1.0\05\02\01B\10\01q\02\0binvalid-key\01s\00\05other\01s\00\04\00\0bstate-error\03\00\00\01p}\01k\02\01j\01\03\01\01\01@\01\03keys\00\04\04\00\03get\01\05\01j\00\01\01\01@\02\03keys\05value\02\00\06\04\00\03set\01\07\01@\01\03keys\00\06\04\00\06delete\01\08\01ps\01j\01\09\01\01\01@\02\06prefixs\05limity\00\0a\04\00\04keys\01\0b\03\00\1eevent-host:handler/state@0.1.0\05\03\01B\04\01m\05\05trace\05debug\04info\04warn\05error\04\00\05level\03\00\00\01@\02\05level\01\07messages\01\00\04\00\03log\01\02\03\00\1cevent-host:handler/log@0.1.0\05\04\01B\08\01@\00\00s\04\00\05group\01\00\04\00\06tenant\01\00\01@\00\00w\04\00\0cremaining-ms\01\01\01@\00\00\7f\04\00\09is-replay\01\02\04\00\07is-late\01\02\03\00 event-host:handler/context@0.1.0\05\05\02\03\00\00\05event\02\03\00\00\07failure\01B\09\02\03\02\01\06\04\00\05event\03\00\00\02\03\02\01\07\04\00\07failure\03\00\02\01p\01\01j\00\01\03\01p\05\01@\01\06events\04\00\06\04\00\0chandle-batch\01\07\04\00&event-host:handler/batch-handler@0.1.0\05\08\04\00,event-host:handler/batch-event-handler@0.1.0\04\00\0b\19\01\00\13batch-event-handler\03\00\00\00/\09producers\01\0cprocessed-by\01\0dwit-component\070.262.0")
 )
