@@ -53,6 +53,8 @@ const SDKS: &[(&str, &[&str])] = &[
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=../migrations");
     if std::env::var_os("CARGO_FEATURE_BUILD").is_some() {
+        // include_dir does not see that a file was added.
+        println!("cargo:rerun-if-changed=templates");
         embed_sdks()?;
     }
     Ok(())

@@ -18,6 +18,8 @@ pub mod foreign;
 mod fuzz;
 pub mod language;
 pub mod leadership;
+#[cfg(feature = "build")]
+pub mod project;
 pub(crate) mod repeats;
 pub mod runtime;
 pub mod sandbox;

@@ -31,6 +31,7 @@ mod leadership;
 mod local_users;
 mod logs;
 mod network;
+mod new;
 mod odd;
 mod operation;
 mod ordering;

@@ -36,8 +36,9 @@ Commands:
                   --via takes one way to a wasm target instead of the first
                   that works
   sdks [--install] [--host FILE] [LANGUAGE...]
-                  tests the SDKs, builds the same handlers with each, and runs them
-                  on SQLite and PostgreSQL through the host: one that is built now,
+                  tests the SDKs, makes what `host new` has in each language and does
+                  what its README says, builds the same handlers with each, and runs
+                  them on SQLite and PostgreSQL through the host: one that is built now,
                   or FILE. A language whose tools are missing is left out, and what
                   installs them is said; --install has npm and pip install them
                   into target/tools, and root's apt-get what Debian has

@@ -1,10 +1,11 @@
-//! `cargo xtask sdks`: the tests of the SDKs, and one handler in every language run
-//! through the host.
+//! `cargo xtask sdks`: the tests of the SDKs, one handler in every language run through
+//! the host, and what `host new` makes.
 //!
 //! A language whose tools are not here is left out, with a line that says what is
 //! missing and what installs it.
 
 mod languages;
+mod projects;
 mod tools;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use test_postgres::Binaries;
 
 use self::languages::{GO, Handlers, LANGUAGES, Language, PYTHON, RUST};
+use self::projects::Projects;
 use self::tools::Found;
 use crate::command::{cargo, run, stdout_of};
 use crate::postgres::Postgres;
@@ -79,6 +81,8 @@ pub(crate) fn sdks(arguments: &[&str]) -> Result<()> {
     let output = root.join(OUTPUT);
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
 
+    let projects = Projects::new(&output, &host)?;
+
     let mut failures = Vec::new();
     let mut left_out = Vec::new();
     let mut handlers = Vec::new();
@@ -110,6 +114,12 @@ pub(crate) fn sdks(arguments: &[&str]) -> Result<()> {
             Err(error) => failures.push(format!("{name}: {error:#}")),
         }
         tell_time(name, begun);
+        let begun = Instant::now();
+        match projects.try_all(name, &found) {
+            Ok(0) => {}
+            Ok(_) => tell_time(&format!("what `host new` makes in {name}"), begun),
+            Err(error) => failures.push(format!("{name}: {error:#}")),
+        }
     }
     if let Err(error) = bindings(&root, &options, &mut left_out) {
         failures.push(format!("bindings: {error:#}"));

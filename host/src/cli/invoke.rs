@@ -13,7 +13,7 @@ use crate::config::Compilation;
 use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::sandbox::Sandbox;
-use crate::sandbox::settings::{Clocks, Grants, Limits, Reuse};
+use crate::sandbox::settings::{Clocks, Grants, HttpRule, Limits, Reuse};
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {
@@ -28,6 +28,10 @@ pub(super) struct Invoke {
     /// An environment variable that the handler may read, again and again
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
+    /// A host that the handler may send HTTP requests to, such as https://api.example.com, again
+    /// and again
+    #[arg(long, value_name = "HOST")]
+    http: Vec<HttpRule>,
     /// How exactly it is told the time: coarse, to the millisecond, or fine
     #[arg(long, value_name = "RESOLUTION", default_value = "coarse")]
     clocks: Clocks,
@@ -84,7 +88,8 @@ impl Invoke {
     }
 
     fn grants(&self) -> Result<Grants, UsageError> {
-        let mut grants = Grants { clocks: self.clocks, ..Grants::default() };
+        let http = self.http.iter().cloned().collect();
+        let mut grants = Grants { clocks: self.clocks, http, ..Grants::default() };
         for text in &self.env {
             let Some((name, value)) = text.split_once('=') else {
                 return Err(UsageError(format!("`{text}` is no variable: write NAME=VALUE")));

@@ -24,6 +24,8 @@ mod invoke;
 mod loading;
 mod loads;
 mod migrate;
+#[cfg(feature = "build")]
+mod new;
 mod output;
 mod progress;
 mod publish;
@@ -92,6 +94,9 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make a new handler from a template: sources, a test, an event, and its settings
+    #[cfg(feature = "build")]
+    New(new::New),
     /// Run the handlers
     Run(run::Run),
     /// Say everything that `run` would refuse, without running
@@ -229,6 +234,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, command } = cli;
     match command {
+        #[cfg(feature = "build")]
+        Command::New(new) => new.run(&global).await,
         Command::Run(run) => run.run(&global).await,
         Command::Check(check) => check.run(&global).await,
         #[cfg(feature = "build")]

@@ -128,17 +128,18 @@ fn export(
     let private = quote! { ::event_host_sdk::__private };
     let answer = |failure| quote! { ::core::result::Result<(), #failure> };
     let (own, raw) = (answer(quote! { #sdk::Failure }), answer(quote! { #private::Failure }));
-    let given = quote_spanned! { argument.span() => given };
+    // Names that no handler has: it may be called `handle`, too.
+    let given = quote_spanned! { argument.span() => __event_host_given };
     match kind {
         Kind::Single => {
             let call = quote_spanned! { result.span() =>
                 ::event_host_sdk::__private::into_failure(#name(#given))
             };
-            let signature = quote! { fn handle(given: #sdk::Event) -> #own };
+            let signature = quote! { fn __event_host_call(#given: #sdk::Event) -> #own };
             let guest = quote! {
                 impl #private::Guest for Component {
                     fn handle(event: #private::Event) -> #raw {
-                        #private::handle(event, handle)
+                        #private::handle(event, __event_host_call)
                     }
                 }
 
@@ -151,11 +152,12 @@ fn export(
                 ::event_host_sdk::__private::into_failures(#name(#given))
             };
             let many = quote! { ::std::vec::Vec };
-            let signature = quote! { fn handle(given: #many<#sdk::Event>) -> #many<#own> };
+            let signature =
+                quote! { fn __event_host_call(#given: #many<#sdk::Event>) -> #many<#own> };
             let guest = quote! {
                 impl #private::BatchGuest for Component {
                     fn handle_batch(events: #many<#private::Event>) -> #many<#raw> {
-                        #private::handle_batch(events, handle)
+                        #private::handle_batch(events, __event_host_call)
                     }
                 }
 
@@ -237,6 +239,22 @@ mod tests {
             assert!(expanded.starts_with(&function), "{expanded}");
             assert!(expanded.contains(export), "{expanded}");
             assert!(!expanded.contains("compile_error"), "{expanded}");
+        }
+    }
+
+    #[test]
+    fn a_handler_may_have_any_name() {
+        for name in ["handle", "handle_batch", "given", "event", "main"] {
+            let name = quote::format_ident!("{name}");
+            for kind in KINDS {
+                let item = quote! { fn #name(events: E) -> R { x } };
+                let expanded = expand(kind, TokenStream::new(), item).to_string();
+                // Its own function is what is called: nothing between the two has its name.
+                let (_, addition) = expanded.split_once("const _").unwrap();
+                let caller = addition.split("cfg").next().unwrap();
+                assert!(!caller.contains(&format!("fn {name} ")), "{caller}");
+                assert!(caller.contains(&format!("{name} (__event_host_given)")), "{caller}");
+            }
         }
     }
 

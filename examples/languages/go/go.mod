@@ -1,7 +1,0 @@
-module hello
-
-go 1.27.0
-
-require event-host.dev/sdk v0.1.0
-
-replace event-host.dev/sdk => ../../../guest-sdk/go
