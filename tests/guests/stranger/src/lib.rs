@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
+use self::event_host::handler::types::Retry;
 use self::event_host::handler::{context, log, outbox, state};
 use self::exports::event_host::handler::handler::{Event, Failure, Guest};
-use self::event_host::handler::types::Retry;
 
 wit_bindgen::generate!({ path: "../../../wit", world: "event-handler" });
 
@@ -26,8 +26,8 @@ fn count() -> Result<i64, Failure> {
 
 impl Guest for Stranger {
     fn handle(event: Event) -> Result<(), Failure> {
-        let order: Value =
-            serde_json::from_slice(&event.data).map_err(|error| Failure::Reject(error.to_string()))?;
+        let order: Value = serde_json::from_slice(&event.data)
+            .map_err(|error| Failure::Reject(error.to_string()))?;
         let name = order["name"].as_str().unwrap_or_default();
         log::log(log::Level::Info, &format!("order {} of {}", order["id"], context::group()));
         match order["cmd"].as_str() {
@@ -39,7 +39,8 @@ impl Guest for Stranger {
         }
         let count = count()? + 1;
         state::set("count", count.to_string().as_bytes()).map_err(|error| retry(error, None))?;
-        let data = json!({ "id": order["id"], "name": name, "count": count, "attempt": event.attempt });
+        let data =
+            json!({ "id": order["id"], "name": name, "count": count, "attempt": event.attempt });
         outbox::emit(&outbox::Message {
             type_: "order.done".to_owned(),
             data: data.to_string().into_bytes(),
