@@ -116,7 +116,10 @@ async fn list(settings: &Path, as_json: bool) -> anyhow::Result<()> {
     for template in Template::ALL {
         output::line(format!("{template:<10} {}", template.about()))?;
     }
-    output::line("\n`host build --doctor` says what installs a tool that is missing.")?;
+    output::line(
+        "\nA new project's own npm and pip bring what is missing of js, ts and python, as its README\n\
+         says. `host build --doctor` says what installs the others.",
+    )?;
     Ok(())
 }
 
