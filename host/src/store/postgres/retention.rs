@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use super::columns::{optional_time, time};
 use super::connection::{Connections, on_shared};
 use super::error::Broken;
+use super::incarnation::Known;
 use super::partitions::{Look, Partition, Plan, Span};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::{LogPin, Maintained, Retention, StoreError};
@@ -43,6 +44,8 @@ const MADE_WITH_THE_LOG: i64 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     number: i64,
+    /// Where that is so: another server may be behind, and have it made anew.
+    of: Known,
     /// The transactions that held a lock on the log once the partition was there.
     unaware: BTreeSet<String>,
 }
@@ -52,7 +55,7 @@ impl Ahead {
     async fn is_known_to_all(
         ahead: &Mutex<Self>,
         connections: &Connections,
-        number: i64,
+        (number, of): (i64, &Known),
     ) -> Result<bool, StoreError> {
         if number <= MADE_WITH_THE_LOG {
             return Ok(true);
@@ -60,8 +63,8 @@ impl Ahead {
         let look = async || on_shared!(connections, "see who uses the log", |c| users(c, "events"));
         let mut ahead = ahead.lock().await;
         let mut users = look().await?;
-        if ahead.number != number {
-            *ahead = Self { number, unaware: users };
+        if (ahead.number, &ahead.of) != (number, of) {
+            *ahead = Self { number, of: of.clone(), unaware: users };
             if ahead.unaware.is_empty() {
                 return Ok(true);
             }
@@ -85,6 +88,7 @@ pub(super) async fn maintain(
     let mut maintained = Maintained::default();
     let mut plan = Plan::default();
     for _ in 0..ROUNDS {
+        let here = connections.known().borrow().clone();
         let look = on_shared!(connections, "look at the log's partitions", |c| look(c, None))?;
         plan = look.plan(retention);
         let mut changed = false;
@@ -94,7 +98,7 @@ pub(super) async fn maintain(
         }
         // Where it is not there yet, the next round finds it.
         if let Some(number) = plan.begin.filter(|number| look.has(*number)) {
-            if Ahead::is_known_to_all(ahead, connections, number).await? {
+            if Ahead::is_known_to_all(ahead, connections, (number, &here)).await? {
                 changed |= on_shared!(connections, "begin a partition of the log", |c| {
                     call(c, BEGIN, Some(number))
                 })?;

@@ -15,7 +15,7 @@ const RUN: &str = "SELECT coalesce((SELECT token FROM event_host.incarnation), '
 
 /// Looks until the server answers, and expects that it says once that the log is not
 /// the one that it was.
-async fn expect_change(store: &PostgresStore) -> StoreError {
+pub(super) async fn expect_change(store: &PostgresStore) -> StoreError {
     let mut changed = None;
     until("the log is another one", async || match store.safe_position().await {
         Err(why @ StoreError::Changed(_)) => {
@@ -35,7 +35,7 @@ async fn expect_change(store: &PostgresStore) -> StoreError {
 
 /// Ends a session as nothing else does: the server recovers, as from a crash, and its
 /// postmaster lives on.
-async fn crash(url: &str) {
+pub(super) async fn crash(url: &str) {
     let mut session = session_at(url).await;
     let before: String = value(&mut session, RUN).await;
     let victim = pid(&mut session).await.to_string();

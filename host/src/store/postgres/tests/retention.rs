@@ -7,6 +7,7 @@ use sqlx::{Connection, PgConnection};
 use test_postgres::Server;
 use tokio::task::JoinSet;
 
+use super::incarnations::{crash, expect_change};
 use super::{
     PostgresDatabase, PostgresStore, first_settlement, group, led, publish, run, seen, session_at,
     store_at, try_to_run, types, until, value,
@@ -175,24 +176,37 @@ async fn open_transactions_of_producers_delay_the_drop_alone_and_stall_nobody() 
     assert!(!partitions(&mut owner).await.contains(&0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_does_not_begin_under_a_statement_that_does_not_know_it() {
-    let (database, store) = settled().await;
-    let mut owner = database.raw().await;
-    run(&mut owner, "SELECT pg_advisory_lock(77)").await;
-    let mut slow = database.raw().await;
+/// Inserts two events in one statement, the second once `owner` lets it. Gives when the
+/// first is inserted.
+async fn hold_an_insert(
+    owner: &mut PgConnection,
+    mut slow: PgConnection,
+) -> tokio::task::JoinHandle<Result<(), sqlx::Error>> {
+    run(owner, "SELECT pg_advisory_lock(77)").await;
     let inserting = tokio::spawn(async move {
-        // Its first event is inserted, its second waits.
         let sql = "INSERT INTO event_host.events (type)
                    SELECT 'slow' || CASE n WHEN 2 THEN pg_advisory_xact_lock(77)::text ELSE '' END
                    FROM generate_series(1, 2) n";
         try_to_run(&mut slow, sql).await
     });
     until("it waits for its second event", async || {
-        let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-        value::<i64>(&mut owner, sql).await == 1
+        let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 77
+                   AND NOT granted";
+        value::<i64>(owner, sql).await == 1
     })
     .await;
+    inserting
+}
+
+async fn let_it_insert(owner: &mut PgConnection) {
+    run(owner, "SELECT pg_advisory_unlock(77)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_does_not_begin_under_a_statement_that_does_not_know_it() {
+    let (database, store) = settled().await;
+    let mut owner = database.raw().await;
+    let inserting = hold_an_insert(&mut owner, database.raw().await).await;
     // Other hosts and events, until a partition would begin that was made meanwhile.
     for (round, event_type) in ["d", "e", "f"].into_iter().enumerate() {
         let other = database.store();
@@ -202,11 +216,40 @@ async fn a_partition_does_not_begin_under_a_statement_that_does_not_know_it() {
         store.maintain(&NOTHING_STAYS).await.unwrap();
     }
     assert!(partitions(&mut owner).await.contains(&2), "it was made");
-    run(&mut owner, "SELECT pg_advisory_unlock(77)").await;
+    let_it_insert(&mut owner).await;
     inserting.await.unwrap().unwrap();
     let last = publish(&store, "g").await;
     settle_to(&store, 5, last).await;
     until_all_is_gone(&store).await;
+}
+
+/// A server that takes over may be behind: what was made on the other is made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_knows_a_partition_is_asked_anew_after_a_failover() {
+    let (server, store) = super::server_of_its_own().await;
+    let url = server.url("postgres");
+    led(&store, "g").await;
+    let mut owner = session_at(&url).await;
+    let mut held = hold_an_insert(&mut owner, session_at(&url).await).await;
+    for event_type in ["a", "b"] {
+        publish(&store, event_type).await;
+        store.maintain(&NOTHING_STAYS).await.unwrap();
+    }
+    assert!(publish(&store, "c").await < Position(2 * WIDTH), "the next has not begun");
+
+    store.safe_position().await.unwrap();
+    crash(&url).await;
+    held.await.unwrap().unwrap_err();
+    expect_change(&store).await;
+    let mut owner = session_at(&url).await;
+    run(&mut owner, "DROP TABLE event_host.events_2").await;
+    held = hold_an_insert(&mut owner, session_at(&url).await).await;
+    run(&mut owner, "SELECT event_host.make_partition(2)").await;
+    store.maintain(&NOTHING_STAYS).await.unwrap();
+    let_it_insert(&mut owner).await;
+    held.await.unwrap().unwrap();
+    assert!(publish(&store, "d").await < Position(2 * WIDTH), "it did not begin meanwhile");
+    drop(server);
 }
 
 async fn maintain(store: &PostgresStore) {
