@@ -18,6 +18,7 @@ pub mod foreign;
 mod fuzz;
 pub mod language;
 pub mod leadership;
+mod nearest;
 #[cfg(feature = "build")]
 pub mod project;
 pub(crate) mod repeats;

@@ -178,15 +178,6 @@ impl Job {
         })
     }
 
-    /// How what it is built by is called: a language, or `command`.
-    #[must_use]
-    pub fn by(&self) -> &'static str {
-        match &self.by {
-            BuildBy::Recipe(language) => language.name(),
-            BuildBy::Command(_) => "command",
-        }
-    }
-
     /// A path as it is seen from the folder of the settings file.
     #[must_use]
     pub fn relative<'a>(&self, path: &'a Path) -> &'a Path {

@@ -13,6 +13,7 @@ use super::{AlreadySaid, Global, UsageError, database, output};
 use crate::build::{self, BuildError, Job, Output};
 use crate::config::{BuildBy, BuildSettings, Config, HandlerSettings};
 use crate::language::Language;
+use crate::nearest::nearest;
 use crate::sandbox::Source;
 use crate::telemetry;
 
@@ -103,13 +104,9 @@ impl Build {
         for name in &self.names {
             let Some(settings) = config.handlers.iter().find(|one| one.name.as_str() == name)
             else {
-                let near = config
-                    .handlers
-                    .iter()
-                    .map(|one| (strsim::jaro_winkler(name, one.name.as_str()), &one.name))
-                    .filter(|(likeness, _)| *likeness >= 0.8)
-                    .max_by(|(a, _), (b, _)| a.total_cmp(b))
-                    .map_or_else(String::new, |(_, near)| format!("; is `{near}` meant?"));
+                let known = config.handlers.iter().map(|one| one.name.as_str());
+                let near = nearest(name, known)
+                    .map_or_else(String::new, |near| format!("; is `{near}` meant?"));
                 bail!(UsageError(format!("{file} has no handler `{name}`{near}")));
             };
             let Some(one) = with_build(settings) else {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::event::quoted;
+use crate::nearest::nearest;
 
 /// A table of handlers.toml.
 #[derive(Debug)]
@@ -166,14 +167,7 @@ fn key_in_toml(name: &str) -> String {
 
 /// The key of the same table that is most probably meant.
 pub(super) fn closest(place: &'static Place, key: &str) -> Option<&'static str> {
-    let key = normalised(key);
-    place
-        .keys
-        .iter()
-        .map(|known| (strsim::jaro_winkler(&key, known), *known))
-        .filter(|(likeness, _)| *likeness >= 0.85)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, known)| known)
+    nearest(&normalised(key), place.keys.iter().copied())
 }
 
 /// The sentence for a key that a table must not hold. `named` is the handler or

@@ -8,6 +8,7 @@ use super::keys;
 use super::value::show_size;
 use crate::delivery::permits::{Ceilings, MAX_CONCURRENCY};
 use crate::event::{Tenant, quoted};
+use crate::nearest::nearest;
 use crate::sandbox::settings::{HttpPolicy, Limits};
 
 /// One tenant.
@@ -176,15 +177,10 @@ impl<'a> Tenants<'a> {
 
     fn unknown(&self, found: &[Found<'_>], tenant: &Tenant, handler: Entry<'_>) {
         let at = handler.below(&["tenant"]).map_or(handler.at, |said| said.at);
-        let likely = found
-            .iter()
-            .map(|found| found.settings.name.as_str())
-            .map(|name| (strsim::jaro_winkler(name, tenant.as_str()), name))
-            .filter(|(likeness, _)| *likeness >= 0.85)
-            .max_by(|(a, _), (b, _)| a.total_cmp(b));
+        let names = found.iter().map(|found| found.settings.name.as_str());
         let header = keys::TENANT.header(Some(tenant.as_str()));
-        let hint = match likely {
-            Some((_, name)) => format!("did you mean `{name}`?"),
+        let hint = match nearest(tenant.as_str(), names) {
+            Some(name) => format!("did you mean `{name}`?"),
             None => format!("add a table {header}"),
         };
         self.document.problem(at, format!("there is no table {header}: {hint}"));

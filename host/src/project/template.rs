@@ -13,6 +13,7 @@ use include_dir::{Dir, include_dir};
 
 use crate::event::HandlerName;
 use crate::language::Language;
+use crate::nearest::nearest;
 use crate::sdk;
 
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
@@ -166,17 +167,13 @@ impl fmt::Display for Template {
 
 /// A name that no template has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no template: use one of {}{}", Template::ALL.map(Template::name).join(", "), nearest(given))]
+#[error("{given:?} is no template: use one of {}{}", Template::ALL.map(Template::name).join(", "), meant(given))]
 pub struct UnknownTemplate {
     given: String,
 }
 
-fn nearest(given: &str) -> String {
-    let distance = |template: &Template| strsim::damerau_levenshtein(given, template.name());
-    Template::ALL
-        .into_iter()
-        .min_by_key(distance)
-        .filter(|template| distance(template) <= 2)
+fn meant(given: &str) -> String {
+    nearest(given, Template::ALL.map(Template::name))
         .map_or_else(String::new, |template| format!("; is {template} meant?"))
 }
 

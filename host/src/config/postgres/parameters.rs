@@ -6,6 +6,7 @@
 //! URL which works here works in `psql` too.
 
 use super::error::InvalidPostgresUrl;
+use crate::nearest::nearest;
 
 /// What is honoured.
 pub(super) const KNOWN: [&str; 12] = [
@@ -94,11 +95,5 @@ pub(super) fn known(name: &str, number: usize) -> Result<&'static str, InvalidPo
 }
 
 fn closest(name: &str) -> Option<&'static str> {
-    let name = name.to_lowercase();
-    KNOWN
-        .into_iter()
-        .map(|known| (strsim::jaro_winkler(&name, known), known))
-        .filter(|(likeness, _)| *likeness >= 0.85)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, known)| known)
+    nearest(&name.to_lowercase(), KNOWN)
 }

@@ -7,11 +7,11 @@
 //! over, it is large, or the attempt ends. Blank lines are left out; each other line counts
 //! against the handler's rate.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tracing::{Level, Span};
 
 use super::Profile;
@@ -26,24 +26,32 @@ const RECORD_BYTES: usize = 16 << 10;
 /// The records of one worker's attempts.
 pub(super) struct Records {
     profile: Arc<Profile>,
-    open: Arc<Mutex<Option<Burst>>>,
-    last: AtomicU64,
+    open: Arc<Mutex<Open>>,
+}
+
+/// What is not written yet.
+#[derive(Default)]
+struct Open {
+    burst: Option<Burst>,
+    /// Whether a task waits for the end of a moment: one a worker, however many lines its
+    /// attempts write.
+    is_waited_for: bool,
 }
 
 /// Lines that are not written yet.
 struct Burst {
-    /// No other one of the worker has it.
-    number: u64,
     level: Level,
     origin: LineOrigin,
     text: String,
-    /// Where the first line was written: the attempt.
+    /// When the first line was written.
+    since: Instant,
+    /// Where it was written: the attempt.
     span: Span,
 }
 
 impl Records {
     pub(super) fn new(profile: Arc<Profile>) -> Self {
-        Self { profile, open: Arc::default(), last: AtomicU64::new(0) }
+        Self { profile, open: Arc::default() }
     }
 
     /// Adds a line, which is clean, to those before it, if they are of one stream.
@@ -52,7 +60,7 @@ impl Records {
             return;
         }
         let mut open = lock(&self.open);
-        if let Some(burst) = &mut *open {
+        if let Some(burst) = &mut open.burst {
             let fits = burst.text.len() + 1 + line.len() <= RECORD_BYTES;
             if fits && burst.level == level && burst.origin == origin {
                 burst.text.push('\n');
@@ -60,52 +68,65 @@ impl Records {
                 return;
             }
         }
-        write_open(&self.profile, &mut open);
-        let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let (text, span) = (line.to_owned(), Span::current());
-        *open = Some(Burst { number, level, origin, text, span });
-        drop(open);
-        self.write_soon(number);
+        open.write(&self.profile);
+        let (text, since, span) = (line.to_owned(), Instant::now(), Span::current());
+        open.burst = Some(Burst { level, origin, text, since, span });
+        self.write_soon(&mut open);
     }
 
     /// Writes a text, which is clean, as one record, after what came before it.
     pub(super) fn write(&self, level: Level, text: &str) {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let mut open = lock(&self.open);
-        write_open(&self.profile, &mut open);
+        open.write(&self.profile);
         write(&self.profile, level, &lines);
     }
 
     /// Writes what is not written yet.
     pub(super) fn flush(&self) {
-        write_open(&self.profile, &mut lock(&self.open));
+        lock(&self.open).write(&self.profile);
     }
 
     /// Writes it once the moment is over, for a guest that then does something else.
-    fn write_soon(&self, number: u64) {
+    fn write_soon(&self, open: &mut Open) {
+        if open.is_waited_for {
+            return;
+        }
         // Attempts are made on a runtime. Elsewhere their end writes it.
         let Ok(runtime) = Handle::try_current() else { return };
+        open.is_waited_for = true;
         let (profile, open) = (Arc::clone(&self.profile), Arc::clone(&self.open));
         runtime.spawn(async move {
-            tokio::time::sleep(MOMENT).await;
-            let mut open = lock(&open);
-            if open.as_ref().is_some_and(|burst| burst.number == number) {
-                write_open(&profile, &mut open);
+            let mut over = Instant::now() + MOMENT;
+            loop {
+                tokio::time::sleep_until(over).await;
+                let mut open = lock(&open);
+                match &open.burst {
+                    // One that began meanwhile.
+                    Some(burst) if burst.since + MOMENT > over => over = burst.since + MOMENT,
+                    _ => {
+                        open.write(&profile);
+                        open.is_waited_for = false;
+                        return;
+                    }
+                }
             }
         });
     }
 }
 
-fn lock(open: &Mutex<Option<Burst>>) -> MutexGuard<'_, Option<Burst>> {
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     // Whole after each statement.
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Under the lock, so that records come in the order of their lines.
-fn write_open(profile: &Profile, open: &mut Option<Burst>) {
-    if let Some(Burst { level, text, span, .. }) = open.take() {
-        let lines: Vec<&str> = text.split('\n').collect();
-        span.in_scope(|| write(profile, level, &lines));
+impl Open {
+    /// Under the lock, so that records come in the order of their lines.
+    fn write(&mut self, profile: &Profile) {
+        if let Some(Burst { level, text, span, .. }) = self.burst.take() {
+            let lines: Vec<&str> = text.split('\n').collect();
+            span.in_scope(|| write(profile, level, &lines));
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) use config::ConfigValues;
 pub(super) use line_rate::LineRate;
 pub use log::{GuestLine, LineOrigin, LogSink};
 pub(super) use log::{GuestLog, Said};
+pub(super) use outbox::empty_message;
 #[cfg(test)]
 pub(super) use outbox::tests::event_of;
 

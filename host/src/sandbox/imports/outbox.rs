@@ -183,6 +183,22 @@ fn message_bytes(message: &Message) -> usize {
         + extensions.sum::<usize>()
 }
 
+/// A message that says nothing.
+pub(in crate::sandbox) fn empty_message() -> Message {
+    Message {
+        type_: String::new(),
+        data: Vec::new(),
+        id: None,
+        source: None,
+        subject: None,
+        time: None,
+        datacontenttype: None,
+        dataschema: None,
+        partitionkey: None,
+        extensions: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 pub(in crate::sandbox) mod tests {
     use std::sync::Arc;
@@ -215,18 +231,7 @@ pub(in crate::sandbox) mod tests {
     }
 
     fn message() -> Message {
-        Message {
-            type_: "t".into(),
-            data: b"{}".to_vec(),
-            id: None,
-            source: None,
-            subject: None,
-            time: None,
-            datacontenttype: None,
-            dataschema: None,
-            partitionkey: None,
-            extensions: Vec::new(),
-        }
+        Message { type_: "t".into(), data: b"{}".to_vec(), ..empty_message() }
     }
 
     #[test]

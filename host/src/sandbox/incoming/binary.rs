@@ -7,6 +7,7 @@ use crate::event::json::{SPEC_VERSION, spec_version};
 use crate::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use crate::sandbox::bindings::event_host::handler::outbox::Message;
 use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
+use crate::sandbox::imports::empty_message;
 
 /// What the names of attributes begin with.
 const PREFIX: &str = "ce-";
@@ -89,7 +90,7 @@ pub(super) fn is_event(headers: &HeaderMap) -> bool {
 /// # Errors
 /// When they stand for none; what the attributes hold is checked when it is emitted.
 pub(super) fn message(headers: &HeaderMap, data: Vec<u8>) -> Result<Message, String> {
-    let mut message = Message { data, ..empty() };
+    let mut message = Message { data, ..empty_message() };
     message.datacontenttype =
         headers.get(header::CONTENT_TYPE).map(|value| text("content-type", value)).transpose()?;
     for name in headers.keys() {
@@ -119,22 +120,6 @@ pub(super) fn message(headers: &HeaderMap, data: Vec<u8>) -> Result<Message, Str
         return Err("`ce-type` is missing: every event has one, such as `order.paid`".to_owned());
     }
     Ok(message)
-}
-
-/// A message that says nothing.
-pub(super) fn empty() -> Message {
-    Message {
-        type_: String::new(),
-        data: Vec::new(),
-        id: None,
-        source: None,
-        subject: None,
-        time: None,
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        extensions: Vec::new(),
-    }
 }
 
 fn text(name: &str, value: &HeaderValue) -> Result<String, String> {
