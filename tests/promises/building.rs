@@ -227,6 +227,25 @@ fn a_component_that_is_not_there_is_built_by_a_host_that_watches_and_said_by_oth
     host.stop();
 }
 
+#[test]
+fn sources_are_followed_once_the_settings_name_them() {
+    let plain = Handler::of_file("versioned", "versioned.wasm", &["a"]);
+    let rig = Rig::new(&Settings::of([plain]));
+    project(&rig);
+    rig.write("versioned.wasm", version_of_guest(1));
+    let host = rig.spawn(&["run", "--watch"]);
+    host.wait_until_leading("versioned");
+    assert_eq!(version_that_handles(&rig, "before"), 1);
+    save(&rig, 2);
+    rig.configure(&built(""));
+    wait_for_versions(&host, 1);
+    assert_eq!(version_that_handles(&rig, "named"), 2);
+    save(&rig, 3);
+    wait_for_versions(&host, 2);
+    assert_eq!(version_that_handles(&rig, "saved"), 3);
+    host.stop();
+}
+
 fn watching(store: Store) -> (Rig, Running) {
     let rig = Rig::on(store, &built(""));
     project(&rig);

@@ -346,6 +346,19 @@ fn each_request_gets_an_instance_of_its_own_unless_the_settings_say_otherwise() 
     }
 }
 
+/// What was written for a host that makes an instance for each request may leave its
+/// resources to the host.
+#[test]
+fn an_instance_that_leaves_its_resources_open_is_replaced_before_there_are_too_many() {
+    let rig = Rig::new(&Settings::of([http("web").attempts(1).set("reuse = \"batch\"")]));
+    let leaves = json!({ "end": "kept", "count": "count" });
+    let wishes: Vec<Value> = (0..1_200).map(|id| wish(id, leaves.clone())).collect();
+    rig.publish(&wishes);
+    rig.drain();
+    assert_eq!(rig.dead_letters(), Vec::<Value>::new());
+    assert_eq!(rig.state("web", "count"), 1_200);
+}
+
 #[test]
 fn a_request_counts_for_the_handlers_memory() {
     let handler = http("web").attempts(1).set("limits.memory = \"2MiB\"");
