@@ -91,6 +91,10 @@ pub(super) enum NotLoaded {
 pub(super) struct Loader {
     sandbox: Sandbox,
     component_bytes: u64,
+    /// Whether those that say how they are built are compiled fast rather than to fast
+    /// code.
+    #[cfg_attr(not(feature = "build"), expect(dead_code, reason = "nothing is built"))]
+    is_for_work: bool,
     /// Says what is being compiled.
     _told: Arc<AbortOnDropHandle<()>>,
 }
@@ -136,7 +140,24 @@ impl Loader {
         let component_bytes = settings.component_bytes;
         let sandbox = Sandbox::new(settings)?;
         let told = Arc::new(progress::follow(&sandbox, progress::Called::ByHandler));
-        Ok(Self { sandbox, component_bytes, _told: told })
+        Ok(Self { sandbox, component_bytes, is_for_work: false, _told: told })
+    }
+
+    /// Has handlers that say how they are built compiled fast rather than to fast code,
+    /// because somebody is working on them.
+    #[cfg(feature = "build")]
+    pub(super) fn for_work(self) -> Self {
+        Self { is_for_work: true, ..self }
+    }
+
+    /// Where a handler's component is loaded.
+    fn sandbox_of(&self, settings: &HandlerSettings) -> Sandbox {
+        let sandbox = self.sandbox.for_tenant(&settings.tenant);
+        #[cfg(feature = "build")]
+        if self.is_for_work && settings.build.is_some() {
+            return sandbox.for_work();
+        }
+        sandbox
     }
 
     /// Sets how many connections each tenant's handlers may have open at once.
@@ -243,7 +264,7 @@ impl Loader {
 
     /// Whether a component is loaded for a handler without being compiled.
     pub(super) fn is_compiled(&self, settings: &HandlerSettings, digest: &str) -> bool {
-        self.sandbox.is_compiled(digest, &settings.limits)
+        self.sandbox_of(settings).is_compiled(digest, &settings.limits)
     }
 
     /// Has compiling give way to handlers from now on, because some run.
@@ -313,8 +334,7 @@ impl Loader {
         source: impl Into<Source>,
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let handler = self
-            .sandbox
-            .for_tenant(&settings.tenant)
+            .sandbox_of(settings)
             .with_http_path(settings.http_path.clone().unwrap_or_default())
             .load(
                 settings.name.as_str(),

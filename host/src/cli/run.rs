@@ -69,6 +69,8 @@ impl Run {
         }
         let loader = Loader::new(&config.compilation)?;
         #[cfg(feature = "build")]
+        let loader = if self.watch { loader.for_work() } else { loader };
+        #[cfg(feature = "build")]
         let rebuilder = match self.watch {
             true => {
                 let rebuilder = Rebuilder::new(loader.clone(), global.log_format);

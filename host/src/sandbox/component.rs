@@ -18,7 +18,7 @@ use super::cache::{self, Cache};
 use super::compiler::answer::{self, Compiled};
 use super::compiler::{self, Compiler, Compiling, Job};
 use super::ending::chain;
-use super::engine::{self, Allocation, EngineError, EngineSettings};
+use super::engine::{self, Allocation, Code, EngineError, EngineSettings};
 use super::http::{Client, Outlet};
 use super::imports::{self, ConfigValues, LineRate, Profile, Side};
 use super::load_error::{LoadError, LoadReason};
@@ -39,19 +39,23 @@ pub struct Sandbox {
     tenant: Tenant,
     /// Where they get their events, if they take them as HTTP requests.
     http_path: HttpPath,
+    /// Whether compiling is to be fast, rather than the code.
+    is_worked_on: bool,
 }
 
 struct Inner {
     runtime: Runtime,
     /// For handlers that limit their fuel; made for the first of them.
-    counting: OnceLock<Result<Runtime, String>>,
+    metered: OnceLock<Result<Runtime, String>>,
+    /// For handlers that are being worked on; made for the first of them.
+    baseline: OnceLock<Result<Runtime, String>>,
     cache: Option<Cache>,
     compiler: Compiler,
     /// One component is read, or taken from the cache, at a time: it takes memory.
     reading: Semaphore,
-    /// What is loaded now, by the file's digest and whether it counts fuel:
+    /// What is loaded now, by the file's digest and the kind of its code:
     /// handlers of one component share its code.
-    programs: Mutex<HashMap<(String, bool), Weak<Program>>>,
+    programs: Mutex<HashMap<(String, Code), Weak<Program>>>,
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
@@ -68,8 +72,8 @@ pub(super) struct Runtime {
 }
 
 impl Runtime {
-    fn start(settings: &EngineSettings, fuel: bool) -> Result<Self, EngineError> {
-        let (engine, ticker, allocation) = engine::start(settings, fuel)?;
+    fn start(settings: &EngineSettings, code: Code) -> Result<Self, EngineError> {
+        let (engine, ticker, allocation) = engine::start(settings, code)?;
         let mut linker = Linker::new(&engine);
         imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
         let slots =
@@ -103,12 +107,13 @@ impl Sandbox {
         settings: EngineSettings,
         client: Client,
     ) -> Result<Self, EngineError> {
-        let runtime = Runtime::start(&settings, false)?;
+        let runtime = Runtime::start(&settings, Code::Optimized)?;
         let compiler = Compiler::start(&settings, &runtime.engine, runtime.allocation)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 runtime,
-                counting: OnceLock::new(),
+                metered: OnceLock::new(),
+                baseline: OnceLock::new(),
                 cache: cache::open(&settings.cache),
                 compiler,
                 reading: Semaphore::new(1),
@@ -118,6 +123,7 @@ impl Sandbox {
             }),
             tenant: Tenant::none(),
             http_path: HttpPath::default(),
+            is_worked_on: false,
         })
     }
 
@@ -133,6 +139,15 @@ impl Sandbox {
     #[must_use]
     pub fn with_http_path(&self, http_path: HttpPath) -> Self {
         Self { http_path, ..self.clone() }
+    }
+
+    /// The same sandbox, for components that somebody is working on: they are compiled in
+    /// a fifth of the time, and run slower. What the fast compiler does not know, and what
+    /// limits its fuel, is compiled as ever.
+    #[cfg(feature = "build")]
+    #[must_use]
+    pub fn for_work(&self) -> Self {
+        Self { is_worked_on: true, ..self.clone() }
     }
 
     /// How instances get their memory on this machine.
@@ -218,9 +233,9 @@ impl Sandbox {
     /// compiled: it is loaded already, or in the cache.
     #[must_use]
     pub fn is_compiled(&self, digest: &str, limits: &Limits) -> bool {
-        let fuel = limits.fuel.is_some();
-        let Ok(runtime) = self.inner.runtime(fuel) else { return false };
-        let key = (digest.to_owned(), fuel);
+        let code = self.code(Some(limits));
+        let Ok(runtime) = self.inner.runtime(code) else { return false };
+        let key = (digest.to_owned(), code);
         let is_loaded =
             self.inner.programs().get(&key).is_some_and(|program| program.strong_count() > 0);
         let in_cache = |cache: &Cache| cache.contains(&entry_name(runtime, digest));
@@ -239,6 +254,15 @@ impl Sandbox {
         self.inner.compiler.give_way();
     }
 
+    /// What code is made for a handler with these limits.
+    fn code(&self, limits: Option<&Limits>) -> Code {
+        match limits {
+            Some(Limits { fuel: Some(_), .. }) => Code::Metered,
+            _ if self.is_worked_on => Code::Baseline,
+            _ => Code::Optimized,
+        }
+    }
+
     /// Without limits, whether it can be run under them is left open.
     async fn program(
         &self,
@@ -246,27 +270,48 @@ impl Sandbox {
         source: Source,
         limits: Option<Limits>,
     ) -> Result<Arc<Program>, LoadReason> {
+        let code = self.code(limits.as_ref());
+        if code != Code::Baseline {
+            return self.program_of(code, handler, source, limits).await;
+        }
+        let quick = self.program_of(code, handler, source.clone(), limits.clone()).await;
+        match quick {
+            // What is wrong with it anyway is found out once more.
+            Err(why) if !why.is_passing() => {
+                tracing::debug!("{} gets optimized code: {why}", source.origin());
+                self.program_of(Code::Optimized, handler, source, limits).await
+            }
+            quick => quick,
+        }
+    }
+
+    async fn program_of(
+        &self,
+        code: Code,
+        handler: Option<&str>,
+        source: Source,
+        limits: Option<Limits>,
+    ) -> Result<Arc<Program>, LoadReason> {
         let inner = &self.inner;
-        let fuel = limits.as_ref().is_some_and(|limits| limits.fuel.is_some());
         let (origin, text, limit) =
             (source.origin(), source.text(), inner.settings.component_bytes);
         let (given, known) = {
             let inner = Arc::clone(inner);
             let limits = limits.clone();
             let look = move || {
-                let runtime = inner.runtime(fuel)?;
+                let runtime = inner.runtime(code)?;
                 if let Some(limits) = &limits {
                     fit_engine(runtime.allocation, &inner.settings, limits)?;
                 }
                 let given = source::read(source, limit)?;
-                let known = inner.known(runtime, fuel, &given)?;
+                let known = inner.known(runtime, code, &given)?;
                 Ok((given, known))
             };
             self.inner.reading(look).await?
         };
         let program = match known {
             Some(program) => program,
-            None => self.compiled(handler, origin, text, fuel, given).await?,
+            None => self.compiled(handler, origin, text, code, given).await?,
         };
         if let Some(limits) = &limits {
             fit_limits(&program, limits)?;
@@ -280,7 +325,7 @@ impl Sandbox {
         handler: Option<&str>,
         origin: String,
         text: source::TextForm,
-        fuel: bool,
+        code: Code,
         given: Given,
     ) -> Result<Arc<Program>, LoadReason> {
         let inner = &self.inner;
@@ -288,7 +333,7 @@ impl Sandbox {
         let (given, known) = {
             let inner = Arc::clone(inner);
             let look = move || {
-                let known = inner.known(inner.runtime(fuel)?, fuel, &given)?;
+                let known = inner.known(inner.runtime(code)?, code, &given)?;
                 Ok((given, known))
             };
             self.inner.reading(look).await?
@@ -298,22 +343,22 @@ impl Sandbox {
         }
         let Given { digest, bytes } = given;
         let size = bytes.len() as u64;
-        let runtime = inner.runtime(fuel)?;
+        let runtime = inner.runtime(code)?;
         let job = Job {
             handler: handler.map(str::to_owned),
             origin,
             given: bytes.into(),
             text,
             engine: runtime.engine.clone(),
-            fuel,
+            code,
             allocation: runtime.allocation,
         };
         let compiled = inner.compiler.compile(job, turn).await?;
         let inner = Arc::clone(inner);
         let take = move || {
-            let runtime = inner.runtime(fuel)?;
+            let runtime = inner.runtime(code)?;
             inner.keep(runtime, &digest, &compiled);
-            inner.insert(runtime, fuel, digest, size, &compiled)
+            inner.insert(runtime, code, digest, size, &compiled)
         };
         self.inner.reading(take).await
     }
@@ -336,10 +381,10 @@ impl Inner {
     fn known(
         &self,
         runtime: &Runtime,
-        fuel: bool,
+        code: Code,
         given: &Given,
     ) -> Result<Option<Arc<Program>>, LoadReason> {
-        let key = (given.digest.clone(), fuel);
+        let key = (given.digest.clone(), code);
         if let Some(program) = self.programs().get(&key).and_then(Weak::upgrade) {
             return Ok(Some(program));
         }
@@ -349,7 +394,7 @@ impl Inner {
         match answer::from_bytes(&entry) {
             Ok(Ok(compiled)) => {
                 let size = given.bytes.len() as u64;
-                self.insert(runtime, fuel, given.digest.clone(), size, &compiled).map(Some)
+                self.insert(runtime, code, given.digest.clone(), size, &compiled).map(Some)
             }
             // It is signed: another version of this program wrote it so.
             Ok(Err(why)) => Err(why),
@@ -374,12 +419,12 @@ impl Inner {
     fn insert(
         &self,
         runtime: &Runtime,
-        fuel: bool,
+        code: Code,
         digest: String,
         size: u64,
         compiled: &Compiled,
     ) -> Result<Arc<Program>, LoadReason> {
-        let key = (digest.clone(), fuel);
+        let key = (digest.clone(), code);
         let program = Arc::new(link(runtime, digest, size, compiled)?);
         let mut programs = self.programs();
         programs.retain(|_, program| program.strong_count() > 0);
@@ -387,18 +432,19 @@ impl Inner {
         Ok(program)
     }
 
-    fn programs(&self) -> MutexGuard<'_, HashMap<(String, bool), Weak<Program>>> {
+    fn programs(&self) -> MutexGuard<'_, HashMap<(String, Code), Weak<Program>>> {
         // Whole after each statement.
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn runtime(&self, fuel: bool) -> Result<&Runtime, LoadReason> {
-        if !fuel {
-            return Ok(&self.runtime);
-        }
-        let start = || Runtime::start(&self.settings, true).map_err(|error| error.to_string());
-        let counting = self.counting.get_or_init(start);
-        counting.as_ref().map_err(|error| LoadReason::Internal(error.clone()))
+    fn runtime(&self, code: Code) -> Result<&Runtime, LoadReason> {
+        let runtime = match code {
+            Code::Optimized => return Ok(&self.runtime),
+            Code::Metered => &self.metered,
+            Code::Baseline => &self.baseline,
+        };
+        let start = || Runtime::start(&self.settings, code).map_err(|error| error.to_string());
+        runtime.get_or_init(start).as_ref().map_err(|error| LoadReason::Internal(error.clone()))
     }
 }
 

@@ -6,7 +6,7 @@ use wasmtime::Engine;
 
 use super::answer;
 use super::process::fingerprint;
-use crate::sandbox::engine::{self, Allocation, EngineSettings};
+use crate::sandbox::engine::{self, Allocation, Code, EngineSettings};
 use crate::sandbox::source::TextForm;
 
 /// The exit code for what no component can bring about: nothing was tried. Any other
@@ -26,6 +26,9 @@ pub struct Order {
     /// Whether the code counts fuel
     #[arg(long)]
     fuel: bool,
+    /// Whether the code is made fast, and is not fast
+    #[arg(long, conflicts_with = "fuel")]
+    baseline: bool,
     /// Whether the code checks bounds itself
     #[arg(long)]
     compact: bool,
@@ -86,7 +89,12 @@ fn answer(order: &Order, engine: &Engine) -> io::Result<()> {
 
 fn engine_for(order: &Order) -> anyhow::Result<Engine> {
     let allocation = if order.compact { Allocation::Compact } else { Allocation::OnDemand };
-    let config = engine::config(&EngineSettings::default(), allocation, order.fuel);
+    let code = match (order.fuel, order.baseline) {
+        (true, _) => Code::Metered,
+        (false, true) => Code::Baseline,
+        (false, false) => Code::Optimized,
+    };
+    let config = engine::config(&EngineSettings::default(), allocation, code);
     let engine = Engine::new(&config)?;
     anyhow::ensure!(
         fingerprint(&engine) == order.engine,

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use wasmtime::Engine;
 
-use super::engine::{Allocation, EngineError, EngineSettings};
+use super::engine::{Allocation, Code, EngineError, EngineSettings};
 use super::load_error::LoadReason;
 use super::source::TextForm;
 use crate::event::Tenant;
@@ -80,7 +80,7 @@ pub(super) struct Job {
     pub(super) text: TextForm,
     /// What the code is for.
     pub(super) engine: Engine,
-    pub(super) fuel: bool,
+    pub(super) code: Code,
     pub(super) allocation: Allocation,
 }
 

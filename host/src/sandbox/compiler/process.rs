@@ -26,7 +26,7 @@ use super::answer::{self, CODE_BYTES, Compiled, HEAD_BYTES};
 use super::child::UNABLE;
 use crate::failure::storable;
 use crate::sandbox::ending::size;
-use crate::sandbox::engine::{Allocation, EngineSettings};
+use crate::sandbox::engine::{Allocation, Code, EngineSettings};
 use crate::sandbox::load_error::LoadReason;
 use crate::sandbox::source::TextForm;
 
@@ -79,7 +79,7 @@ impl Processes {
             threads: super::threads(),
             confined: true,
         };
-        let mut command = processes.command(engine, false, allocation);
+        let mut command = processes.command(engine, Code::Optimized, allocation);
         command.arg("--only-start").stdin(Stdio::null());
         let output = match command.output() {
             Ok(output) => output,
@@ -106,7 +106,7 @@ impl Processes {
         Ok(processes)
     }
 
-    fn command(&self, engine: &Engine, fuel: bool, allocation: Allocation) -> Command {
+    fn command(&self, engine: &Engine, code: Code, allocation: Allocation) -> Command {
         let seconds = self.patience.as_secs().max(1);
         let mut command = Command::new(&self.program);
         own_group(&mut command);
@@ -121,7 +121,8 @@ impl Processes {
             .args(["--engine", &fingerprint(engine).to_string()])
             .args(["--seconds", &seconds.to_string()])
             .args(["--memory", &self.memory_bytes.to_string()])
-            .args(fuel.then_some("--fuel"))
+            .args((code == Code::Metered).then_some("--fuel"))
+            .args((code == Code::Baseline).then_some("--baseline"))
             .args((allocation == Allocation::Compact).then_some("--compact"))
             .args((!self.confined).then_some("--unconfined"));
         command
@@ -133,7 +134,7 @@ impl Processes {
         job: &Job,
         gives_way: watch::Receiver<bool>,
     ) -> Result<Compiled, LoadReason> {
-        let mut command = self.command(&job.engine, job.fuel, job.allocation);
+        let mut command = self.command(&job.engine, job.code, job.allocation);
         command.args((job.text == TextForm::Refused).then_some("--binary"));
         self.run(command, &job.given, gives_way).await.map_err(|reason| match reason {
             LoadReason::CompilerDied(how) => LoadReason::CompilerDied(format!(

@@ -11,6 +11,8 @@ mod loading;
 mod machine;
 mod reuse;
 mod slots;
+#[cfg(feature = "build")]
+mod work;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
