@@ -290,6 +290,10 @@ impl Places {
                     Some((version, _)) => {
                         other.get_or_insert(format!("{version} at {}", file.display()));
                     }
+                    // A module of Python, though, is not there where Python does not find it.
+                    None if arguments.is_empty() => {
+                        other.get_or_insert(format!("one that does not run, {}", file.display()));
+                    }
                     None => {}
                 }
             }
@@ -495,6 +499,11 @@ mod tests {
         let bin = root.path().join("bin");
         program(&bin.join("zig"), "#!/bin/sh\necho 0.15.2\n");
         let other = places(root.path(), &[&bin]).find(&ZIG).await.unwrap_err().to_string();
+        program(&bin.join("go"), "#!/nowhere/python3\n");
+        let broken = places(root.path(), &[&bin]).find(&GO).await.unwrap_err().to_string();
+        let there =
+            format!("and there is only one that does not run, {}/go; install", bin.display());
+        assert!(broken.contains(&there), "{broken}");
         let there = format!("zig 0.17, and there is only 0.15.2 at {}/zig; install", bin.display());
         assert!(other.starts_with(&there), "{other}");
     }
