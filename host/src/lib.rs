@@ -9,13 +9,8 @@
 pub mod build;
 pub mod cli;
 pub mod config;
+mod core;
 pub mod delivery;
-pub mod digest;
-pub mod event;
-pub mod failure;
-pub mod foreign;
-#[cfg(test)]
-mod fuzz;
 pub mod language;
 pub mod leadership;
 mod nearest;
@@ -30,3 +25,7 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 pub mod troubles;
+
+#[cfg(test)]
+pub(crate) use crate::core::fuzz;
+pub use crate::core::{digest, event, failure, foreign, restart};

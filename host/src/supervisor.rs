@@ -32,7 +32,7 @@ use crate::delivery::group::{Awaited, Control, GroupLoop, GroupSettings, PASS_IN
 use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
-use crate::runtime::spawn_again_if_it_panics;
+use crate::restart::spawn_with_restart;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
 use drain::drained;
@@ -197,7 +197,7 @@ impl Supervisor {
         let mut watcher = tokio::spawn(watcher.run());
         let reporting = {
             let reporter = reporter.clone();
-            spawn_again_if_it_panics("what tells `status` of troubles", move || {
+            spawn_with_restart("what tells `status` of troubles", move || {
                 let reporter = reporter.clone();
                 async move { match reporter.run().await {} }
             })

@@ -36,7 +36,7 @@ use crate::config::{Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName};
-use crate::runtime::spawn_again_if_it_panics;
+use crate::restart::spawn_with_restart;
 use crate::store::{Deployed, Store};
 use crate::supervisor::{Change, Keeping};
 
@@ -102,7 +102,7 @@ impl Reloader {
         let deployed = Arc::new(Notify::new());
         let _looking = {
             let (store, deployed) = (Arc::clone(&self.store), Arc::clone(&deployed));
-            spawn_again_if_it_panics("the look for deployments", move || {
+            spawn_with_restart("the look for deployments", move || {
                 look_for_deployments(Arc::clone(&store), wanted.clone(), Arc::clone(&deployed))
             })
         };

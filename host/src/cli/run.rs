@@ -28,7 +28,8 @@ use crate::config::{Component, Config};
 use crate::delivery::clock::SystemClock;
 use crate::delivery::permits::{Cores, Permits};
 use crate::event::HandlerName;
-use crate::runtime::{self, spawn_again_if_it_panics};
+use crate::restart::spawn_with_restart;
+use crate::runtime;
 use crate::store::HostIdentity;
 use crate::supervisor::{Keeper, Later, Supervisor};
 use crate::telemetry;
@@ -164,7 +165,7 @@ impl Run {
         let upkeep = {
             let stop = stop.clone();
             let keep = move || keeper.clone().run(stop.clone());
-            spawn_again_if_it_panics("what keeps the log as long as it is to be kept", keep)
+            spawn_with_restart("what keeps the log as long as it is to be kept", keep)
         };
         let reloader = Reloader {
             path,

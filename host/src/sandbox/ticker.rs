@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use crate::runtime::again_if_it_panics;
+use crate::restart::with_restart;
 
 /// Ticks while guests run, and ends when it is dropped.
 pub(super) struct Ticker {
@@ -53,7 +53,7 @@ impl Ticker {
         };
         let handle = thread::Builder::new()
             .name("guest-ticker".to_owned())
-            .spawn(move || again_if_it_panics("the clock of the handlers", ticking))?;
+            .spawn(move || with_restart("the clock of the handlers", ticking))?;
         Ok(Self { shared, thread: handle.thread().clone() })
     }
 

@@ -15,7 +15,7 @@ use crate::delivery::group::{Awaited, Control};
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::repeats::Repeats;
-use crate::runtime::nap;
+use crate::restart::sleep_precisely;
 use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
 use crate::troubles::Troubles;
 
@@ -205,7 +205,11 @@ impl Watcher {
             let awaited = self.awaited.is_any();
             let quiet = last_event.elapsed() >= QUIET_AFTER || !awaited;
             let pause = async {
-                if quiet { tokio::time::sleep(QUIET_POLL).await } else { nap(BUSY_POLL).await }
+                if quiet {
+                    tokio::time::sleep(QUIET_POLL).await
+                } else {
+                    sleep_precisely(BUSY_POLL).await
+                }
             };
             tokio::select! {
                 () = self.published.notified(), if awaited => {}

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::runtime::again_if_it_panics;
+use crate::restart::with_restart;
 
 /// So many bytes wait at most to be written.
 const MOST_BYTES: usize = 4 << 20;
@@ -65,7 +65,7 @@ impl Lines {
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             WRITES.set(true);
             let mut torn = false;
-            again_if_it_panics("the thread that writes the log", || {
+            with_restart("the thread that writes the log", || {
                 loop {
                     theirs.write_some(&mut out, &mut torn, &mut tell);
                 }

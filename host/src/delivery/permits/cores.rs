@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 use super::permit::thread_time;
 use super::queue::{FairQueue, Fit};
 use super::{Member, Permits, Share, nanoseconds};
-use crate::runtime::again_if_it_panics;
+use crate::restart::with_restart;
 
 /// What a step is taken to cost until it is over.
 const EXPECTED: Duration = super::SLICE;
@@ -59,7 +59,7 @@ impl Cores {
             thread::Builder::new().name(format!("attempts-{number}")).spawn(move || {
                 make_way_for_others();
                 let _in_runtime = runtime.enter();
-                again_if_it_panics("a thread that runs handlers", || permits.line.compute(number));
+                with_restart("a thread that runs handlers", || permits.line.compute(number));
             })?;
         }
         Ok(cores)

@@ -16,7 +16,7 @@ use tracing::debug;
 use super::connection::Connections;
 use super::error::Broken;
 use super::session::SESSION;
-use crate::runtime::spawn_again_if_it_panics;
+use crate::restart::spawn_with_restart;
 
 /// The channel.
 const CHANNEL: &str = "event_host";
@@ -42,7 +42,7 @@ impl Listener {
         let hints = Arc::new(Notify::new());
         let theirs = Arc::clone(&hints);
         let listening = move || listen(Arc::clone(&connections), Arc::clone(&theirs));
-        Self { hints, _task: spawn_again_if_it_panics("the listener for hints", listening) }
+        Self { hints, _task: spawn_with_restart("the listener for hints", listening) }
     }
 
     /// Returns after the next hint, or at once if there was one since the last

@@ -9,7 +9,7 @@ use super::columns::time;
 use super::error::Broken;
 use super::horizon::{Horizon, Look};
 use super::incarnation::Incarnation;
-use crate::runtime::nap;
+use crate::restart::sleep_precisely;
 
 /// A look, and the incarnation that it is a look at: `None` where no host has begun it.
 pub(super) struct Looked {
@@ -50,6 +50,6 @@ pub(super) async fn look(
 pub(super) async fn pause(time: Duration) {
     const SHORTEST: Duration = Duration::from_micros(50);
     if time >= SHORTEST {
-        nap(time).await;
+        sleep_precisely(time).await;
     }
 }

@@ -48,7 +48,8 @@ impl InvalidEvent {
 }
 
 /// A name or value from outside, cut and cleaned, for a message.
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     format!("`{}`", storable(&one_line(text), 64))
 }
 

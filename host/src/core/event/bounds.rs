@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn the_constraints_of_both_stores_have_these_numbers() {
         let migrations = [
-            include_str!("../../../migrations/postgres/0001_log_and_groups.sql"),
-            include_str!("../../../migrations/sqlite/0001_log_and_groups.sql"),
+            include_str!("../../../../migrations/postgres/0001_log_and_groups.sql"),
+            include_str!("../../../../migrations/sqlite/0001_log_and_groups.sql"),
         ];
         for migration in migrations {
             for (attribute, most) in [

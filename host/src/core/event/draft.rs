@@ -11,29 +11,29 @@ use super::{Event, ExtensionValue};
 /// An event of a handler, which may leave out what the host then fills in: `id`,
 /// `source` and `time`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Draft {
+pub struct Draft {
     /// [`Event::id`].
-    pub(crate) id: Option<String>,
+    pub id: Option<String>,
     /// [`Event::source`].
-    pub(crate) source: Option<String>,
+    pub source: Option<String>,
     /// [`Event::event_type`].
-    pub(crate) event_type: String,
+    pub event_type: String,
     /// [`Event::subject`].
-    pub(crate) subject: Option<String>,
+    pub subject: Option<String>,
     /// [`Event::time`].
-    pub(crate) time: Option<Timestamp>,
+    pub time: Option<Timestamp>,
     /// [`Event::datacontenttype`].
-    pub(crate) datacontenttype: Option<String>,
+    pub datacontenttype: Option<String>,
     /// [`Event::dataschema`].
-    pub(crate) dataschema: Option<String>,
+    pub dataschema: Option<String>,
     /// [`Event::partitionkey`].
-    pub(crate) partitionkey: Option<String>,
+    pub partitionkey: Option<String>,
     /// [`Event::deliver_after`].
-    pub(crate) deliver_after: Option<Timestamp>,
+    pub deliver_after: Option<Timestamp>,
     /// [`Event::extensions`].
-    pub(crate) extensions: BTreeMap<String, ExtensionValue>,
+    pub extensions: BTreeMap<String, ExtensionValue>,
     /// [`Event::data`].
-    pub(crate) data: Option<Vec<u8>>,
+    pub data: Option<Vec<u8>>,
 }
 
 impl Draft {

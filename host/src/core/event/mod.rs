@@ -13,11 +13,11 @@ pub mod json;
 pub mod jsonl;
 mod key_hash;
 
-pub(crate) use check::quoted;
-pub(crate) use draft::Draft;
+pub use check::quoted;
+pub use draft::Draft;
 
 /// The extension attribute that [`Event::deliver_after`] is.
-pub(crate) const DELIVER_AFTER: &str = "deliverafter";
+pub const DELIVER_AFTER: &str = "deliverafter";
 
 use std::collections::BTreeMap;
 use std::fmt;

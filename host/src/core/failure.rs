@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_explained_in_the_guarantees() {
-        let guarantees = include_str!("../../docs/guarantees.md");
+        let guarantees = include_str!("../../../docs/guarantees.md");
         for kind in FailureKind::ALL {
             assert!(guarantees.contains(&format!("\n| `{kind}` | ")), "{kind}");
         }

@@ -4,7 +4,7 @@
 //! texts that an operator reads: payloads, failures, attributes, names of imports, notes
 //! of groups, log lines. A terminal obeys some of their characters, and others make a
 //! reader see what is not there. The functions here are the one place that knows these
-//! characters. [`crate::cli`] and [`crate::telemetry`] pass everything that they write
+//! characters. The command line and the log pass everything that they write
 //! through them, so that a text which nobody thought of is cleaned as well; whoever puts a
 //! text into a field of its own has to say that it is [one line](one_line) or where its
 //! [further lines](with_further_lines) begin.

@@ -26,7 +26,7 @@ use super::{DELIVER_AFTER, Event, ExtensionValue};
 pub(super) const INCOMPLETE: &str = "not JSON: it ends before it is complete";
 
 /// The version of the specification, the only one there is an event format for.
-pub(crate) const SPEC_VERSION: &str = "1.0";
+pub const SPEC_VERSION: &str = "1.0";
 
 impl Event {
     /// Reads one event.
@@ -98,7 +98,7 @@ impl Draft {
     ///
     /// # Errors
     /// As [`Event::from_json`].
-    pub(crate) fn from_json(json: &[u8]) -> Result<Self, InvalidEvent> {
+    pub fn from_json(json: &[u8]) -> Result<Self, InvalidEvent> {
         draft(utf8(json)?)
     }
 
@@ -106,7 +106,7 @@ impl Draft {
     ///
     /// # Errors
     /// As [`Event::list_from_json`], and when it is no array.
-    pub(crate) fn batch_from_json(json: &[u8]) -> Result<Vec<Self>, InvalidEvent> {
+    pub fn batch_from_json(json: &[u8]) -> Result<Vec<Self>, InvalidEvent> {
         let batch: Vec<&RawValue> =
             serde_json::from_str(utf8(json)?).map_err(|error| not_json(&error))?;
         numbered(&batch, draft)
@@ -191,7 +191,8 @@ impl Serialize for Event {
 }
 
 /// The media type without its parameters, in lower case.
-pub(crate) fn essence(content_type: &str) -> String {
+#[must_use]
+pub fn essence(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
@@ -418,7 +419,10 @@ impl<'a> Attributes<'a> {
 }
 
 /// Checks the version of the specification that an event names.
-pub(crate) fn spec_version(version: &str) -> Result<(), InvalidEvent> {
+///
+/// # Errors
+/// When it is not [`SPEC_VERSION`].
+pub fn spec_version(version: &str) -> Result<(), InvalidEvent> {
     if version == SPEC_VERSION {
         return Ok(());
     }
@@ -430,7 +434,10 @@ pub(crate) fn spec_version(version: &str) -> Result<(), InvalidEvent> {
 
 /// Reads an attribute that is a time of RFC 3339 with any offset, cut to
 /// microseconds.
-pub(crate) fn parse_time(attribute: &str, text: &str) -> Result<Timestamp, InvalidEvent> {
+///
+/// # Errors
+/// When it is no such time.
+pub fn parse_time(attribute: &str, text: &str) -> Result<Timestamp, InvalidEvent> {
     let parsed = rfc3339_in_microseconds(text).and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| {
         InvalidEvent::new(
@@ -482,7 +489,8 @@ fn is_of_a_day(offset: &str) -> bool {
 }
 
 /// Cuts a time to the microseconds that stores keep.
-pub(crate) fn to_microseconds(time: Timestamp) -> Timestamp {
+#[must_use]
+pub fn to_microseconds(time: Timestamp) -> Timestamp {
     let microseconds = time.as_nanosecond().div_euclid(1000);
     // Only the first 999 ns of all of jiff's range would fall outside it.
     i64::try_from(microseconds)

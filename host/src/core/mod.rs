@@ -1,0 +1,13 @@
+//! What every part of the host is told in: the event and its names, failures, digests, and
+//! what the parts agree on.
+//!
+//! It knows none of them: nothing here reads or writes a file, a socket or a database. Each
+//! module is named from the root, as `crate::event`.
+
+pub mod digest;
+pub mod event;
+pub mod failure;
+pub mod foreign;
+#[cfg(test)]
+pub(crate) mod fuzz;
+pub mod restart;
