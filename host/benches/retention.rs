@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use event_host::event::{Position, Tenant};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::{
-    GroupSettings, Maintained, Retention, Start, Store, StoreError, Subscription,
-};
+use event_host::store::{GroupSettings, Maintained, Retention, Start, Store, StoreError};
+use event_host::subscription::Subscription;
 use postgres::{Database, Effort, percentile};
 use sqlx::PgConnection;
 use tokio::task::JoinSet;

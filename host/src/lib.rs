@@ -28,4 +28,6 @@ pub mod troubles;
 
 #[cfg(test)]
 pub(crate) use crate::core::fuzz;
-pub use crate::core::{digest, event, failure, foreign, restart};
+pub use crate::core::{
+    clock, digest, event, failure, foreign, leadership_proof, restart, retry, subscription,
+};

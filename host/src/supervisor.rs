@@ -24,15 +24,15 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::clock::Clock;
 use crate::delivery::Handler;
-use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::by_digest::{ByDigest, Components};
-use crate::delivery::clock::Clock;
 use crate::delivery::group::{Awaited, Control, GroupLoop, GroupSettings, PASS_INTERVAL};
 use crate::delivery::permits::{Cores, Demand};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::restart::spawn_with_restart;
+use crate::retry::RetryPolicy;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
 use drain::drained;

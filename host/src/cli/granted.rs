@@ -108,7 +108,7 @@ fn of_contract(interface: &str, grants: &Grants) -> Option<String> {
 mod tests {
     use super::*;
     use crate::sandbox::settings::{HttpPolicy, HttpRule};
-    use crate::store::Subscription;
+    use crate::subscription::Subscription;
 
     fn said(imports: &[&str], grants: &Grants) -> Vec<String> {
         let imports: Vec<String> = imports.iter().map(|import| (*import).to_owned()).collect();

@@ -323,9 +323,8 @@ mod tests {
     use super::*;
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
-    use crate::store::{
-        GroupSettings, OpenRange, Redelivery, Settled, Settlement, Start, Store, Subscription,
-    };
+    use crate::store::{GroupSettings, OpenRange, Redelivery, Settled, Settlement, Start, Store};
+    use crate::subscription::Subscription;
 
     /// What is said of a group whose redeliveries are due so many seconds from
     /// now.

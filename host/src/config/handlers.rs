@@ -12,18 +12,20 @@ use super::document::{Document, Entry, Section, Text, kind};
 use super::keys;
 use super::tenants::Tenants;
 use super::value::show_duration;
-use crate::delivery::backoff::{LONGEST, RetryPolicy};
+use crate::clock::LONGEST_WAIT;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::json::parse_time;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
+use crate::retry::RetryPolicy;
 use crate::sandbox::settings::{
     Clocks, EmitPolicy, Grants, HttpPath, HttpPolicy, HttpRule, Limits, Reuse,
 };
+use crate::store::Start;
 use crate::store::lock_key::{self, LockKey};
-use crate::store::{InvalidSubscription, Start, Subscription};
+use crate::subscription::{InvalidSubscription, Subscription};
 
 /// One handler: a component plus its settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +97,7 @@ impl fmt::Display for Component {
 }
 
 /// The longest duration that any setting takes.
-const YEAR: Duration = LONGEST;
+const YEAR: Duration = LONGEST_WAIT;
 
 /// The shortest time in which anything can be done.
 const MILLISECOND: Duration = Duration::from_millis(1);

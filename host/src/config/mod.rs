@@ -31,7 +31,7 @@ use tenants::Tenants;
 use value::Environment;
 pub(crate) use value::duration;
 
-use crate::delivery::backoff::LONGEST;
+use crate::clock::LONGEST_WAIT;
 use crate::delivery::permits::MAX_CONCURRENCY;
 use crate::store::Retention;
 
@@ -157,7 +157,7 @@ impl Config {
             None => databases(&mut top, directory, environment),
         };
         let migrate = top.boolean("migrate").unwrap_or(true);
-        let grace = top.duration("grace", Duration::ZERO..=LONGEST).unwrap_or(DEFAULT_GRACE);
+        let grace = top.duration("grace", Duration::ZERO..=LONGEST_WAIT).unwrap_or(DEFAULT_GRACE);
         let concurrency = top.integer("concurrency", 1..=MAX_CONCURRENCY);
         let compilation = Compilation {
             memory_bytes: top.size("compile_memory", "256MiB"..="64GiB").map(|bytes| bytes as u64),

@@ -5,15 +5,16 @@ use std::env::VarError;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delivery::backoff::RetryPolicy;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::permits::Ceilings;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
+use crate::retry::RetryPolicy;
 use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
-use crate::store::{Retention, Start, Subscription};
+use crate::store::{Retention, Start};
+use crate::subscription::Subscription;
 
 /// The documentation is held to what the parser does.
 const DOCS: &str = include_str!("../../../docs/handlers-toml.md");

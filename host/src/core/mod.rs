@@ -4,10 +4,14 @@
 //! It knows none of them: nothing here reads or writes a file, a socket or a database. Each
 //! module is named from the root, as `crate::event`.
 
+pub mod clock;
 pub mod digest;
 pub mod event;
 pub mod failure;
 pub mod foreign;
 #[cfg(test)]
 pub(crate) mod fuzz;
+pub mod leadership_proof;
 pub mod restart;
+pub mod retry;
+pub mod subscription;

@@ -12,8 +12,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::backoff::RetryPolicy;
 use crate::event::{Attempt, Position};
+use crate::retry::RetryPolicy;
 
 /// The longest time between two probes, unless the first wait is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);

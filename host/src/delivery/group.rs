@@ -52,19 +52,20 @@ use slot::Work;
 use trip::{TripChange, Tripped};
 use trouble::{Doing, Trouble};
 
-use super::backoff::RetryPolicy;
 use super::breaker::{Breaker, BreakerSettings};
-use super::clock::Clock;
 use super::ordering::{Calls, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
+use crate::clock::Clock;
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
+use crate::retry::RetryPolicy;
 use crate::store::{
-    FailureCounts, GroupState, Head, Leadership, Mark, OpenRanges, Redelivery, Store, Subscription,
+    FailureCounts, GroupState, Head, Leadership, Mark, OpenRanges, Redelivery, Store,
 };
+use crate::subscription::Subscription;
 use crate::troubles::Troubles;
 
-pub use signals::{Awaited, Control, LAST_ANSWER, Lost, Signals};
+pub use signals::{Awaited, Control, LAST_ANSWER, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
@@ -401,7 +402,7 @@ impl GroupLoop {
             if let Some(redeliveries) = led.redeliveries.take() {
                 return Ok(redeliveries);
             }
-            if signals.lost.is_cancelled() {
+            if signals.leadership.is_lost() {
                 return Err(End::Lost);
             }
             if signals.stop.is_cancelled() {

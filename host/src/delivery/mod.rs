@@ -2,15 +2,13 @@
 //! is recorded of it.
 //!
 //! Nothing here knows SQL or wasmtime. [`group`] is the loop of one group;
-//! [`settlement`], [`ordering`], [`backoff`] and [`breaker`] are pure; [`state`] keeps what
+//! [`settlement`], [`ordering`] and [`breaker`] are pure; [`state`] keeps what
 //! handlers write until it is settled, [`permits`] says who may run, [`by_digest`] chooses the
 //! component of a replay that names one. A handler is whatever implements
 //! [`Handler`], a database whatever implements [`crate::store::Store`].
 
-pub mod backoff;
 pub mod breaker;
 pub mod by_digest;
-pub mod clock;
 pub mod group;
 pub mod ordering;
 pub mod permits;

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::backoff::RetryPolicy;
 use super::ordering::{Again, Effects};
 use super::{Outcome, Report};
+use crate::clock::after;
 use crate::event::json::to_microseconds;
 use crate::event::{Attempt, LogEvent};
 use crate::failure::{Failure, FailureKind};
+use crate::retry::RetryPolicy;
 use crate::store::{FailureCounts, FailureRecord, NewDeadLetter};
 
 /// What becomes of an event after an attempt.
@@ -108,12 +109,6 @@ pub fn with_failures(before: &FailureCounts, added: &[FailureKind]) -> Option<Fa
         *count = count.saturating_add(1);
     }
     Some(counts)
-}
-
-/// `now` plus a delay; saturates.
-#[must_use]
-pub fn after(now: Timestamp, delay: Duration) -> Timestamp {
-    now.saturating_add(delay).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use owner::{Owner, Request, Waiter};
 
-use crate::delivery::group::Lost;
 use crate::event::{GroupName, Partition};
+use crate::leadership_proof::LeadershipProof;
 use crate::store::{HostIdentity, Store};
 use crate::troubles::Troubles;
 
@@ -74,17 +74,16 @@ impl Leaderships {
 #[derive(Debug)]
 pub struct Lease {
     group: GroupName,
-    lost: Lost,
+    proof: LeadershipProof,
     wanted_back: CancellationToken,
     locks: Locks,
 }
 
 impl Lease {
-    /// Cancelled when the lock can no longer be proved, and when it was given
-    /// back.
+    /// The proof of the lock. It is lost too when the lock was given back.
     #[must_use]
-    pub fn lost(&self) -> &Lost {
-        &self.lost
+    pub fn proof(&self) -> &LeadershipProof {
+        &self.proof
     }
 
     /// Cancelled when the host leads more than its share: whoever has the lease is to
@@ -104,7 +103,7 @@ impl Lease {
         let _ = self.locks.requests.send(Request::Prove { done });
         tokio::select! {
             _ = proved => {}
-            () = self.lost.cancelled() => {}
+            () = self.proof.lost() => {}
         }
     }
 
@@ -116,22 +115,22 @@ impl Lease {
             _ = released => {}
             // An owner that waits in vain for its session's answer, and at last
             // gives up every lock.
-            () = self.lost.cancelled() => {}
+            () = self.proof.lost() => {}
         }
     }
 
     fn give_back(&self) -> oneshot::Receiver<()> {
         let (done, released) = oneshot::channel();
-        let (group, lost) = (self.group.clone(), self.lost.clone());
+        let (group, proof) = (self.group.clone(), self.proof.clone());
         // Fails only when the owner has ended, and has released everything.
-        let _ = self.locks.requests.send(Request::Unlock { group, lost, done });
+        let _ = self.locks.requests.send(Request::Unlock { group, proof, done });
         released
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !self.lost.is_cancelled() {
+        if !self.proof.is_lost() {
             drop(self.give_back());
         }
     }

@@ -25,10 +25,10 @@ use tracing::{debug, error, info};
 
 use super::shares::Shares;
 use super::{HEARTBEAT, LOCK_POLL, Leaderships, Lease, Locks, STEP_DOWN_AFTER};
-use crate::delivery::backoff::RetryPolicy;
-use crate::delivery::group::Lost;
 use crate::event::{Attempt, GroupName, Partition};
+use crate::leadership_proof::LeadershipProof;
 use crate::repeats::Repeats;
+use crate::retry::RetryPolicy;
 use crate::store::{HostIdentity, LockSession, Store, StoreError};
 use crate::troubles::Troubles;
 
@@ -42,7 +42,7 @@ const NO_SESSION: &str = "no lock session";
 #[derive(Debug)]
 pub(super) enum Request {
     Lock(GroupName, Waiter),
-    Unlock { group: GroupName, lost: Lost, done: oneshot::Sender<()> },
+    Unlock { group: GroupName, proof: LeadershipProof, done: oneshot::Sender<()> },
     Prove { done: oneshot::Sender<()> },
     StepDown { why: String },
 }
@@ -211,9 +211,9 @@ impl Owner {
                 }
                 self.waiting.entry(group).or_default().push(waiter);
             }
-            Request::Unlock { group, lost, done } => {
+            Request::Unlock { group, proof, done } => {
                 // What is lost is not held any more, or by a later lease.
-                if !lost.is_cancelled() {
+                if !proof.is_lost() {
                     self.unlock(&group).await;
                 }
                 // Whoever asked may have been cancelled; the lock is free anyway.
@@ -416,13 +416,13 @@ impl Owner {
         let Some(requests) = self.requests.upgrade() else { return };
         let Some(session) = &self.session else { return };
         let told = self.leaderships.begin();
-        let lost = Lost::new(told.clone(), session.proven_until.subscribe());
+        let proof = LeadershipProof::new(told.clone(), session.proven_until.subscribe());
         let wanted_back = CancellationToken::new();
         let held = Held { _told: told.drop_guard(), wanted_back: wanted_back.clone() };
         self.held.insert(group.clone(), held);
         let locks = Locks { requests, leaderships: self.leaderships.clone() };
         // A lease that nobody takes is dropped, and so gives its lock back.
-        let lease = Lease { group: group.clone(), lost, wanted_back, locks };
+        let lease = Lease { group: group.clone(), proof, wanted_back, locks };
         if let Some(waiters) = self.waiting.get_mut(&group)
             && !waiters.is_empty()
         {

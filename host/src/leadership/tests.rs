@@ -34,7 +34,7 @@ async fn taken(locks: &Locks, name: &str) -> Lease {
 }
 
 async fn lost(lease: &Lease) {
-    tokio::time::timeout(HOUR, lease.lost().cancelled()).await.expect("it never stepped down");
+    tokio::time::timeout(HOUR, lease.proof().lost()).await.expect("it never stepped down");
 }
 
 /// Waits until an operation was called so often through a handle.
@@ -80,7 +80,7 @@ async fn a_group_has_one_lease_and_the_next_host_gets_it_soon_after_it_is_releas
     let released = Instant::now();
     let next = next.await.unwrap();
     assert!(released.elapsed() <= LOCK_POLL + TICK);
-    assert!(!next.lost().is_cancelled());
+    assert!(!next.proof().is_lost());
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +198,7 @@ async fn a_host_without_an_answer_steps_down_from_every_group_and_comes_back() {
     }
     let back = taken(&one, "g").await;
     assert!(proof.elapsed() < STEP_DOWN_AFTER + HEARTBEAT, "{:?}", proof.elapsed());
-    assert!(!back.lost().is_cancelled());
+    assert!(!back.proof().is_lost());
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +208,7 @@ async fn slow_answers_lose_no_lease_and_prove_only_the_moment_they_were_asked_fo
     let lease = taken(&one, "g").await;
     store.fail(Operation::Heartbeat, Fault::Slow(Duration::from_secs(2)), 4);
     while store.faults_left(Operation::Heartbeat) > 0 {
-        assert!(!lease.lost().is_cancelled());
+        assert!(!lease.proof().is_lost());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The last of them is under way, and the next will have no answer.
@@ -225,7 +225,7 @@ async fn one_answer_may_take_nearly_as_long_as_a_proof_holds() {
     proof(&store).await;
     let slow = STEP_DOWN_AFTER - HEARTBEAT - 5 * TICK;
     store.fail(Operation::Heartbeat, Fault::Slow(slow), 1);
-    assert!(tokio::time::timeout(HOUR, lease.lost().cancelled()).await.is_err());
+    assert!(tokio::time::timeout(HOUR, lease.proof().lost()).await.is_err());
     assert_eq!(store.faults_left(Operation::Heartbeat), 0);
 }
 
@@ -260,7 +260,7 @@ async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_ta
     lost(&lease).await;
     assert!(cut.elapsed() <= HEARTBEAT + TICK, "{:?}", cut.elapsed());
     lease.release().await;
-    assert!(!next.lost().is_cancelled(), "what is gone cannot be given back");
+    assert!(!next.proof().is_lost(), "what is gone cannot be given back");
     let wanted = group("g");
     let mut again = pin!(one.lock(&wanted, || {}));
     assert!(tokio::time::timeout(10 * HEARTBEAT, &mut again).await.is_err());
@@ -313,10 +313,10 @@ async fn a_process_that_was_frozen_finds_its_leases_lost() {
     let before = store.calls(Operation::Heartbeat);
     // In one step, as time goes on for a process that was stopped and wakes.
     tokio::time::advance(STEP_DOWN_AFTER - 5 * TICK).await;
-    assert!(!lease.lost().is_cancelled(), "proved until {:?}", proof + STEP_DOWN_AFTER);
+    assert!(!lease.proof().is_lost(), "proved until {:?}", proof + STEP_DOWN_AFTER);
     called(&store, Operation::Heartbeat, before + 1).await;
     tokio::time::advance(STEP_DOWN_AFTER + TICK).await;
-    assert!(lease.lost().is_cancelled());
+    assert!(lease.proof().is_lost());
     let beats = store.calls(Operation::Heartbeat);
     lost(&lease).await;
     assert_eq!(store.calls(Operation::Heartbeat), beats, "a late proof is none");
@@ -325,10 +325,10 @@ async fn a_process_that_was_frozen_finds_its_leases_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_when_its_proof_is_over_whether_anybody_was_told_or_not() {
     let (_, proven_until) = watch::channel(Instant::now() + STEP_DOWN_AFTER);
-    let lost = Lost::new(CancellationToken::new(), proven_until);
-    assert!(!lost.is_cancelled());
+    let proof = LeadershipProof::new(CancellationToken::new(), proven_until);
+    assert!(!proof.is_lost());
     tokio::time::sleep(STEP_DOWN_AFTER).await;
-    assert!(lost.is_cancelled());
+    assert!(proof.is_lost());
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,7 +361,7 @@ async fn the_session_ends_with_the_last_who_could_use_it() {
     let (g, h) = (taken(&one, "g").await, taken(&one, "h").await);
     drop((one, g));
     taken(&two, "g").await;
-    assert!(!h.lost().is_cancelled(), "somebody still leads");
+    assert!(!h.proof().is_lost(), "somebody still leads");
     h.release().await;
     taken(&two, "h").await;
 }
@@ -393,7 +393,7 @@ impl Sharing {
                     leading.send_modify(|led| assert!(led.insert(number)));
                     tokio::select! {
                         () = lease.wanted_back().cancelled() => tokio::time::sleep(takes).await,
-                        () = lease.lost().cancelled() => {}
+                        () = lease.proof().lost() => {}
                         () = stop.cancelled() => {}
                     }
                     leading.send_modify(|led| assert!(led.remove(&number)));

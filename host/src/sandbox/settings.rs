@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
 pub use super::incoming::{HttpPath, InvalidHttpPath};
-use crate::store::Subscription;
+use crate::subscription::Subscription;
 
 /// What one instance or one attempt may use. Exceeding any of them ends the
 /// attempt with the failure kind that is named.

@@ -29,7 +29,7 @@ use super::program::{Inspection, Program};
 use super::settings::Reuse;
 use super::shares::Member;
 use super::slots::{Held, Kept};
-use crate::delivery::backoff::LONGEST;
+use crate::clock::LONGEST_WAIT;
 use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
@@ -189,7 +189,7 @@ impl SandboxWorker {
         };
         let started = Instant::now();
         // Kept representable, whatever the settings.
-        let deadline = started + self.profile.limits.timeout.min(LONGEST);
+        let deadline = started + self.profile.limits.timeout.min(LONGEST_WAIT);
 
         let mut instance = match kept {
             Some(instance) => instance,

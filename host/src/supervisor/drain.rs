@@ -3,7 +3,7 @@
 use tracing::debug;
 
 use super::watcher::{Controls, QUIET_POLL};
-use crate::delivery::clock::Clock;
+use crate::clock::Clock;
 use crate::event::Position;
 use crate::store::{DueFetch, GroupState, Store, StoreError};
 

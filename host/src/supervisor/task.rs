@@ -167,7 +167,7 @@ impl GroupTask {
                 stop.cancel();
             }))
         };
-        while !stop.is_cancelled() && !lease.lost().is_cancelled() {
+        while !stop.is_cancelled() && !lease.proof().is_lost() {
             let mut wanted = Arc::clone(&versions.borrow_and_update());
             let mut version = self.in_stead_of(&wanted);
             let signals = self.signals(lease, &wanted, &stop);
@@ -243,7 +243,7 @@ impl GroupTask {
             }
             if end == End::Superseded {
                 lease.prove().await;
-                if lease.lost().is_cancelled() {
+                if lease.proof().is_lost() {
                     end = End::Lost;
                 }
             }
@@ -293,7 +293,7 @@ impl GroupTask {
         let rolled_back = tokio::select! {
             rolled_back = self.store.rollback(&tenant, &handler, Some(version)) => rolled_back,
             () = self.stop.cancelled() => return,
-            () = lease.lost().cancelled() => return,
+            () = lease.proof().lost() => return,
         };
         match rolled_back {
             Ok(active) => {
@@ -315,7 +315,7 @@ impl GroupTask {
             stop: stop.clone(),
             interrupt: self.interrupt.clone(),
             replaced: version.replaced.clone(),
-            lost: lease.lost().clone(),
+            leadership: lease.proof().clone(),
             safe: self.safe.clone(),
             awaited: Arc::clone(&self.awaited),
             passable: self.passable.follow(version.group.settings.overtake),
@@ -336,7 +336,7 @@ impl GroupTask {
         };
         let ended = tokio::select! {
             ended = self.store.end_leadership(&self.name, epoch) => ended,
-            () = signals.lost.cancelled() => return,
+            () = signals.leadership.lost() => return,
             () = patience => Err(StoreError::Unavailable("no answer in time".to_owned())),
         };
         if let Err(why) = ended {

@@ -7,16 +7,16 @@ use async_trait::async_trait;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::delivery::breaker::BreakerSettings;
 use crate::delivery::by_digest::OwnAlone;
-use crate::delivery::clock::SystemClock;
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::permits::Permits;
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::event::{Event, Partition, Tenant};
-use crate::store::Subscription;
 use crate::store::memory::{Fault, MemoryStore, Operation};
+use crate::subscription::Subscription;
 
 const PARTS: u32 = 4;
 

@@ -21,16 +21,17 @@ use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Led, Signals, appetite};
+use crate::clock::after;
 use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
 use crate::delivery::permits::{Permit, Task};
-use crate::delivery::settlement::{after, with_failures};
+use crate::delivery::settlement::with_failures;
 use crate::digest::Digest;
 use crate::event::Position;
 use crate::store::{
     Fetch, Fetched, Found, GroupState, Mark, OpenRanges, Overtaken, Settled, Settlement,
-    Subscription,
 };
+use crate::subscription::Subscription;
 
 /// How long is waited at most without a look at the time of day, which may be set.
 const LONGEST_NAP: Duration = Duration::from_secs(60);
@@ -224,7 +225,7 @@ impl<'a> Flow<'a> {
     /// Looks at everything once, begins what can begin, and waits.
     async fn turn(&mut self, signals: &mut Signals) -> Result<(), End> {
         let looked_at = Instant::now();
-        if signals.lost.is_cancelled() {
+        if signals.leadership.is_lost() {
             return Err(End::Lost);
         }
         let control = *signals.control.borrow_and_update();
@@ -687,7 +688,7 @@ impl<'a> Flow<'a> {
         if self.led.begun {
             return Ok(true);
         }
-        if signals.lost.is_cancelled() {
+        if signals.leadership.is_lost() {
             return Err(End::Lost);
         }
         let GroupLoop { settings, store, .. } = &self.work.group;

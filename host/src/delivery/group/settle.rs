@@ -42,7 +42,7 @@ impl GroupLoop {
         let mut interrupts = Interrupts::new(signals);
         let mut unknown = false;
         loop {
-            if signals.lost.is_cancelled() {
+            if signals.leadership.is_lost() {
                 return Err(End::Lost.into());
             }
             let settling = async {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::event::{Epoch, Position};
+use crate::leadership_proof::LeadershipProof;
 use crate::store::GroupState;
 
 /// How long the database may take to answer once attempts are interrupted.
@@ -25,8 +26,8 @@ pub struct Signals {
     /// Another version of the group is ready: settle, and return. The event that
     /// is handled now is handled to its end.
     pub replaced: CancellationToken,
-    /// The leadership is lost: drop everything, commit nothing, and return.
-    pub lost: Lost,
+    /// Once it is lost: drop everything, commit nothing, and return.
+    pub leadership: LeadershipProof,
     /// The safe position.
     pub safe: watch::Receiver<Position>,
     /// Whether a newer safe position is waited for.
@@ -36,38 +37,6 @@ pub struct Signals {
     pub passable: watch::Receiver<Position>,
     /// The group's row.
     pub control: watch::Receiver<Control>,
-}
-
-/// Whether a leadership is lost, because its lock can no longer be proved.
-///
-/// A token for those who wait, and a deadline besides: in a process that was
-/// frozen for longer than the last proof holds, and goes on, a leader may be
-/// about to commit before anybody has had the time to cancel the token.
-#[derive(Debug, Clone)]
-pub struct Lost {
-    token: CancellationToken,
-    proven_until: watch::Receiver<Instant>,
-}
-
-impl Lost {
-    /// A leadership that is lost when the token is cancelled, or when the moment
-    /// is over until which its lock is proved.
-    #[must_use]
-    pub fn new(token: CancellationToken, proven_until: watch::Receiver<Instant>) -> Self {
-        Self { token, proven_until }
-    }
-
-    /// Whether it is lost by now.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.token.is_cancelled() || Instant::now() >= *self.proven_until.borrow()
-    }
-
-    /// Waits until the token says that it is lost, which it does soon after the
-    /// deadline.
-    pub async fn cancelled(&self) {
-        self.token.cancelled().await;
-    }
 }
 
 /// Whether any leader of a host waits for a newer safe position: one with much to read
@@ -154,7 +123,7 @@ pub(super) enum Interrupt {
 /// The two tokens that end an attempt, waited for without registering anew for
 /// each event.
 pub(super) struct Interrupts {
-    leadership: Lost,
+    leadership: LeadershipProof,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
     interrupt: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -162,15 +131,15 @@ pub(super) struct Interrupts {
 impl Interrupts {
     pub(super) fn new(signals: &Signals) -> Self {
         Self {
-            leadership: signals.lost.clone(),
-            lost: Box::pin(signals.lost.token.clone().cancelled_owned()),
+            leadership: signals.leadership.clone(),
+            lost: Box::pin(signals.leadership.lost_owned()),
             interrupt: Box::pin(signals.interrupt.clone().cancelled_owned()),
         }
     }
 
     /// Whether nothing may be committed any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.leadership.is_cancelled()
+        self.leadership.is_lost()
     }
 
     pub(super) async fn next(&mut self) -> Interrupt {
@@ -213,7 +182,7 @@ impl Signals {
         // A closed channel means that the host is going down; the stop token says
         // so too.
         tokio::select! {
-            () = self.lost.cancelled() => {}
+            () = self.leadership.lost() => {}
             () = self.stop.cancelled() => {}
             () = self.replaced.cancelled() => {}
             Ok(()) = self.control.changed() => {}
@@ -234,7 +203,8 @@ impl Signals {
 
     /// Waits until there is news, or for that moment. What was seen is none.
     pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
-        let Self { stop, interrupt, replaced, lost, safe, passable, control, awaited: _ } = self;
+        let Self { stop, interrupt, replaced, leadership, safe, passable, control, awaited: _ } =
+            self;
         let moment = async {
             match until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -242,7 +212,7 @@ impl Signals {
             }
         };
         tokio::select! {
-            () = lost.cancelled() => {}
+            () = leadership.lost() => {}
             () = stop.cancelled(), if !seen.stop => {}
             () = replaced.cancelled(), if !seen.replaced => {}
             () = interrupt.cancelled(), if !seen.interrupt => {}
@@ -258,7 +228,7 @@ impl Signals {
     pub(crate) async fn answer<T>(&self, call: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            () = self.lost.cancelled() => None,
+            () = self.leadership.lost() => None,
             () = self.stop.cancelled() => None,
             () = self.replaced.cancelled() => None,
             answer = call => Some(answer),
@@ -276,7 +246,7 @@ impl Signals {
             }
         };
         tokio::select! {
-            () = self.lost.cancelled() => {}
+            () = self.leadership.lost() => {}
             () = self.stop.cancelled() => {}
             () = halted => {}
             () = tokio::time::sleep(at_most) => {}
@@ -298,7 +268,7 @@ impl Signals {
         };
         tokio::select! {
             biased;
-            () = self.lost.cancelled() => false,
+            () = self.leadership.lost() => false,
             () = self.stop.cancelled() => false,
             () = self.replaced.cancelled() => false,
             () = urgent => false,
@@ -338,7 +308,7 @@ mod tests {
                 stop: CancellationToken::new(),
                 interrupt: CancellationToken::new(),
                 replaced: CancellationToken::new(),
-                lost: Lost::new(CancellationToken::new(), proven_until),
+                leadership: LeadershipProof::new(CancellationToken::new(), proven_until),
                 safe,
                 passable,
                 control,

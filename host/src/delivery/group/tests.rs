@@ -27,6 +27,7 @@ use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::digest::Digest;
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
+use crate::leadership_proof::LeadershipProof;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{
     Cursor, DeadLetterFilter, Fetch, GroupSettings as Registration, HostIdentity, Start,
@@ -49,7 +50,7 @@ struct PausedClock {
 
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
-        super::super::settlement::after(
+        crate::clock::after(
             "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
             self.began.elapsed() + self.tick * self.looks.fetch_add(1, SeqCst),
         )
@@ -426,7 +427,7 @@ impl Rig {
             stop: CancellationToken::new(),
             interrupt: CancellationToken::new(),
             replaced: CancellationToken::new(),
-            lost: Lost::new(lost.clone(), proven_until),
+            leadership: LeadershipProof::new(lost.clone(), proven_until),
             safe: safe_seen,
             passable: passable_seen,
             control: control_seen,
@@ -1578,9 +1579,8 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
     let key = |position: i64| fates[usize::try_from(position - 1).unwrap()].key;
     let names = ["a", "b", "c"];
     let began = rig.clock().now();
-    let deliver_after = |fate: &Fate| {
-        Some(super::super::settlement::after(began, Duration::from_millis(fate.delay?)))
-    };
+    let deliver_after =
+        |fate: &Fate| Some(crate::clock::after(began, Duration::from_millis(fate.delay?)));
     let events: Vec<Event> = fates
         .iter()
         .map(|fate| Event {

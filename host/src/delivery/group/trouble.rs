@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tracing::{debug, error, info};
 
-use crate::delivery::backoff::RetryPolicy;
 use crate::event::{Attempt, GroupName};
 use crate::repeats::Repeats;
+use crate::retry::RetryPolicy;
 use crate::troubles::Troubles;
 
 /// What a leader tries again until it works.

@@ -15,7 +15,7 @@ pub use deferred::DueRead;
 
 use super::lanes::{LaneId, Lanes};
 use super::{Calls, Ordering};
-use crate::delivery::settlement::after;
+use crate::clock::after;
 use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;

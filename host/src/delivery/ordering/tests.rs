@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delivery::settlement::after;
+use crate::clock::after;
 use crate::delivery::state::EmptyState;
 use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
 use crate::failure::FailureKind;

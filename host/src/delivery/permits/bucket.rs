@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Ceilings;
+use crate::clock::LONGEST_WAIT;
 use crate::delivery::Usage;
-use crate::delivery::backoff::LONGEST;
 
 /// For how long what was not used is kept.
 const BURST: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ impl Bucket {
 
     /// Takes some, and says when it is there.
     fn take(&mut self, units: f64, now: Instant) -> Instant {
-        let full_in = self.full_in(now).saturating_add(times(self.unit, units)).min(LONGEST);
+        let full_in = self.full_in(now).saturating_add(times(self.unit, units)).min(LONGEST_WAIT);
         self.full_at = now + full_in;
         self.opens_at(now)
     }
@@ -52,15 +52,15 @@ impl Bucket {
         now + self.full_in(now).saturating_sub(self.burst)
     }
 
-    /// At most [`LONGEST`], so that the clock can tell it.
+    /// At most [`LONGEST_WAIT`], so that the clock can tell it.
     fn full_in(&self, now: Instant) -> Duration {
         self.full_at.saturating_duration_since(now)
     }
 }
 
-/// A number of seconds; saturates at [`LONGEST`].
+/// A number of seconds; saturates at [`LONGEST_WAIT`].
 fn scaled(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
+    Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)
 }
 
 fn times(unit: Duration, units: f64) -> Duration {
@@ -257,6 +257,6 @@ mod tests {
         for _ in 0..3 {
             bucket.take(f64::MAX, now);
         }
-        assert!(bucket.opens_at(now) <= now + LONGEST);
+        assert!(bucket.opens_at(now) <= now + LONGEST_WAIT);
     }
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{Effects, Job, LaneId, Schedule, Slot, SlotState, Wait};
+use crate::clock::after;
 use crate::delivery::ordering::{Calls, Ordering};
-use crate::delivery::settlement::after;
 use crate::event::Position;
 
 /// What the events of one call take, in bytes: it stands in the guest's memory at

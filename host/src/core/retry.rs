@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use crate::clock::LONGEST_WAIT;
 use crate::event::Attempt;
 
 /// When to give up, and how long to wait until then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryPolicy {
-    /// After so many attempts the event becomes a dead letter. At least 1.
+    /// The event becomes a dead letter after this many failed attempts. At least 1.
     pub max_attempts: u32,
     /// The delay after the first attempt.
     pub initial: Duration,
@@ -32,9 +33,6 @@ impl Default for RetryPolicy {
     }
 }
 
-/// A delay beyond which waiting makes no sense; keeps due times representable.
-pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
 impl RetryPolicy {
     /// Whether the event is given up after this attempt failed.
     #[must_use]
@@ -44,16 +42,16 @@ impl RetryPolicy {
 
     /// The delay between the failed `attempt` and the next one. `random` is
     /// uniform in 0 to 1. What the handler asked for is a lower bound, up to
-    /// [`LONGEST`]. Saturates; never panics, whatever the settings.
+    /// [`LONGEST_WAIT`]. Saturates; never panics, whatever the settings.
     #[must_use]
     pub fn delay(&self, attempt: Attempt, asked: Option<Duration>, random: f64) -> Duration {
         let exponent = i32::try_from(attempt.0.saturating_sub(1)).unwrap_or(i32::MAX);
         let grown = self.initial.as_secs_f64() * self.multiplier.max(1.0).powi(exponent);
         let capped = grown.min(self.max.as_secs_f64());
         let jittered = capped * (1.0 + self.jitter * (2.0 * random - 1.0));
-        let delay = Duration::try_from_secs_f64(jittered.min(LONGEST.as_secs_f64()))
-            .unwrap_or(if jittered > 0.0 { LONGEST } else { Duration::ZERO });
-        delay.max(asked.unwrap_or_default()).min(LONGEST)
+        let delay = Duration::try_from_secs_f64(jittered.min(LONGEST_WAIT.as_secs_f64()))
+            .unwrap_or(if jittered > 0.0 { LONGEST_WAIT } else { Duration::ZERO });
+        delay.max(asked.unwrap_or_default()).min(LONGEST_WAIT)
     }
 }
 
@@ -83,7 +81,7 @@ mod tests {
         let asked = Some(Duration::from_secs(30));
         assert_eq!(policy.delay(Attempt(1), asked, 0.5), Duration::from_secs(30));
         assert_eq!(policy.delay(Attempt(9), asked, 0.5), Duration::from_secs(256));
-        assert_eq!(policy.delay(Attempt(1), Some(Duration::MAX), 0.5), LONGEST);
+        assert_eq!(policy.delay(Attempt(1), Some(Duration::MAX), 0.5), LONGEST_WAIT);
     }
 
     proptest! {
@@ -105,9 +103,9 @@ mod tests {
                 jitter,
             };
             let delay = policy.delay(Attempt(attempt), asked.map(Duration::from_secs), random);
-            prop_assert!(delay <= LONGEST);
+            prop_assert!(delay <= LONGEST_WAIT);
             if let Some(asked) = asked {
-                prop_assert!(delay >= Duration::from_secs(asked).min(LONGEST));
+                prop_assert!(delay >= Duration::from_secs(asked).min(LONGEST_WAIT));
             }
         }
 
