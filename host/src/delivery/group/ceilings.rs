@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::flow::Flow;
-use super::slot::{Uncommitted, Work};
+use super::attempts::{Shared, Uncommitted};
+use super::leader::Leader;
 use super::trouble::Doing;
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
@@ -90,7 +90,7 @@ fn none_is_made() -> StoreError {
     )
 }
 
-impl Work {
+impl Shared {
     /// Whether there is anything to look at: most attempts of most tenants are
     /// passed by this alone.
     pub(super) fn may_exceed(
@@ -116,13 +116,13 @@ impl Work {
     /// Takes room for so many keys as if they were all new, where there is plenty.
     fn has_room_for_keys(&self, touched: usize) -> bool {
         let Some(most) = self.most_keys() else { return true };
-        let mut book = self.book();
-        let Some(known) = book.known_keys else { return false };
+        let mut locked = self.lock();
+        let Some(known) = locked.known_keys else { return false };
         let at_most = known.at_most.saturating_add_unsigned(touched as u64);
         if at_most > most - most / NEARLY_FULL {
             return false;
         }
-        book.known_keys = Some(KnownKeys { at_most, counted: None });
+        locked.known_keys = Some(KnownKeys { at_most, counted: None });
         true
     }
 
@@ -220,13 +220,13 @@ impl Work {
                 }
             }
             let is_on_its_way = {
-                let book = self.book();
-                let (schedule, on_their_way) = (&book.schedule, book.on_their_way);
-                let open = schedule.dead_letters() + on_their_way.dead_letters;
+                let locked = self.lock();
+                let (schedule, in_flight) = (&locked.schedule, locked.in_flight);
+                let open = schedule.dead_letters() + in_flight.dead_letters;
                 letters = letters.saturating_add(open as u64);
-                let open = schedule.dead_letter_bytes() + on_their_way.dead_letter_bytes;
+                let open = schedule.dead_letter_bytes() + in_flight.dead_letter_bytes;
                 bytes = bytes.saturating_add(open as u64);
-                on_their_way.dead_letters > 0
+                in_flight.dead_letters > 0
             };
             // What was committed in between may not have been counted at all.
             if commits.has_changed().unwrap_or(false) {
@@ -266,7 +266,7 @@ impl Work {
             Some(known) => known,
             None => {
                 // What is committed meanwhile counts twice rather than not at all.
-                let open = self.book().uncommitted().bytes;
+                let open = self.lock().uncommitted().bytes;
                 let _turn = self.turn().await;
                 let bytes = store.tenant_state_bytes(&settings.tenant).await?;
                 KnownState { bytes: bytes.saturating_add(open), at: now }
@@ -325,7 +325,7 @@ impl Work {
                 || known.at_most.saturating_add(new) <= most
                 || known.counted.is_some_and(|at| now - at < STATE_LOOK)
         };
-        let mut known = self.book().known_keys.filter(is_enough);
+        let mut known = self.lock().known_keys.filter(is_enough);
         loop {
             let mut commits = self.commits();
             let found = match known.take() {
@@ -347,7 +347,7 @@ impl Work {
             };
             let wanted = found.at_most.saturating_add(new);
             if new <= 0 || wanted <= most {
-                self.book().known_keys = Some(KnownKeys { at_most: wanted, ..found });
+                self.lock().known_keys = Some(KnownKeys { at_most: wanted, ..found });
                 return Ok(None);
             }
             if found.counted.is_none() {
@@ -356,7 +356,7 @@ impl Work {
                 }
                 continue;
             }
-            self.book().known_keys = Some(found);
+            self.lock().known_keys = Some(found);
             let text = format!(
                 "the state of the group would have {wanted} keys, limits.state_keys is {most}"
             );
@@ -369,7 +369,7 @@ impl Work {
     fn of_other_lanes(&self) -> Uncommitted {
         match self.group.settings.ordering {
             Ordering::Total => Uncommitted::default(),
-            Ordering::Key | Ordering::None => self.book().uncommitted(),
+            Ordering::Key | Ordering::None => self.lock().uncommitted(),
         }
     }
 
@@ -377,18 +377,18 @@ impl Work {
     /// it may come to.
     fn is_open(&self, commits: &watch::Receiver<bool>) -> bool {
         let is_open = {
-            let book = self.book();
-            book.on_their_way.written.keys > 0
-                || self.group.settings.ordering.parks() && book.uncommitted().keys > 0
+            let locked = self.lock();
+            locked.in_flight.written.keys > 0
+                || self.group.settings.ordering.parks() && locked.uncommitted().keys > 0
         };
         is_open || commits.has_changed().unwrap_or(false)
     }
 }
 
-impl Flow<'_> {
+impl Leader<'_> {
     /// Why the group is paused at an event that its tenant has no room for.
     pub(super) fn full(&self, no_room: NoRoom) -> String {
-        let GroupLoop { settings, .. } = &self.work.group;
+        let GroupLoop { settings, .. } = &self.shared.group;
         let (group, tenant) = (&settings.group(), &settings.tenant);
         let why = match no_room {
             NoRoom::Letters(most) => {
@@ -408,17 +408,17 @@ impl Flow<'_> {
 
     /// Pauses the group for a reason, and waits until the leader sees that.
     pub(super) async fn pause(&mut self, reason: &str, signals: &mut Signals) {
-        let GroupLoop { settings, store, .. } = &self.work.group;
+        let GroupLoop { settings, store, .. } = &self.shared.group;
         let group = &settings.group();
         let Some(paused) = signals.answer(store.pause(group, reason)).await else { return };
         match paused {
             Ok(()) => {
-                self.led.trouble.over(group, Doing::Pause);
+                self.progress.trouble.over(group, Doing::Pause);
                 warn!(%group, "paused: {reason}");
-                signals.halted(self.led.epoch, PAUSE_SEEN).await;
+                signals.halted(self.progress.epoch, PAUSE_SEEN).await;
             }
             Err(why) => {
-                let delay = self.led.trouble.met(group, Doing::Pause, &why);
+                let delay = self.progress.trouble.met(group, Doing::Pause, &why);
                 signals.changed(Some(delay)).await;
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::GroupLoop;
-use super::flow::{Flow, UnderWay, is_over};
+use super::leader::{BackgroundCall, Leader, is_over};
 use super::trouble::Doing;
 use crate::delivery::ordering::DueRead;
 use crate::store::{Due, DueFetch, StoreError};
@@ -16,7 +16,7 @@ pub(super) struct DueAnswer {
     answer: Result<Due, StoreError>,
 }
 
-impl Flow<'_> {
+impl Leader<'_> {
     /// Reads the deferred events whose time has come, if there are any. They join what is
     /// parked, and are loaded when their turn comes.
     pub(super) fn read_due(&mut self) {
@@ -24,10 +24,10 @@ impl Flow<'_> {
             return;
         }
         let now = self.group().clock.now();
-        let Some(asked) = self.work.book().schedule.read_due(now) else { return };
-        let work = Arc::clone(&self.work);
-        self.reading_due = Some(UnderWay::begin(async move {
-            let GroupLoop { settings, store, share, .. } = &work.group;
+        let Some(asked) = self.shared.lock().schedule.read_due(now) else { return };
+        let shared = Arc::clone(&self.shared);
+        self.reading_due = Some(BackgroundCall::spawn(async move {
+            let GroupLoop { settings, store, share, .. } = &shared.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let DueRead { after, up_to, max_events } = asked;
             let due = DueFetch { group: &settings.name, now, after, up_to, max_events };
@@ -39,12 +39,12 @@ impl Flow<'_> {
         let name = &self.group().settings.name;
         match answer {
             Ok(due) => {
-                self.led.trouble.over(name, Doing::Read);
-                self.work.book().schedule.due_is_read(asked, due);
+                self.progress.trouble.over(name, Doing::Read);
+                self.shared.lock().schedule.due_is_read(asked, due);
             }
             Err(error) => {
-                let delay = self.led.trouble.met(name, Doing::Read, &error);
-                self.work.book().schedule.due_is_not_read();
+                let delay = self.progress.trouble.met(name, Doing::Read, &error);
+                self.shared.lock().schedule.due_is_not_read();
                 self.due_after = Some(Instant::now() + delay);
             }
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
 
-use super::slot::Work;
+use super::attempts::Shared;
 use crate::delivery::{Outcome, Report, Usage};
 use crate::event::{LogEvent, Position};
 use crate::failure::{Failure, FailureKind};
@@ -113,7 +113,7 @@ impl TooLarge {
     }
 }
 
-impl Work {
+impl Shared {
     /// An event is too large to be read: gives what stands for it.
     pub(super) fn give_up_reading(&self, event: LogEvent, why: &StoreError) -> Arc<LogEvent> {
         let position = event.position;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::flow::{Flow, UnderWay, is_over};
+use super::leader::{BackgroundCall, Leader, is_over};
 use super::trouble::Doing;
 use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
@@ -31,18 +31,19 @@ pub(super) struct Looked {
     answer: Result<Late, StoreError>,
 }
 
-impl Flow<'_> {
+impl Leader<'_> {
     /// Looks whether something has appeared where the group had passed.
     pub(super) fn look_for_late(&mut self, safe: Position) {
         if self.looking.is_some() || !is_over(self.look_after) {
             return;
         }
-        let Some((at, room)) = self.work.book().schedule.to_look_at(safe, MOST_OPEN_RANGES) else {
+        let Some((at, room)) = self.shared.lock().schedule.to_look_at(safe, MOST_OPEN_RANGES)
+        else {
             return;
         };
-        let work = Arc::clone(&self.work);
-        self.looking = Some(UnderWay::begin(async move {
-            let GroupLoop { settings, store, share, .. } = &work.group;
+        let shared = Arc::clone(&self.shared);
+        self.looking = Some(BackgroundCall::spawn(async move {
+            let GroupLoop { settings, store, share, .. } = &shared.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let late = LateFetch {
                 group: &settings.name,
@@ -59,23 +60,23 @@ impl Flow<'_> {
     }
 
     pub(super) fn looked(&mut self, Looked { at, answer }: Looked) {
-        let work = Arc::clone(&self.work);
-        let (name, now) = (&work.group.settings.name, work.group.clock.now());
+        let shared = Arc::clone(&self.shared);
+        let (name, now) = (&shared.group.settings.name, shared.group.clock.now());
         match answer {
             Ok(late) => {
-                self.led.trouble.over(name, Doing::Read);
+                self.progress.trouble.over(name, Doing::Read);
                 if !late.events.is_empty() {
                     info!(group = %name, events = late.events.len(), "events were committed late");
                 }
                 self.look_after = (!late.has_more).then(|| Instant::now() + LATE_POLL);
-                let schedule = &mut work.book().schedule;
+                let schedule = &mut shared.lock().schedule;
                 schedule.late(&at, late, now);
                 if schedule.open_ranges() == 0 {
                     info!(group = %name, "nothing is open any more of what was passed");
                 }
             }
             Err(error) => {
-                let delay = self.led.trouble.met(name, Doing::Read, &error);
+                let delay = self.progress.trouble.met(name, Doing::Read, &error);
                 self.look_after = Some(Instant::now() + delay);
             }
         }
@@ -91,7 +92,7 @@ impl Flow<'_> {
     ) {
         let now = self.group().clock.now();
         let held_back = {
-            let schedule = &self.work.book().schedule;
+            let schedule = &self.shared.lock().schedule;
             if schedule.is_held_back(safe.max(passable), now) {
                 Some(HeldBack::Parked)
             } else if schedule.open_ranges() >= MOST_OPEN_RANGES && schedule.scanned_to() < passable
@@ -101,10 +102,10 @@ impl Flow<'_> {
                 None
             }
         };
-        if held_back == self.led.held_back {
+        if held_back == self.progress.held_back {
             return;
         }
-        let GroupLoop { settings, store, .. } = &self.work.group;
+        let GroupLoop { settings, store, .. } = &self.shared.group;
         let remark = held_back.map(|held_back| match held_back {
             HeldBack::Parked => format!(
                 "{} events or more wait for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
@@ -114,14 +115,14 @@ impl Flow<'_> {
                 "open transactions may still commit something in {MOST_OPEN_RANGES} places that the group has passed, as many as it leaves behind: it waits until some of them end"
             ),
         });
-        match (&remark, self.led.held_back) {
+        match (&remark, self.progress.held_back) {
             (Some(remark), _) => warn!(group = %settings.name, "{remark}"),
             (None, Some(HeldBack::Open)) => {
                 info!(group = %settings.name, "less is open: the group reads on");
             }
             (None, _) => info!(group = %settings.name, "fewer events wait: the group reads on"),
         }
-        self.led.held_back = held_back;
+        self.progress.held_back = held_back;
         let names = [settings.name.clone()];
         if let Some(Err(why)) = signals.answer(store.remark(&names, remark.as_deref())).await {
             debug!(group = %settings.name, "`status` is not told: {why}");

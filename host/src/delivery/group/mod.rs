@@ -16,21 +16,21 @@
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
-//! `flow` is the loop itself, `late` finds what open transactions committed late, `due`
-//! what was deferred and is due, `slot` makes the attempts, `together` those of several
+//! `leader` is the loop itself, `late` finds what open transactions committed late, `due`
+//! what was deferred and is due, `attempts` makes the attempts, `together` those of several
 //! events in one call, `settle` commits,
 //! `refused` finds the event for which a settlement is refused, `large` reads what is too
 //! large to be read with others.
 
+mod attempts;
 mod ceilings;
 mod due;
-mod flow;
 mod large;
 mod late;
+mod leader;
 mod refused;
 mod settle;
 mod signals;
-mod slot;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -45,10 +45,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
+use attempts::Shared;
 use ceilings::{KnownKeys, KnownState};
-use flow::Flow;
+use leader::Leader;
 use refused::Refused;
-use slot::Work;
 use trip::{TripChange, Tripped};
 use trouble::{Doing, Trouble};
 
@@ -197,7 +197,7 @@ pub struct GroupLoop {
 }
 
 /// The progress of one leadership, whichever versions of the group serve it.
-pub struct Led {
+pub struct Progress {
     epoch: Epoch,
     /// Whether the group was to be run when the leadership began.
     begun_as: GroupState,
@@ -254,7 +254,7 @@ enum HeldBack {
     Open,
 }
 
-impl Led {
+impl Progress {
     /// Whether the version that runs took over from another and has not
     /// succeeded yet.
     #[must_use]
@@ -293,8 +293,8 @@ impl GroupLoop {
 
     /// What a new leader begins with.
     #[must_use]
-    pub fn begin_leading(&self, leadership: Leadership) -> Led {
-        let mut led = Led {
+    pub fn begin_leading(&self, leadership: Leadership) -> Progress {
+        let mut progress = Progress {
             epoch: leadership.epoch,
             begun_as: leadership.state,
             settled: leadership.settled,
@@ -321,7 +321,7 @@ impl GroupLoop {
             held_back: None,
         };
         if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
-            led.cautious = self.most_under_way();
+            progress.cautious = self.most_under_way();
             warn!(
                 group = %self.settings.name,
                 leaderships = leadership.fruitless,
@@ -329,65 +329,69 @@ impl GroupLoop {
             );
         }
         if leadership.state == GroupState::Tripped {
-            led.tripped = Some(self.tripped(0));
+            progress.tripped = Some(self.tripped(0));
         }
-        if led.mark.is_some() {
+        if progress.mark.is_some() {
             // The process died in a marked attempt: what comes next is marked too,
             // or the next death of the same event would not be counted.
-            led.cautious = self.most_under_way();
+            progress.cautious = self.most_under_way();
         }
-        led
+        progress
     }
 
     /// Goes on where a version with another component was replaced. Whether this
     /// one works is to be seen.
-    pub fn take_over(&self, led: &mut Led) {
-        self.take_back(led);
-        led.breaker = Breaker::after_swap(led.failed());
+    pub fn take_over(&self, progress: &mut Progress) {
+        self.take_back(progress);
+        progress.breaker = Breaker::after_swap(progress.failed());
     }
 
     /// Goes on where a version with the same component was replaced, or one that
     /// failed everything. A group that tripped tries it at once.
-    pub fn take_back(&self, led: &mut Led) {
-        led.idle.clear();
-        led.trouble.over(&self.settings.name, Doing::Run);
-        led.breaker = Breaker::default();
-        if let Some(tripped) = &mut led.tripped {
+    pub fn take_back(&self, progress: &mut Progress) {
+        progress.idle.clear();
+        progress.trouble.over(&self.settings.name, Doing::Run);
+        progress.breaker = Breaker::default();
+        if let Some(tripped) = &mut progress.tripped {
             tripped.due = Instant::now();
         }
     }
 
     /// Leads the group until it is stopped, replaced, or no longer the leader.
-    pub async fn lead(&self, led: &mut Led, mut signals: Signals) -> End {
+    pub async fn lead(&self, progress: &mut Progress, mut signals: Signals) -> End {
         loop {
-            let end = self.lead_from_what_is_committed(led, &mut signals).await;
-            if !self.begins_again(led) {
+            let end = self.lead_from_what_is_committed(progress, &mut signals).await;
+            if !self.begins_again(progress) {
                 return end;
             }
         }
     }
 
-    async fn lead_from_what_is_committed(&self, led: &mut Led, signals: &mut Signals) -> End {
-        let redeliveries = match self.redeliveries(led, signals).await {
+    async fn lead_from_what_is_committed(
+        &self,
+        progress: &mut Progress,
+        signals: &mut Signals,
+    ) -> End {
+        let redeliveries = match self.redeliveries(progress, signals).await {
             Ok(redeliveries) => redeliveries,
             Err(end) => return end,
         };
         let schedule = Schedule::new(
             self.settings.ordering,
             self.settings.max_parked,
-            led.committed,
-            led.head.clone(),
-            led.mark,
+            progress.committed,
+            progress.head.clone(),
+            progress.mark,
             redeliveries,
             self.clock.now(),
         )
-        .with_open(led.open.clone())
+        .with_open(progress.open.clone())
         .with_calls(self.calls());
-        let work = Arc::new(Work::new(self.clone(), schedule, led));
-        let end = Flow::new(Arc::clone(&work), led, signals).run(signals).await;
+        let shared = Arc::new(Shared::new(self.clone(), schedule, progress));
+        let end = Leader::new(Arc::clone(&shared), progress, signals).run(signals).await;
         // Whoever ends otherwise leaves nothing to go on with.
-        if let Some(work) = Arc::into_inner(work) {
-            work.hand_over(led);
+        if let Some(shared) = Arc::into_inner(shared) {
+            shared.hand_over(progress);
         }
         end
     }
@@ -395,11 +399,11 @@ impl GroupLoop {
     /// The redeliveries as they are committed.
     async fn redeliveries(
         &self,
-        led: &mut Led,
+        progress: &mut Progress,
         signals: &mut Signals,
     ) -> Result<Vec<Redelivery>, End> {
         loop {
-            if let Some(redeliveries) = led.redeliveries.take() {
+            if let Some(redeliveries) = progress.redeliveries.take() {
                 return Ok(redeliveries);
             }
             if signals.leadership.is_lost() {
@@ -411,17 +415,17 @@ impl GroupLoop {
             if signals.replaced.is_cancelled() {
                 return Err(End::Replaced);
             }
-            if signals.control.borrow_and_update().epoch > led.epoch {
+            if signals.control.borrow_and_update().epoch > progress.epoch {
                 return Err(End::Superseded);
             }
             let reading = self.store.redeliveries(&self.settings.name);
             match signals.answer(reading).await {
                 Some(Ok(redeliveries)) => {
-                    led.trouble.over(&self.settings.name, Doing::Read);
-                    led.redeliveries = Some(redeliveries);
+                    progress.trouble.over(&self.settings.name, Doing::Read);
+                    progress.redeliveries = Some(redeliveries);
                 }
                 Some(Err(error)) => {
-                    let delay = led.trouble.met(&self.settings.name, Doing::Read, &error);
+                    let delay = progress.trouble.met(&self.settings.name, Doing::Read, &error);
                     signals.changed(Some(delay)).await;
                 }
                 None => {}

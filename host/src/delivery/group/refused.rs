@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{GroupLoop, Led};
+use super::{GroupLoop, Progress};
 use crate::delivery::{Outcome, Report, Usage};
 use crate::event::Position;
 use crate::failure::{Failure, FailureKind};
@@ -75,18 +75,18 @@ impl Refused {
 }
 
 impl GroupLoop {
-    /// After a flow has ended: whether that was for a settlement that was refused, so
+    /// After a leader has ended: whether that was for a settlement that was refused, so
     /// that the leader begins again from what is committed.
-    pub(super) fn begins_again(&self, led: &mut Led) -> bool {
-        if !std::mem::take(&mut led.refused.begins_again) {
+    pub(super) fn begins_again(&self, progress: &mut Progress) -> bool {
+        if !std::mem::take(&mut progress.refused.begins_again) {
             return false;
         }
-        led.one_by_one = self.most_under_way();
-        led.redeliveries = None;
-        led.known_state = None;
-        led.known_keys = None;
+        progress.one_by_one = self.most_under_way();
+        progress.redeliveries = None;
+        progress.known_state = None;
+        progress.known_keys = None;
         // Their instances believe that what they wrote is kept.
-        led.idle.clear();
+        progress.idle.clear();
         true
     }
 }

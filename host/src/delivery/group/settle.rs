@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tracing::{error, warn};
 
+use super::attempts::shown_id;
 use super::signals::{Interrupt, Interrupts};
-use super::slot::shown_id;
 use super::trouble::{Doing, Trouble};
 use super::{End, GroupLoop, Signals};
 use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tracing::{Instrument, info};
 
-use super::slot::{Halt, Uncommitted, Work};
+use super::attempts::{Halt, Shared, Uncommitted};
 use crate::delivery::breaker::Verdict;
 use crate::delivery::ordering::{Effects, Job};
 use crate::delivery::permits::{Ceilings, Permit};
@@ -20,7 +20,7 @@ use crate::failure::storable;
 /// Bytes of what a handler says of its failure in the log.
 const WHY_BYTES: usize = 200;
 
-impl Work {
+impl Shared {
     /// Makes one call for several events, and takes its end.
     pub(super) async fn handle_together(
         &self,
@@ -64,7 +64,7 @@ impl Work {
         let BatchReport { outcomes, emits, usage } = report;
         let is_whole = outcomes.len() == jobs.len();
         let mut report = Report { outcome: in_all(outcomes), emits, usage };
-        // Held until what was found to fit is in the book.
+        // Held until what was found to fit is in the shared state.
         let mut known = None;
         if report.outcome == Outcome::Success && self.may_exceed(ceilings, state, &report) {
             let known = known.insert(self.known_state.lock().await);
@@ -82,19 +82,19 @@ impl Work {
             Outcome::Success => return self.take_apart(jobs, "it answered for other events"),
             Outcome::Failure(failure) => return self.take_apart(jobs, &failure.text),
             Outcome::NotRun(why) => {
-                let mut book = self.book();
-                book.schedule.give_back_all(jobs);
-                book.halt.get_or_insert(Halt::NotRun(why));
+                let mut locked = self.lock();
+                locked.schedule.give_back_all(jobs);
+                locked.halt.get_or_insert(Halt::NotRun(why));
                 return;
             }
         };
-        let mut book = self.book();
-        book.open = book.open.plus(Uncommitted::of(&writes));
+        let mut locked = self.lock();
+        locked.open = locked.open.plus(Uncommitted::of(&writes));
         let effects = Effects { emits: report.emits, writes, dead_letter: None };
-        book.schedule.done_together(jobs, effects);
-        self.note(&mut book, Verdict::Success, events as u64);
-        book.verdict = Some(Verdict::Success);
-        book.breaker.succeeded();
+        locked.schedule.done_together(jobs, effects);
+        self.note(&mut locked, Verdict::Success, events as u64);
+        locked.verdict = Some(Verdict::Success);
+        locked.breaker.succeeded();
     }
 
     /// Nothing of a call counts: its events are attempted one by one.
@@ -105,12 +105,12 @@ impl Work {
             why = storable(why, WHY_BYTES),
             "a call with several events failed: they are handled one by one"
         );
-        let mut book = self.book();
-        book.schedule.apart(jobs);
-        if book.schedule.take_woken() {
-            self.progress.notify_one();
+        let mut locked = self.lock();
+        locked.schedule.apart(jobs);
+        if locked.schedule.take_woken() {
+            self.wakeup.notify_one();
         }
-        drop(book);
+        drop(locked);
         // It could be run.
         self.is_run();
     }

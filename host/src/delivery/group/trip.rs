@@ -4,7 +4,7 @@
 use tokio::time::Instant;
 use tracing::{error, info};
 
-use super::flow::Flow;
+use super::leader::Leader;
 use super::trouble::Doing;
 use super::{End, GroupLoop, Signals};
 use crate::delivery::breaker::{Breaker, OnTrip, Verdict};
@@ -37,12 +37,12 @@ impl GroupLoop {
     }
 }
 
-impl Flow<'_> {
+impl Leader<'_> {
     /// Stops handling everything but probes, or leaves the group to the version
     /// before this one.
     pub(super) fn trip(&mut self, why: String) -> Result<(), End> {
         let GroupLoop { settings, handler, .. } = self.group();
-        let is_unproven = self.work.book().breaker.is_unproven();
+        let is_unproven = self.shared.lock().breaker.is_unproven();
         if is_unproven && settings.breaker.on_trip == OnTrip::Rollback {
             error!(
                 group = %settings.name,
@@ -51,33 +51,33 @@ impl Flow<'_> {
             );
             return Err(End::RolledBack);
         }
-        self.led.tripped = Some(self.group().tripped(0));
-        self.led.unrecorded = Some(TripChange::Tripped(why));
+        self.progress.tripped = Some(self.group().tripped(0));
+        self.progress.unrecorded = Some(TripChange::Tripped(why));
         Ok(())
     }
 
     /// Takes the end of a probe.
     pub(super) fn probed(&mut self, verdict: Verdict) {
-        let Some(before) = self.led.tripped.take() else { return };
+        let Some(before) = self.progress.tripped.take() else { return };
         if verdict == Verdict::Success {
-            self.led.unrecorded = Some(TripChange::Over);
+            self.progress.unrecorded = Some(TripChange::Over);
             return;
         }
         let (seen, probes) = (before.seen, before.probes.saturating_add(1));
-        self.led.tripped = Some(Tripped { seen, ..self.group().tripped(probes) });
+        self.progress.tripped = Some(Tripped { seen, ..self.group().tripped(probes) });
     }
 
     /// Follows what the group's row says, which somebody else may have changed.
     pub(super) fn follow_trip(&mut self, state: GroupState) {
-        match (state, &mut self.led.tripped) {
+        match (state, &mut self.progress.tripped) {
             // Another leader tripped it, or an operator did not resume it yet.
             (GroupState::Tripped, None) => {
-                self.led.tripped = Some(Tripped { seen: true, ..self.group().tripped(0) });
+                self.progress.tripped = Some(Tripped { seen: true, ..self.group().tripped(0) });
             }
             (GroupState::Tripped, Some(tripped)) => tripped.seen = true,
             (GroupState::Running, Some(tripped)) if tripped.seen => {
-                self.led.tripped = None;
-                self.work.book().breaker = Breaker::default();
+                self.progress.tripped = None;
+                self.shared.lock().breaker = Breaker::default();
             }
             _ => {}
         }
@@ -86,10 +86,10 @@ impl Flow<'_> {
     /// Writes down that the group tripped, or that this is over. Whether that
     /// worked.
     pub(super) async fn record_trip(&mut self, signals: &mut Signals) -> Result<bool, End> {
-        let GroupLoop { settings, store, handler, .. } = &self.work.group;
-        let (group, epoch) = (&settings.name, self.led.epoch);
+        let GroupLoop { settings, store, handler, .. } = &self.shared.group;
+        let (group, epoch) = (&settings.name, self.progress.epoch);
         let recording = async {
-            match &self.led.unrecorded {
+            match &self.progress.unrecorded {
                 Some(TripChange::Tripped(why)) => store.trip(group, epoch, Some(why)).await,
                 Some(TripChange::Over) => store.trip(group, epoch, None).await,
                 None => Ok(Settled::Committed),
@@ -98,8 +98,8 @@ impl Flow<'_> {
         let Some(recorded) = signals.answer(recording).await else { return Ok(false) };
         match recorded {
             Ok(Settled::Committed) => {
-                self.led.trouble.over(group, Doing::Trip);
-                match self.led.unrecorded.take() {
+                self.progress.trouble.over(group, Doing::Trip);
+                match self.progress.unrecorded.take() {
                     Some(TripChange::Tripped(why)) => error!(
                         group = %group,
                         handler = handler.digest(),
@@ -115,7 +115,7 @@ impl Flow<'_> {
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.led.trouble.met(group, Doing::Trip, &error);
+                let delay = self.progress.trouble.met(group, Doing::Trip, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }

@@ -86,7 +86,7 @@ impl Trouble {
         format!("group `{}` cannot {doing}", self.group)
     }
 
-    /// Says that something does not work, unless that was said before with this
+    /// Says that something does not shared, unless that was said before with this
     /// reason, and how long to wait.
     pub(super) fn met(&self, group: &GroupName, doing: Doing, why: &dyn fmt::Display) -> Duration {
         let before = self.times[doing as usize].fetch_add(1, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Trouble {
         reasons.get_mut(doing as usize).is_none_or(|reasons| reasons.is_news(why))
     }
 
-    /// Whether something does not work.
+    /// Whether something does not shared.
     pub(super) fn is_in(&self, doing: Doing) -> bool {
         self.times[doing as usize].load(Ordering::Relaxed) > 0
     }

@@ -461,16 +461,16 @@ impl Rig {
         let mut current = versions.borrow_and_update().clone();
         let (stop, interrupt) = (signals.stop.clone(), signals.interrupt.clone());
         let task = tokio::spawn(async move {
-            let mut led = group.begin_leading(leadership);
+            let mut progress = group.begin_leading(leadership);
             loop {
                 let replaced = current.1.clone();
-                match group.lead(&mut led, Signals { replaced, ..signals.clone() }).await {
+                match group.lead(&mut progress, Signals { replaced, ..signals.clone() }).await {
                     End::Replaced => {}
                     end => return end,
                 }
                 current = versions.borrow_and_update().clone();
                 group.handler = Arc::new(current.0.clone());
-                group.take_over(&mut led);
+                group.take_over(&mut progress);
             }
         });
         Running { stop, interrupt, lost, task, feeder, epoch, version }

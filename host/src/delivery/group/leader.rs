@@ -13,14 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument as _, debug, error, info, warn};
 
+use super::attempts::{Halt, InFlight, Shared, Uncommitted};
 use super::due::DueAnswer;
 use super::large::{OneByOne, Unread, read_alone};
 use super::late::{Looked, MOST_OPEN_RANGES};
 use super::settle::NotCommitted;
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
-use super::slot::{Halt, OnTheirWay, Uncommitted, Work};
 use super::trouble::Doing;
-use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Led, Signals, appetite};
+use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, appetite};
 use crate::clock::after;
 use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
@@ -40,15 +40,15 @@ const LONGEST_NAP: Duration = Duration::from_secs(60);
 /// room.
 const NEXT_PART: Duration = Duration::from_millis(100);
 
-/// How many events of those that were read come into the book at once.
+/// How many events of those that were read are admitted under one lock.
 const ADMITTED_AT_ONCE: usize = 32;
 
 /// A call of the store, which goes on whatever the leader waits for meanwhile: it has
 /// a turn, and a connection, that others wait for, and perhaps the leader itself. It
 /// is given up when this is dropped.
-pub(super) struct UnderWay<T>(JoinHandle<T>);
+pub(super) struct BackgroundCall<T>(JoinHandle<T>);
 
-impl<T: Send + 'static> UnderWay<T> {
+impl<T: Send + 'static> BackgroundCall<T> {
     pub(super) fn begin(call: impl Future<Output = T> + Send + 'static) -> Self {
         Self(tokio::spawn(call.in_current_span()))
     }
@@ -65,7 +65,7 @@ impl<T: Send + 'static> UnderWay<T> {
     }
 }
 
-impl<T> UnderWay<T> {
+impl<T> BackgroundCall<T> {
     /// Gives it up, and waits until nothing of it runs.
     async fn end(call: Option<Self>) {
         let Some(mut call) = call else { return };
@@ -78,7 +78,7 @@ impl<T> UnderWay<T> {
     }
 }
 
-impl<T> Drop for UnderWay<T> {
+impl<T> Drop for BackgroundCall<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -113,15 +113,15 @@ struct Read {
 }
 
 /// What the leader has begun and not seen the end of.
-pub(super) struct Flow<'a> {
-    pub(super) work: Arc<Work>,
-    pub(super) led: &'a mut Led,
-    slots: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
-    fetching: Option<UnderWay<Result<Read, Unread>>>,
-    loading: Option<UnderWay<Loaded>>,
-    pub(super) looking: Option<UnderWay<Looked>>,
-    pub(super) reading_due: Option<UnderWay<DueAnswer>>,
-    settling: Option<UnderWay<Committed>>,
+pub(super) struct Leader<'a> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) progress: &'a mut Progress,
+    tasks: FuturesUnordered<Task<Option<Box<dyn Worker>>>>,
+    fetching: Option<BackgroundCall<Result<Read, Unread>>>,
+    loading: Option<BackgroundCall<Loaded>>,
+    pub(super) looking: Option<BackgroundCall<Looked>>,
+    pub(super) reading_due: Option<BackgroundCall<DueAnswer>>,
+    settling: Option<BackgroundCall<Committed>>,
     /// Whether events are read one by one, and parked ones are.
     one_by_one: OneByOne,
     load_one_by_one: OneByOne,
@@ -129,7 +129,7 @@ pub(super) struct Flow<'a> {
     overtake_most: usize,
     /// More parked events are due than are held at once for their size.
     loads_in_parts: bool,
-    preparing: Option<UnderWay<Prepared>>,
+    preparing: Option<BackgroundCall<Prepared>>,
     /// When something is tried again that did not work.
     fetch_after: Option<Instant>,
     load_after: Option<Instant>,
@@ -147,7 +147,7 @@ pub(super) struct Flow<'a> {
 /// What happened while the leader waited.
 enum Happened {
     Something,
-    SlotEnded(Option<Box<dyn Worker>>),
+    TaskEnded(Option<Box<dyn Worker>>),
     Fetched(Result<Read, Unread>),
     Loaded(Loaded),
     Looked(Looked),
@@ -157,7 +157,7 @@ enum Happened {
 }
 
 /// Waits for something that may not have been begun.
-async fn ended<T: Send + 'static>(call: &mut Option<UnderWay<T>>) -> T {
+async fn ended<T: Send + 'static>(call: &mut Option<BackgroundCall<T>>) -> T {
     match call {
         Some(under_way) => {
             let answer = under_way.answer().await;
@@ -172,12 +172,12 @@ pub(super) fn is_over(moment: Option<Instant>) -> bool {
     moment.is_none_or(|moment| moment <= Instant::now())
 }
 
-impl<'a> Flow<'a> {
-    pub(super) fn new(work: Arc<Work>, led: &'a mut Led, signals: &Signals) -> Self {
+impl<'a> Leader<'a> {
+    pub(super) fn new(shared: Arc<Shared>, progress: &'a mut Progress, signals: &Signals) -> Self {
         Self {
-            work,
-            led,
-            slots: FuturesUnordered::new(),
+            shared,
+            progress,
+            tasks: FuturesUnordered::new(),
             fetching: None,
             loading: None,
             looking: None,
@@ -200,7 +200,7 @@ impl<'a> Flow<'a> {
     }
 
     pub(super) fn group(&self) -> &GroupLoop {
-        &self.work.group
+        &self.shared.group
     }
 
     /// Leads until something ends it. Nothing of it runs on afterwards.
@@ -211,14 +211,14 @@ impl<'a> Flow<'a> {
                 Err(end) => break end,
             }
         };
-        self.work.set_halted(true);
+        self.shared.set_halted(true);
         self.interrupt().await;
-        UnderWay::end(self.settling.take()).await;
-        UnderWay::end(self.fetching.take()).await;
-        UnderWay::end(self.loading.take()).await;
-        UnderWay::end(self.looking.take()).await;
-        UnderWay::end(self.reading_due.take()).await;
-        UnderWay::end(self.preparing.take()).await;
+        BackgroundCall::end(self.settling.take()).await;
+        BackgroundCall::end(self.fetching.take()).await;
+        BackgroundCall::end(self.loading.take()).await;
+        BackgroundCall::end(self.looking.take()).await;
+        BackgroundCall::end(self.reading_due.take()).await;
+        BackgroundCall::end(self.preparing.take()).await;
         end
     }
 
@@ -229,37 +229,37 @@ impl<'a> Flow<'a> {
             return Err(End::Lost);
         }
         let control = *signals.control.borrow_and_update();
-        if control.epoch > self.led.epoch {
+        if control.epoch > self.progress.epoch {
             return Err(End::Superseded);
         }
-        let state = self.led.state(control);
+        let state = self.progress.state(control);
         let safe = *signals.safe.borrow_and_update();
         let passable = *signals.passable.borrow_and_update();
         self.waits.set(self.is_through_soon(safe));
         let seen = signals.seen();
-        if seen.interrupt && !self.slots.is_empty() {
+        if seen.interrupt && !self.tasks.is_empty() {
             self.interrupt().await;
         }
-        if self.led.unrecorded.is_none() {
+        if self.progress.unrecorded.is_none() {
             self.follow_trip(state);
         }
         let leaving = seen.stop || seen.replaced;
         let paused = state == GroupState::Paused;
-        let halted = self.work.book().halt.is_some();
-        let trip_waits = self.led.tripped.as_ref().is_some_and(|t| t.due > Instant::now());
+        let halted = self.shared.lock().halt.is_some();
+        let trip_waits = self.progress.tripped.as_ref().is_some_and(|t| t.due > Instant::now());
         let idles = leaving
             || paused
             || halted
             || trip_waits
-            || self.led.unrecorded.is_some()
+            || self.progress.unrecorded.is_some()
             || !is_over(self.run_after);
         let one_at_a_time = self.is_one_at_a_time();
-        self.work.set_halted(idles || one_at_a_time);
+        self.shared.set_halted(idles || one_at_a_time);
         if idles {
-            self.work.give_back_aside();
+            self.shared.give_back_aside();
         }
         self.settle(idles || one_at_a_time, leaving || paused || trip_waits, signals);
-        if self.slots.is_empty() && self.settling.is_none() {
+        if self.tasks.is_empty() && self.settling.is_none() {
             if halted {
                 return self.after_halt(signals).await;
             }
@@ -269,7 +269,7 @@ impl<'a> Flow<'a> {
             if seen.replaced {
                 return Err(End::Replaced);
             }
-            if self.led.unrecorded.is_some() && !paused {
+            if self.progress.unrecorded.is_some() && !paused {
                 self.record_trip(signals).await?;
                 return Ok(());
             }
@@ -285,7 +285,7 @@ impl<'a> Flow<'a> {
                 if !self.dispatch(signals).await? {
                     return Ok(());
                 }
-            } else if self.slots.is_empty()
+            } else if self.tasks.is_empty()
                 && self.settling.is_none()
                 && self.one_event(signals).await?
             {
@@ -300,26 +300,26 @@ impl<'a> Flow<'a> {
     fn is_through_soon(&self, safe: Position) -> bool {
         let most = self.group().settings.batch.max_events.saturating_mul(BATCHES_AT_ONCE);
         let soon = i64::try_from(most).unwrap_or(i64::MAX);
-        safe.0.saturating_sub(self.work.book().schedule.scanned_to().0) <= soon
+        safe.0.saturating_sub(self.shared.lock().schedule.scanned_to().0) <= soon
     }
 
     /// Whether events are handled and settled one by one.
     fn is_one_at_a_time(&self) -> bool {
-        self.led.cautious > 0
-            || self.led.one_by_one > 0
-            || self.led.tripped.is_some()
-            || self.led.mark.is_some()
+        self.progress.cautious > 0
+            || self.progress.one_by_one > 0
+            || self.progress.tripped.is_some()
+            || self.progress.mark.is_some()
     }
 
     /// Ends all attempts that are under way; they count for nothing.
     async fn interrupt(&mut self) {
-        let slots = std::mem::take(&mut self.slots);
-        if slots.is_empty() {
+        let tasks = std::mem::take(&mut self.tasks);
+        if tasks.is_empty() {
             return;
         }
         debug!(group = %self.group().settings.name, "interrupted");
-        let ended = join_all(slots.into_iter().map(Task::cancel)).await;
-        self.led.idle.extend(ended.into_iter().flatten().flatten());
+        let ended = join_all(tasks.into_iter().map(Task::cancel)).await;
+        self.progress.idle.extend(ended.into_iter().flatten().flatten());
     }
 
     /// Waits until there may be something to do, and takes it.
@@ -330,12 +330,20 @@ impl<'a> Flow<'a> {
         signals: &mut Signals,
     ) -> Result<(), End> {
         let Self {
-            work, slots, fetching, loading, looking, reading_due, settling, preparing, ..
+            shared,
+            tasks,
+            fetching,
+            loading,
+            looking,
+            reading_due,
+            settling,
+            preparing,
+            ..
         } = self;
         let happened = tokio::select! {
             () = signals.news(seen, until) => Happened::Something,
-            () = work.progress.notified() => Happened::Something,
-            Some(ended) = slots.next() => Happened::SlotEnded(ended.flatten()),
+            () = shared.wakeup.notified() => Happened::Something,
+            Some(ended) = tasks.next() => Happened::TaskEnded(ended.flatten()),
             fetched = ended(fetching) => Happened::Fetched(fetched),
             loaded = ended(loading) => Happened::Loaded(loaded),
             looked = ended(looking) => Happened::Looked(looked),
@@ -345,7 +353,7 @@ impl<'a> Flow<'a> {
         };
         match happened {
             Happened::Something => {}
-            Happened::SlotEnded(worker) => self.led.idle.extend(worker),
+            Happened::TaskEnded(worker) => self.progress.idle.extend(worker),
             Happened::Fetched(fetched) => self.fetched(fetched),
             Happened::Loaded(loaded) => self.loaded(loaded),
             Happened::Looked(looked) => self.looked(looked),
@@ -360,27 +368,30 @@ impl<'a> Flow<'a> {
     /// began then. What was due by that time was seen; whatever has become due since
     /// was perhaps not, and is looked at at once.
     fn next_look(&self, looked_at: Instant, idles: bool) -> Option<Instant> {
-        let book = self.work.book();
+        let locked = self.shared.lock();
         let batch = self.group().settings.batch;
         // Nobody says when the first of a settlement is done.
-        let done_since = book.done_since.or((!self.slots.is_empty()).then_some(looked_at));
+        let done_since = locked.done_since.or((!self.tasks.is_empty()).then_some(looked_at));
         let moments = [
             done_since.map(|since| since + batch.max_time),
-            book.schedule.passes().then(|| self.led.last_commit + self.group().pass_interval),
-            self.led.tripped.as_ref().map(|tripped| tripped.due),
+            locked
+                .schedule
+                .passes()
+                .then(|| self.progress.last_commit + self.group().pass_interval),
+            self.progress.tripped.as_ref().map(|tripped| tripped.due),
             self.run_after,
             self.fetch_after,
             self.load_after,
             self.due_after,
             self.prepare_after,
-            self.look_after.filter(|_| self.looking.is_none() && book.schedule.open_ranges() > 0),
+            self.look_after.filter(|_| self.looking.is_none() && locked.schedule.open_ranges() > 0),
         ];
         let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
         // Those that were due when the look came to them run or are loaded.
         let waits = !idles && self.loading.is_none() && is_over(self.load_after);
-        let due = waits.then(|| book.schedule.next_due()).flatten();
+        let due = waits.then(|| locked.schedule.next_due()).flatten();
         let reads = !idles && is_over(self.due_after);
-        let deferred = reads.then(|| book.schedule.next_deferred()).flatten();
+        let deferred = reads.then(|| locked.schedule.next_deferred()).flatten();
         let due = [due, deferred].into_iter().flatten().min().map(|due| {
             let wait = Duration::try_from(due.duration_since(self.group().clock.now()));
             Instant::now() + wait.unwrap_or_default().min(LONGEST_NAP)
@@ -394,39 +405,39 @@ impl<'a> Flow<'a> {
         if self.fetching.is_some() || !is_over(self.fetch_after) {
             return;
         }
-        let mut book = self.work.book();
-        let after = book.schedule.scanned_to();
+        let mut locked = self.shared.lock();
+        let after = locked.schedule.scanned_to();
         let overtakes = after >= safe;
-        let max_ranges = MOST_OPEN_RANGES.saturating_sub(book.schedule.open_ranges());
+        let max_ranges = MOST_OPEN_RANGES.saturating_sub(locked.schedule.open_ranges());
         let up_to = if overtakes { passable } else { safe };
-        if after >= up_to || overtakes && max_ranges == 0 || !self.work.wants_more(&book) {
+        if after >= up_to || overtakes && max_ranges == 0 || !self.shared.wants_more(&locked) {
             return;
         }
         let (now, batch) = (Instant::now(), self.group().settings.batch);
         if let Some((at, fetched, handled)) = self.last_fetch {
             let elapsed = (now - at).max(Duration::from_millis(1));
-            let done = usize::try_from(book.handled - handled).unwrap_or(usize::MAX);
+            let done = usize::try_from(locked.handled - handled).unwrap_or(usize::MAX);
             let done = if elapsed <= batch.max_time {
                 fetched
             } else {
                 // In the time of one batch.
                 (done as f64 * batch.max_time.as_secs_f64() / elapsed.as_secs_f64()) as usize
             };
-            book.appetite = appetite(book.appetite, fetched, done, batch.max_events);
+            locked.appetite = appetite(locked.appetite, fetched, done, batch.max_events);
         }
-        self.last_fetch = Some((now, 0, book.handled));
+        self.last_fetch = Some((now, 0, locked.handled));
         // A call takes what is there: one that is slow is to have as many all the same.
-        let max_events = book.appetite.max(self.group().calls().size);
-        drop(book);
+        let max_events = locked.appetite.max(self.group().calls().size);
+        drop(locked);
         if overtakes {
             // Halved when that fails: it comes whole, or not at all.
             self.overtake_most = self.overtake_most.min(max_events);
         }
         let max_events = if overtakes { self.overtake_most } else { max_events };
         let is_alone = self.one_by_one.is_on();
-        let work = Arc::clone(&self.work);
-        self.fetching = Some(UnderWay::begin(async move {
-            let GroupLoop { settings, store, share, .. } = &work.group;
+        let shared = Arc::clone(&self.shared);
+        self.fetching = Some(BackgroundCall::spawn(async move {
+            let GroupLoop { settings, store, share, .. } = &shared.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let fetch = Fetch {
                 group: &settings.name,
@@ -455,7 +466,7 @@ impl<'a> Flow<'a> {
     fn fetched(&mut self, read: Result<Read, Unread>) {
         match read {
             Ok(Read { overtaken, overtakes }) => {
-                self.led.trouble.over(&self.group().settings.name, Doing::Read);
+                self.progress.trouble.over(&self.group().settings.name, Doing::Read);
                 if let Some((_, events, _)) = &mut self.last_fetch {
                     *events = overtaken.fetched.events.len();
                 }
@@ -465,7 +476,7 @@ impl<'a> Flow<'a> {
                     return self.admit(overtaken.fetched, now);
                 }
                 self.overtake_most = self.overtake_most.saturating_mul(2);
-                let schedule = &mut self.work.book().schedule;
+                let schedule = &mut self.shared.lock().schedule;
                 if schedule.open_ranges() == 0 && !overtaken.open.is_empty() {
                     info!(
                         group = %self.group().settings.name,
@@ -478,25 +489,25 @@ impl<'a> Flow<'a> {
                 self.overtake_most = (self.overtake_most / 2).max(1);
                 if let Some(event) = self.one_by_one.failed(&unread) {
                     let (scanned_to, now) = (event.position, self.group().clock.now());
-                    let events = vec![self.work.give_up_reading(event, &unread.why)];
+                    let events = vec![self.shared.give_up_reading(event, &unread.why)];
                     return self.admit(Fetched { events, scanned_to }, now);
                 }
                 let name = &self.group().settings.name;
-                let delay = self.led.trouble.met(name, Doing::Read, &unread.why);
+                let delay = self.progress.trouble.met(name, Doing::Read, &unread.why);
                 self.fetch_after = Some(Instant::now() + delay);
             }
         }
     }
 
     /// Takes events a few at a time, but those of one call together: attempts that end
-    /// meanwhile want the book too.
+    /// meanwhile want the lock too.
     fn admit(&self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
         let at_once = self.group().calls().size.max(ADMITTED_AT_ONCE);
         let mut events = events.into_iter();
         loop {
             let part: Vec<_> = events.by_ref().take(at_once).collect();
             let last = part.last().filter(|_| events.len() > 0).map(|event| event.position);
-            self.work.book().schedule.admit_part(part, last.unwrap_or(scanned_to), now);
+            self.shared.lock().schedule.admit_part(part, last.unwrap_or(scanned_to), now);
             if last.is_none() {
                 return;
             }
@@ -510,18 +521,18 @@ impl<'a> Flow<'a> {
         }
         let now = self.group().clock.now();
         let asked = {
-            let mut book = self.work.book();
-            if book.schedule.next_due().is_some_and(|due| due <= now) {
+            let mut locked = self.shared.lock();
+            if locked.schedule.next_due().is_some_and(|due| due <= now) {
                 // It may have to be settled first what others did.
-                self.work.progress.notify_one();
+                self.shared.wakeup.notify_one();
             }
-            book.schedule.wake(now)
+            locked.schedule.wake(now)
         };
         let Some(asked) = self.asked_now(asked, now) else { return };
         let is_alone = self.load_one_by_one.is_on();
-        let work = Arc::clone(&self.work);
-        self.loading = Some(UnderWay::begin(async move {
-            let GroupLoop { settings, store, share, .. } = &work.group;
+        let shared = Arc::clone(&self.shared);
+        self.loading = Some(BackgroundCall::spawn(async move {
+            let GroupLoop { settings, store, share, .. } = &shared.group;
             let _turn = share.read_turn(store.at_once().reads).await;
             let answer = match asked.as_slice() {
                 [position] if is_alone => {
@@ -553,16 +564,16 @@ impl<'a> Flow<'a> {
     /// Which of the parked events that are due are read now. Of those that are too large
     /// to be read, what is known is taken.
     fn asked_now(&mut self, mut asked: Vec<Position>, now: Timestamp) -> Option<Vec<Position>> {
-        let work = Arc::clone(&self.work);
-        asked.retain(|position| match work.too_large.known(*position) {
+        let shared = Arc::clone(&self.shared);
+        asked.retain(|position| match shared.too_large.known(*position) {
             Some(event) => {
-                work.book().schedule.loaded(&[*position], vec![event], now);
+                shared.lock().schedule.loaded(&[*position], vec![event], now);
                 false
             }
             None => true,
         });
         asked.sort_unstable();
-        let schedule = &mut work.book().schedule;
+        let schedule = &mut shared.lock().schedule;
         let is_full = self.loads_in_parts && schedule.loaded_and_waiting() > asked.len();
         let at_most = if is_full {
             0
@@ -579,16 +590,16 @@ impl<'a> Flow<'a> {
     }
 
     fn loaded(&mut self, Loaded { mut asked, answer }: Loaded) {
-        let work = Arc::clone(&self.work);
-        let (name, now) = (&work.group.settings.name, work.group.clock.now());
+        let shared = Arc::clone(&self.shared);
+        let (name, now) = (&shared.group.settings.name, shared.group.clock.now());
         match answer {
             Ok(Found { events, looked_to }) => {
-                self.led.trouble.over(name, Doing::Read);
+                self.progress.trouble.over(name, Doing::Read);
                 self.load_one_by_one.read();
                 let is_looked_at = |position: &Position| *position <= looked_to;
                 let later = asked.split_off(asked.partition_point(is_looked_at));
                 self.loads_in_parts = !later.is_empty();
-                let schedule = &mut work.book().schedule;
+                let schedule = &mut shared.lock().schedule;
                 schedule.not_loaded(&later, after(now, NEXT_PART));
                 let missing = schedule.loaded(&asked, events, now);
                 for position in missing {
@@ -601,13 +612,13 @@ impl<'a> Flow<'a> {
             }
             Err(unread) => {
                 if let Some(event) = self.load_one_by_one.failed(&unread) {
-                    let event = work.give_up_reading(event, &unread.why);
+                    let event = shared.give_up_reading(event, &unread.why);
                     let events = vec![Arc::unwrap_or_clone(event)];
-                    work.book().schedule.loaded(&asked, events, now);
+                    shared.lock().schedule.loaded(&asked, events, now);
                     return;
                 }
-                let delay = self.led.trouble.met(name, Doing::Read, &unread.why);
-                work.book().schedule.not_loaded(&asked, after(now, delay));
+                let delay = self.progress.trouble.met(name, Doing::Read, &unread.why);
+                shared.lock().schedule.not_loaded(&asked, after(now, delay));
                 self.load_after = Some(Instant::now() + delay);
             }
         }
@@ -619,23 +630,23 @@ impl<'a> Flow<'a> {
         if self.preparing.is_some() || !is_over(self.prepare_after) {
             return;
         }
-        let Some(digest) = self.work.wanted_component() else { return };
+        let Some(digest) = self.shared.wanted_component() else { return };
         let handler = Arc::clone(&self.group().handler);
-        self.preparing = Some(UnderWay::begin(async move {
+        self.preparing = Some(BackgroundCall::spawn(async move {
             let answer = handler.prepare(&digest).await;
             Prepared { digest, answer }
         }));
     }
 
     fn prepared(&mut self, Prepared { digest, answer }: Prepared) {
-        let name = &self.work.group.settings.name;
+        let name = &self.shared.group.settings.name;
         match answer {
             Ok(()) => {
-                self.led.trouble.over(name, Doing::Prepare);
-                self.work.prepared(&digest);
+                self.progress.trouble.over(name, Doing::Prepare);
+                self.shared.prepared(&digest);
             }
             Err(why) => {
-                let delay = self.led.trouble.met(name, Doing::Prepare, &why);
+                let delay = self.progress.trouble.met(name, Doing::Prepare, &why);
                 self.prepare_after = Some(Instant::now() + delay);
             }
         }
@@ -645,19 +656,19 @@ impl<'a> Flow<'a> {
     /// there is something else to look at first.
     async fn dispatch(&mut self, signals: &mut Signals) -> Result<bool, End> {
         // Whoever cannot commit does not go on.
-        if self.led.trouble.is_in(Doing::Settle) {
+        if self.progress.trouble.is_in(Doing::Settle) {
             return Ok(true);
         }
-        let ready = self.work.may_run();
-        let free = self.group().settings.concurrency.saturating_sub(self.slots.len());
+        let ready = self.shared.may_run();
+        let free = self.group().settings.concurrency.saturating_sub(self.tasks.len());
         let mut wanted = ready.min(free);
-        if wanted > 0 && !self.led.begun {
+        if wanted > 0 && !self.progress.begun {
             // It names the last settlement.
             if self.settling.is_some() {
                 return Ok(true);
             }
             let mut permit = self.group().share.permit();
-            if !signals.let_begin(self.led.epoch, permit.ready(None)).await
+            if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
                 || !self.begin(signals).await?
             {
                 return Ok(false);
@@ -674,35 +685,35 @@ impl<'a> Flow<'a> {
 
     fn spawn(&mut self, permit: Permit) {
         let worker = self.worker();
-        let attempts = Arc::clone(&self.work).make_attempts(permit, worker);
-        self.slots.push(self.group().share.spawn(attempts));
+        let attempts = Arc::clone(&self.shared).make_attempts(permit, worker);
+        self.tasks.push(self.group().share.spawn(attempts));
     }
 
     fn worker(&mut self) -> Box<dyn Worker> {
-        self.led.idle.pop().unwrap_or_else(|| self.group().handler.worker())
+        self.progress.idle.pop().unwrap_or_else(|| self.group().handler.worker())
     }
 
     /// Before the first attempt of the leadership: leaves a trace, so that
     /// leaderships that end in a crash can be counted. Whether that worked.
     async fn begin(&mut self, signals: &mut Signals) -> Result<bool, End> {
-        if self.led.begun {
+        if self.progress.begun {
             return Ok(true);
         }
         if signals.leadership.is_lost() {
             return Err(End::Lost);
         }
-        let GroupLoop { settings, store, .. } = &self.work.group;
-        let begin = store.begin_work(&settings.name, self.led.epoch, self.led.settled);
+        let GroupLoop { settings, store, .. } = &self.shared.group;
+        let begin = store.begin_work(&settings.name, self.progress.epoch, self.progress.settled);
         let Some(begun) = signals.answer(begin).await else { return Ok(false) };
         match begun {
             Ok(Settled::Committed) => {
-                self.led.trouble.over(&settings.name, Doing::BeginWork);
-                self.led.begun = true;
+                self.progress.trouble.over(&settings.name, Doing::BeginWork);
+                self.progress.begun = true;
                 Ok(true)
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.led.trouble.met(&settings.name, Doing::BeginWork, &error);
+                let delay = self.progress.trouble.met(&settings.name, Doing::BeginWork, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }
@@ -712,27 +723,27 @@ impl<'a> Flow<'a> {
     /// Handles one event and settles it, before anything else begins. Whether
     /// there was one.
     async fn one_event(&mut self, signals: &mut Signals) -> Result<bool, End> {
-        if self.work.book().schedule.may_run() == 0 {
+        if self.shared.lock().schedule.may_run() == 0 {
             return Ok(false);
         }
         let mut permit = self.group().share.permit();
-        if !signals.let_begin(self.led.epoch, permit.ready(None)).await
+        if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
             || !self.begin(signals).await?
         {
             return Ok(true);
         }
         let next = {
-            let mut book = self.work.book();
-            self.work.next_ready(&mut book)
+            let mut locked = self.shared.lock();
+            self.shared.next_ready(&mut locked)
         };
         let Some(job) = next else { return Ok(false) };
         let mut interrupts = Interrupts::new(signals);
         let mut suspect = None;
-        if self.led.cautious > 0 && !job.died {
+        if self.progress.cautious > 0 && !job.died {
             match self.mark(&job, &mut interrupts).await? {
                 Some(permit) => suspect = Some(permit),
                 None => {
-                    self.work.book().schedule.give_back(job);
+                    self.shared.lock().schedule.give_back(job);
                     self.settle_one(signals).await?;
                     return Ok(true);
                 }
@@ -740,14 +751,14 @@ impl<'a> Flow<'a> {
         }
         let mut worker = self.worker();
         {
-            let mut book = self.work.book();
-            (book.verdict, book.is_alone) = (None, true);
+            let mut locked = self.shared.lock();
+            (locked.verdict, locked.is_alone) = (None, true);
         }
         let job = Arc::new(job);
         let mut attempting = {
-            let (work, job) = (Arc::clone(&self.work), Arc::clone(&job));
+            let (shared, job) = (Arc::clone(&self.shared), Arc::clone(&job));
             self.group().share.spawn(async move {
-                let attempted = work.attempt_alone(&job, &mut worker, &mut permit).await;
+                let attempted = shared.attempt_alone(&job, &mut worker, &mut permit).await;
                 (attempted, worker, permit)
             })
         };
@@ -767,12 +778,12 @@ impl<'a> Flow<'a> {
         match attempted {
             Some((attempted, mut worker, permit)) => {
                 let ceilings = self.group().share.ceilings();
-                let concluding = self.work.conclude(job, attempted, &ceilings, &mut worker);
+                let concluding = self.shared.conclude(job, attempted, &ceilings, &mut worker);
                 match interrupts.answer(concluding).await {
                     Ok(()) => {
                         worker.end_batch();
                         if !permit.holds_memory() {
-                            self.led.idle.push(worker);
+                            self.progress.idle.push(worker);
                         }
                     }
                     Err(Interrupt::Lost) => return Err(End::Lost),
@@ -781,17 +792,17 @@ impl<'a> Flow<'a> {
             }
             None => {
                 debug!(group = %self.group().settings.name, "interrupted");
-                self.work.book().schedule.give_back(job);
+                self.shared.lock().schedule.give_back(job);
             }
         }
-        self.work.book().is_alone = false;
+        self.shared.lock().is_alone = false;
         self.settle_one(signals).await?;
         drop(suspect);
-        if self.led.tripped.is_some() {
+        if self.progress.tripped.is_some() {
             let verdict = {
-                let mut book = self.work.book();
-                book.halt.take_if(|halt| matches!(halt, Halt::Tripped(_)));
-                book.verdict.take()
+                let mut locked = self.shared.lock();
+                locked.halt.take_if(|halt| matches!(halt, Halt::Tripped(_)));
+                locked.verdict.take()
             };
             if let Some(verdict) = verdict {
                 self.probed(verdict);
@@ -803,7 +814,7 @@ impl<'a> Flow<'a> {
     /// Settles what one event came to; a mark must not outlive its attempt, or the
     /// next crash would count it.
     async fn settle_one(&mut self, signals: &Signals) -> Result<(), End> {
-        let has_work = self.led.marked || self.work.book().schedule.has_work();
+        let has_work = self.progress.marked || self.shared.lock().schedule.has_work();
         if !has_work {
             return Ok(());
         }
@@ -812,8 +823,8 @@ impl<'a> Flow<'a> {
         let committed = self.commit(cut, signals).answer().await;
         self.committed(committed)?;
         // One that waits for its next attempt may still kill the process.
-        self.led.cautious = self.led.cautious.saturating_sub(done);
-        self.led.one_by_one = self.led.one_by_one.saturating_sub(done);
+        self.progress.cautious = self.progress.cautious.saturating_sub(done);
+        self.progress.one_by_one = self.progress.one_by_one.saturating_sub(done);
         Ok(())
     }
 
@@ -825,7 +836,7 @@ impl<'a> Flow<'a> {
         job: &Job,
         interrupts: &mut Interrupts,
     ) -> Result<Option<OwnedSemaphorePermit>, End> {
-        let GroupLoop { settings, store, suspects, .. } = &self.work.group;
+        let GroupLoop { settings, store, suspects, .. } = &self.shared.group;
         let permit = tokio::select! {
             biased;
             interrupt = interrupts.next() => {
@@ -839,8 +850,9 @@ impl<'a> Flow<'a> {
             return Err(End::Lost);
         }
         let mark = Mark { position: job.event.position, attempt: job.attempt };
-        self.led.marked = true;
-        let begin = store.begin_attempt(&settings.name, self.led.epoch, self.led.settled, mark);
+        self.progress.marked = true;
+        let begin =
+            store.begin_attempt(&settings.name, self.progress.epoch, self.progress.settled, mark);
         let begun = match interrupts.answer(begin).await {
             Ok(begun) => begun,
             Err(Interrupt::Lost) => return Err(End::Lost),
@@ -848,12 +860,12 @@ impl<'a> Flow<'a> {
         };
         match begun {
             Ok(Settled::Committed) => {
-                self.led.trouble.over(&settings.name, Doing::Mark);
+                self.progress.trouble.over(&settings.name, Doing::Mark);
                 Ok(Some(permit))
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.led.trouble.met(&settings.name, Doing::Mark, &error);
+                let delay = self.progress.trouble.met(&settings.name, Doing::Mark, &error);
                 tokio::select! {
                     () = tokio::time::sleep(delay) => Ok(None),
                     interrupt = interrupts.next() => match interrupt {
@@ -873,28 +885,28 @@ impl<'a> Flow<'a> {
         }
         let batch = self.group().settings.batch;
         let (over_gaps, is_waited_for) = {
-            let book = self.work.book();
-            let schedule = &book.schedule;
+            let locked = self.shared.lock();
+            let schedule = &locked.schedule;
             let done = schedule.done_so_far();
-            let ends = all && self.slots.is_empty();
-            let is_late = book.done_since.is_some_and(|since| since.elapsed() >= batch.max_time);
+            let ends = all && self.tasks.is_empty();
+            let is_late = locked.done_since.is_some_and(|since| since.elapsed() >= batch.max_time);
             let is_time = ends
                 || is_late
-                || self.work.is_at_rest()
+                || self.shared.is_at_rest()
                 || schedule.at_hand() == 0
                 || done >= batch.max_events
-                || book.is_waited_for
+                || locked.is_waited_for
                 || schedule.has_overtaking()
                 || schedule.done_bytes() >= BATCH_BYTES;
-            let over_gaps = ends || is_late || book.is_waited_for;
+            let over_gaps = ends || is_late || locked.is_waited_for;
             let parks_gap = over_gaps && schedule.has_gaps();
             let passed = schedule.passes()
-                && (passes || self.led.last_commit.elapsed() >= self.group().pass_interval);
+                && (passes || self.progress.last_commit.elapsed() >= self.group().pass_interval);
             let is_worth = is_time && (schedule.has_work() || parks_gap) || passed;
-            let is_marked = ends && self.led.marked;
-            let is_waited_for = book.is_waited_for;
+            let is_marked = ends && self.progress.marked;
+            let is_waited_for = locked.is_waited_for;
             if !is_worth && !is_marked {
-                drop(book);
+                drop(locked);
                 if is_waited_for {
                     self.none_is_made();
                 }
@@ -903,52 +915,52 @@ impl<'a> Flow<'a> {
             (over_gaps, is_waited_for)
         };
         let cut = self.cut(over_gaps);
-        if !cut.has_work && cut.position == self.led.committed && !self.led.marked {
+        if !cut.has_work && cut.position == self.progress.committed && !self.progress.marked {
             if is_waited_for {
                 self.none_is_made();
             }
             return;
         }
-        self.work.book().is_settling = true;
+        self.shared.lock().is_settling = true;
         self.settling = Some(self.commit(cut, signals));
     }
 
     /// Whoever waits for a settlement is told that there is none.
     fn none_is_made(&self) {
-        self.work.book().is_waited_for = false;
-        self.work.settled(false);
+        self.shared.lock().is_waited_for = false;
+        self.shared.settled(false);
     }
 
     fn cut(&self, over_gaps: bool) -> Cut {
-        let mut book = self.work.book();
+        let mut locked = self.shared.lock();
         let most = self.group().settings.batch.max_events;
-        let cut = book.schedule.cut(most, over_gaps);
-        let is_left = book.schedule.done_so_far() > 0 || book.schedule.has_gaps();
-        book.done_since = is_left.then(Instant::now);
-        book.is_waited_for = false;
+        let cut = locked.schedule.cut(most, over_gaps);
+        let is_left = locked.schedule.done_so_far() > 0 || locked.schedule.has_gaps();
+        locked.done_since = is_left.then(Instant::now);
+        locked.is_waited_for = false;
         let written =
             cut.writes().map(Uncommitted::of).fold(Uncommitted::default(), Uncommitted::plus);
-        book.on_their_way = OnTheirWay {
+        locked.in_flight = InFlight {
             dead_letters: cut.dead_letters(),
             dead_letter_bytes: cut.dead_letter_bytes(),
             written,
         };
-        book.open = book.open.minus(written);
+        locked.open = locked.open.minus(written);
         cut
     }
 
-    fn commit(&self, mut cut: Cut, signals: &Signals) -> UnderWay<Committed> {
+    fn commit(&self, mut cut: Cut, signals: &Signals) -> BackgroundCall<Committed> {
         let mut settlement = Settlement {
             group: self.group().settings.name.clone(),
-            epoch: self.led.epoch,
-            number: self.led.settled + 1,
-            position: self.led.committed,
+            epoch: self.progress.epoch,
+            number: self.progress.settled + 1,
+            position: self.progress.committed,
             head: None,
             mark: None,
             dead_letters: Vec::new(),
             emits: Vec::new(),
             state: Vec::new(),
-            failures: with_failures(&self.led.failures, cut.failed()),
+            failures: with_failures(&self.progress.failures, cut.failed()),
             redeliveries: Vec::new(),
             redelivered: Vec::new(),
             deferred: Vec::new(),
@@ -957,11 +969,11 @@ impl<'a> Flow<'a> {
         let gone = std::mem::take(&mut cut.gone);
         let only = cut.only();
         let written = cut.fill(&mut settlement);
-        let (work, signals) = (Arc::clone(&self.work), signals.clone());
-        UnderWay::begin(async move {
-            let commit = work.group.commit(&settlement, &work.trouble, &signals);
+        let (shared, signals) = (Arc::clone(&self.shared), signals.clone());
+        BackgroundCall::spawn(async move {
+            let commit = shared.group.commit(&settlement, &shared.trouble, &signals);
             // While the database commits.
-            let (outcome, ()) = tokio::join!(commit, async { work.group.store.put_back(gone) });
+            let (outcome, ()) = tokio::join!(commit, async { shared.group.store.put_back(gone) });
             Committed { settlement, written, only, outcome }
         })
     }
@@ -984,44 +996,45 @@ impl<'a> Flow<'a> {
                         "the database refuses what several events came to: they are handled and committed one at a time, to find the one that is the cause: {why}"
                     ),
                 }
-                self.work.book().refused.settlement(only, why);
+                self.shared.lock().refused.settlement(only, why);
                 // What was done so far is worth nothing.
                 return Err(End::Superseded);
             }
         }
-        self.led.marked = false;
-        self.led.settled = settlement.number;
-        self.led.committed = settlement.position;
-        self.led.head = settlement.head;
-        self.led.mark = settlement.mark;
+        self.progress.marked = false;
+        self.progress.settled = settlement.number;
+        self.progress.committed = settlement.position;
+        self.progress.head = settlement.head;
+        self.progress.mark = settlement.mark;
         if let Some(failures) = settlement.failures {
-            self.led.failures = failures;
+            self.progress.failures = failures;
         }
         if let Some(overtaking) = settlement.overtaking {
-            self.led.open = overtaking.open;
+            self.progress.open = overtaking.open;
         }
-        self.led.last_commit = Instant::now();
-        let mut book = self.work.book();
-        if book.refused.committed() {
+        self.progress.last_commit = Instant::now();
+        let mut locked = self.shared.lock();
+        if locked.refused.committed() {
             // The one that was looked for.
-            self.led.one_by_one = 0;
+            self.progress.one_by_one = 0;
         }
-        book.schedule.committed(written);
-        book.on_their_way = OnTheirWay::default();
-        book.is_settling = false;
-        // Whoever looks into the book next knows of it, and who waited has it.
-        book.is_waited_for = false;
-        self.work.settled(true);
-        drop(book);
+        locked.schedule.committed(written);
+        locked.in_flight = InFlight::default();
+        locked.is_settling = false;
+        // An attempt that takes the lock next knows of it, and one that waited has it.
+        locked.is_waited_for = false;
+        self.shared.settled(true);
+        drop(locked);
         Ok(())
     }
 
     /// Does what the end of all attempts was for.
     async fn after_halt(&mut self, signals: &mut Signals) -> Result<(), End> {
-        let halt = self.work.book().halt.take();
+        let halt = self.shared.lock().halt.take();
         match halt {
             Some(Halt::NotRun(why)) => {
-                let delay = self.led.trouble.met(&self.group().settings.name, Doing::Run, &why);
+                let delay =
+                    self.progress.trouble.met(&self.group().settings.name, Doing::Run, &why);
                 self.run_after = Some(Instant::now() + delay);
                 Ok(())
             }

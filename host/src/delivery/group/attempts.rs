@@ -15,7 +15,7 @@ use super::ceilings::{Checked, KnownKeys, KnownState, NoRoom};
 use super::large::TooLarge;
 use super::refused::Refused;
 use super::trouble::{Doing, Trouble};
-use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Led};
+use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Progress};
 use crate::delivery::breaker::{Breaker, Tried, Verdict};
 use crate::delivery::ordering::{Job, Schedule};
 use crate::delivery::permits::{Ceilings, Permit};
@@ -29,14 +29,14 @@ use crate::foreign::clean;
 use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.
-pub(super) struct Work {
+pub(super) struct Shared {
     pub(super) group: GroupLoop,
     /// The group's own name, of which this may lead but a partition.
     pub(super) name: GroupName,
     pub(super) committed: Arc<dyn CommittedState>,
-    book: Mutex<Book>,
+    state: Mutex<SharedState>,
     /// Tasks that make one attempt after the other, and wait for nobody between them.
-    at_work: AtomicUsize,
+    active_tasks: AtomicUsize,
     /// What the tenant's state comes to. One attempt after the other is held
     /// against it.
     pub(super) known_state: AsyncMutex<Option<KnownState>>,
@@ -49,11 +49,11 @@ pub(super) struct Work {
     /// for cannot be made: false.
     commits: watch::Sender<bool>,
     /// There is something for the leader to look at.
-    pub(super) progress: Notify,
+    pub(super) wakeup: Notify,
 }
 
 /// What changes with every attempt.
-pub(super) struct Book {
+pub(super) struct SharedState {
     pub(super) schedule: Schedule,
     pub(super) breaker: Breaker,
     /// Why no further attempt is begun; the first reason stands.
@@ -67,7 +67,7 @@ pub(super) struct Book {
     /// Events that were handled or given up.
     pub(super) handled: u64,
     /// What a settlement on its way has taken.
-    pub(super) on_their_way: OnTheirWay,
+    pub(super) in_flight: InFlight,
     /// What was written and no settlement has taken.
     pub(super) open: Uncommitted,
     /// How many keys the group's state has.
@@ -87,24 +87,24 @@ pub(super) struct Book {
 }
 
 /// For as long as a task waits for nobody between its attempts.
-struct AtWork<'a>(&'a Work);
+struct ActiveTask<'a>(&'a Shared);
 
-impl<'a> AtWork<'a> {
-    fn begin(work: &'a Work) -> Self {
-        work.at_work.fetch_add(1, AcqRel);
-        Self(work)
+impl<'a> ActiveTask<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.active_tasks.fetch_add(1, AcqRel);
+        Self(shared)
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for ActiveTask<'_> {
     fn drop(&mut self) {
-        self.0.at_work.fetch_sub(1, AcqRel);
+        self.0.active_tasks.fetch_sub(1, AcqRel);
     }
 }
 
 /// What a settlement on its way adds to what a tenant keeps.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OnTheirWay {
+pub(super) struct InFlight {
     pub(super) dead_letters: usize,
     pub(super) dead_letter_bytes: usize,
     pub(super) written: Uncommitted,
@@ -141,7 +141,7 @@ impl Uncommitted {
     }
 }
 
-impl Book {
+impl SharedState {
     /// Whether so much is done already that the settlement on its way is waited for.
     fn is_full(&self) -> bool {
         self.is_settling && self.schedule.done_bytes() >= BATCH_BYTES
@@ -149,7 +149,7 @@ impl Book {
 
     /// Everything written that is not committed.
     pub(super) fn uncommitted(&self) -> Uncommitted {
-        self.open.plus(self.on_their_way.written)
+        self.open.plus(self.in_flight.written)
     }
 }
 
@@ -166,9 +166,9 @@ pub(super) enum Halt {
     Unstorable(String),
 }
 
-impl Work {
+impl Shared {
     /// Goes on with what a leader has reached.
-    pub(super) fn new(group: GroupLoop, schedule: Schedule, led: &mut Led) -> Self {
+    pub(super) fn new(group: GroupLoop, schedule: Schedule, progress: &mut Progress) -> Self {
         let name = group.settings.group();
         let store = Arc::clone(&group.store);
         let share = Some(group.share.clone());
@@ -177,50 +177,50 @@ impl Work {
             committed: Arc::new(committed),
             group,
             name,
-            book: Mutex::new(Book {
+            state: Mutex::new(SharedState {
                 schedule,
-                breaker: std::mem::take(&mut led.breaker),
-                halt: led.refused.pause().map(Halt::Unstorable),
+                breaker: std::mem::take(&mut progress.breaker),
+                halt: progress.refused.pause().map(Halt::Unstorable),
                 done_since: None,
-                appetite: led.appetite,
+                appetite: progress.appetite,
                 verdict: None,
                 handled: 0,
-                on_their_way: OnTheirWay::default(),
+                in_flight: InFlight::default(),
                 open: Uncommitted::default(),
-                known_keys: led.known_keys,
-                refused: std::mem::take(&mut led.refused),
+                known_keys: progress.known_keys,
+                refused: std::mem::take(&mut progress.refused),
                 is_waited_for: false,
                 is_alone: false,
                 is_settling: false,
                 aside: Vec::new(),
                 prepared: HashSet::new(),
             }),
-            at_work: AtomicUsize::new(0),
+            active_tasks: AtomicUsize::new(0),
             commits: watch::Sender::new(true),
-            known_state: AsyncMutex::new(led.known_state),
-            trouble: Arc::clone(&led.trouble),
+            known_state: AsyncMutex::new(progress.known_state),
+            trouble: Arc::clone(&progress.trouble),
             too_large: TooLarge::default(),
             halted: watch::Sender::new(false),
-            progress: Notify::new(),
+            wakeup: Notify::new(),
         }
     }
 
     /// Leaves what was reached to whoever goes on, once no attempt is made any more
     /// and everything is settled.
-    pub(super) fn hand_over(self, led: &mut Led) {
-        let book = self.book.into_inner().unwrap_or_else(PoisonError::into_inner);
-        led.breaker = book.breaker;
-        led.appetite = book.appetite;
-        led.known_keys = book.known_keys;
-        led.refused = book.refused;
-        led.known_state = self.known_state.into_inner();
-        led.redeliveries = Some(book.schedule.into_redeliveries());
+    pub(super) fn hand_over(self, progress: &mut Progress) {
+        let locked = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        progress.breaker = locked.breaker;
+        progress.appetite = locked.appetite;
+        progress.known_keys = locked.known_keys;
+        progress.refused = locked.refused;
+        progress.known_state = self.known_state.into_inner();
+        progress.redeliveries = Some(locked.schedule.into_redeliveries());
     }
 
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SharedState> {
         // What is done under the lock does not panic; if it did, the leader's task
         // would be told by the task that did, and begin anew.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The settlements that are committed from now on.
@@ -232,16 +232,16 @@ impl Work {
     /// now: whoever waits holds up what it would take.
     pub(super) async fn next_commit(&self, commits: &mut watch::Receiver<bool>) -> bool {
         {
-            let mut book = self.book();
-            if book.is_alone {
+            let mut locked = self.lock();
+            if locked.is_alone {
                 return false;
             }
-            book.is_waited_for = true;
+            locked.is_waited_for = true;
         }
-        self.progress.notify_one();
+        self.wakeup.notify_one();
         // The sender lives as long as this.
         let _ = commits.changed().await;
-        self.book().is_waited_for = false;
+        self.lock().is_waited_for = false;
         *commits.borrow_and_update()
     }
 
@@ -257,7 +257,7 @@ impl Work {
 
     /// Whether no attempt is made, nor will the next one be at once.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.at_work.load(Acquire) == 0
+        self.active_tasks.load(Acquire) == 0
     }
 
     fn is_halted(&self) -> bool {
@@ -270,16 +270,16 @@ impl Work {
         if self.is_halted() || self.trouble.is_in(Doing::Settle) {
             return None;
         }
-        let mut book = self.book();
-        if book.halt.is_some() || book.is_full() {
+        let mut locked = self.lock();
+        if locked.halt.is_some() || locked.is_full() {
             return None;
         }
-        let had_enough = !self.wants_more(&book);
-        let job = self.next_ready(&mut book)?;
-        let fellows = book.schedule.fellows(&job);
-        if had_enough && self.wants_more(&book) {
+        let had_enough = !self.wants_more(&locked);
+        let job = self.next_ready(&mut locked)?;
+        let fellows = locked.schedule.fellows(&job);
+        if had_enough && self.wants_more(&locked) {
             // The leader is to read on while these events are handled.
-            self.progress.notify_one();
+            self.wakeup.notify_one();
         }
         Some((job, fellows))
     }
@@ -287,15 +287,15 @@ impl Work {
     /// The next event that may run and whose component is there. Those that wait for
     /// theirs are put aside.
     #[inline]
-    pub(super) fn next_ready(&self, book: &mut Book) -> Option<Job> {
+    pub(super) fn next_ready(&self, locked: &mut SharedState) -> Option<Job> {
         loop {
-            let job = book.schedule.next(self.group.settings.concurrency)?;
+            let job = locked.schedule.next(self.group.settings.concurrency)?;
             let waits = match &job.event.digest {
                 None => false,
                 Some(digest) => {
                     // One that was prepared and is no longer kept is loaded once more,
                     // and comes to its turn.
-                    !book.prepared.remove(&job.event.position) && !self.group.handler.has(digest)
+                    !locked.prepared.remove(&job.event.position) && !self.group.handler.has(digest)
                 }
             };
             // The process died in this attempt, or there is no event to make it with: it
@@ -303,50 +303,50 @@ impl Work {
             if !waits || job.died || self.is_too_large(job.event.position) {
                 return Some(job);
             }
-            book.aside.push(job);
+            locked.aside.push(job);
             // The leader is to have it loaded.
-            self.progress.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
     /// The component that an event waits for, the first one of several.
     pub(super) fn wanted_component(&self) -> Option<Digest> {
-        self.book().aside.first()?.event.digest.clone()
+        self.lock().aside.first()?.event.digest.clone()
     }
 
     /// A component is there: the events that wait for it may run.
     pub(super) fn prepared(&self, digest: &Digest) {
-        let mut book = self.book();
-        let aside = std::mem::take(&mut book.aside);
+        let mut locked = self.lock();
+        let aside = std::mem::take(&mut locked.aside);
         for job in aside {
             if job.event.digest.as_ref() == Some(digest) {
-                book.prepared.insert(job.event.position);
-                book.schedule.give_back(job);
+                locked.prepared.insert(job.event.position);
+                locked.schedule.give_back(job);
             } else {
-                book.aside.push(job);
+                locked.aside.push(job);
             }
         }
     }
 
     /// Nothing is to wait for a component any more: what does has not begun.
     pub(super) fn give_back_aside(&self) {
-        let mut book = self.book();
-        for job in std::mem::take(&mut book.aside) {
-            book.schedule.give_back(job);
+        let mut locked = self.lock();
+        for job in std::mem::take(&mut locked.aside) {
+            locked.schedule.give_back(job);
         }
     }
 
     /// How many events may be there to run.
     pub(super) fn may_run(&self) -> usize {
-        let book = self.book();
-        if book.is_full() { 0 } else { book.schedule.may_run() }
+        let locked = self.lock();
+        if locked.is_full() { 0 } else { locked.schedule.may_run() }
     }
 
     /// Whether the log is to be read on.
-    pub(super) fn wants_more(&self, book: &Book) -> bool {
+    pub(super) fn wants_more(&self, locked: &SharedState) -> bool {
         let most = self.group.settings.batch.max_events;
-        book.schedule.wants_more(
-            book.appetite.saturating_mul(BATCHES_AT_ONCE - 1),
+        locked.schedule.wants_more(
+            locked.appetite.saturating_mul(BATCHES_AT_ONCE - 1),
             most.saturating_mul(BATCHES_AT_ONCE),
             2 * BATCH_BYTES,
         )
@@ -384,13 +384,13 @@ impl Work {
         let began = Instant::now();
         let batch = self.group.settings.batch;
         let mut left = batch.max_events;
-        let mut at_work = None;
+        let mut active_tasks = None;
         while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
                 if !permit.goes_on_at_once() {
                     // What is done is not held up by what waits here.
-                    at_work = None;
-                    self.progress.notify_one();
+                    active_tasks = None;
+                    self.wakeup.notify_one();
                 }
                 let is_ready = tokio::select! {
                     biased;
@@ -401,7 +401,7 @@ impl Work {
                     return false;
                 }
             }
-            at_work.get_or_insert_with(|| AtWork::begin(self));
+            active_tasks.get_or_insert_with(|| ActiveTask::begin(self));
             let Some((job, fellows)) = self.next() else { return false };
             left = left.saturating_sub(1 + fellows.len());
             if fellows.is_empty() {
@@ -409,7 +409,7 @@ impl Work {
                 self.conclude(job, report, ceilings, worker).await;
             } else {
                 let jobs = std::iter::once(job).chain(fellows).collect();
-                // Apart, so that other handlers' slots do not carry its future.
+                // Apart, so that other handlers' tasks do not carry its future.
                 Box::pin(self.handle_together(jobs, ceilings, worker, permit)).await;
             }
         }
@@ -456,7 +456,7 @@ impl Work {
         worker: &mut Box<dyn Worker>,
         permit: &mut Permit,
     ) -> (Report, Arc<AttemptState>) {
-        let refused = self.book().refused.failure(job.event.position);
+        let refused = self.lock().refused.failure(job.event.position);
         match refused {
             Some(report) => (report, job.state.attempt(Arc::clone(&self.committed))),
             None => self.attempt(job, worker, permit).await,
@@ -471,7 +471,7 @@ impl Work {
         ceilings: &Ceilings,
         worker: &mut Box<dyn Worker>,
     ) {
-        // Held until what was found to fit is in the book.
+        // Held until what was found to fit is in the shared state.
         let mut known = None;
         if self.may_exceed(ceilings, &state, &report) {
             let known = known.insert(self.known_state.lock().await);
@@ -480,9 +480,9 @@ impl Work {
                 Checked::Within(checked) => report = checked,
                 Checked::Full(no_room) => {
                     *worker = self.group.handler.worker();
-                    let mut book = self.book();
-                    book.schedule.give_back(job);
-                    book.halt.get_or_insert(Halt::Full(no_room));
+                    let mut locked = self.lock();
+                    locked.schedule.give_back(job);
+                    locked.halt.get_or_insert(Halt::Full(no_room));
                     return;
                 }
             }
@@ -507,16 +507,16 @@ impl Work {
             attempt: job.attempt,
             is_replay: job.event.deliver_to.is_some(),
         };
-        let mut book = self.book();
+        let mut locked = self.lock();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {
-                book.open = book.open.plus(Uncommitted::of(&writes));
+                locked.open = locked.open.plus(Uncommitted::of(&writes));
                 effects.writes = writes;
-                book.schedule.done(job, None, effects);
+                locked.schedule.done(job, None, effects);
                 Verdict::Success
             }
             Resolution::GivenUp(kind, effects) => {
-                book.schedule.done(job, Some(kind), effects);
+                locked.schedule.done(job, Some(kind), effects);
                 Verdict::GaveUp
             }
             Resolution::Again(kind, again, delay) => {
@@ -527,24 +527,24 @@ impl Work {
                     ?delay,
                     "failed, waits for its next attempt"
                 );
-                book.schedule.again(job, kind, again);
+                locked.schedule.again(job, kind, again);
                 // It is due at a time of which nobody knows yet.
-                self.progress.notify_one();
+                self.wakeup.notify_one();
                 Verdict::Failed
             }
             Resolution::NotRun(why) => {
-                book.schedule.give_back(job);
-                book.halt.get_or_insert(Halt::NotRun(why));
+                locked.schedule.give_back(job);
+                locked.halt.get_or_insert(Halt::NotRun(why));
                 return;
             }
         };
-        self.note(&mut book, verdict, 1);
+        self.note(&mut locked, verdict, 1);
         // How another component does says nothing of the group's own.
         if is_own {
-            book.verdict = Some(verdict);
+            locked.verdict = Some(verdict);
             let settings = &self.group.settings.breaker;
-            if let Some(why) = book.breaker.record(verdict, tried, settings) {
-                book.halt.get_or_insert(Halt::Tripped(why));
+            if let Some(why) = locked.breaker.record(verdict, tried, settings) {
+                locked.halt.get_or_insert(Halt::Tripped(why));
             }
         }
     }
@@ -555,23 +555,24 @@ impl Work {
     }
 
     /// Takes note of how an attempt ended, or one call for so many events.
-    pub(super) fn note(&self, book: &mut Book, verdict: Verdict, events: u64) {
+    pub(super) fn note(&self, locked: &mut SharedState, verdict: Verdict, events: u64) {
         self.is_run();
         if verdict != Verdict::Failed {
-            book.handled += events;
+            locked.handled += events;
         }
-        if book.done_since.is_none() && (verdict != Verdict::Failed || book.schedule.has_gaps()) {
-            book.done_since = Some(Instant::now());
+        if locked.done_since.is_none() && (verdict != Verdict::Failed || locked.schedule.has_gaps())
+        {
+            locked.done_since = Some(Instant::now());
         }
-        if book.schedule.take_woken() {
-            self.progress.notify_one();
+        if locked.schedule.take_woken() {
+            self.wakeup.notify_one();
         }
         let (done, most) =
-            (book.schedule.done_so_far() as u64, self.group.settings.batch.max_events);
+            (locked.schedule.done_so_far() as u64, self.group.settings.batch.max_events);
         // Those that were done before did not come so far.
         let is_enough = done >= most as u64 && done - events.min(done) < most as u64;
-        if is_enough || book.schedule.done_bytes() >= BATCH_BYTES {
-            self.progress.notify_one();
+        if is_enough || locked.schedule.done_bytes() >= BATCH_BYTES {
+            self.wakeup.notify_one();
         }
     }
 }
