@@ -13,8 +13,8 @@ use tracing::{Instrument, debug};
 
 use super::ceilings::{Checked, KnownKeys, KnownState, NoRoom};
 use super::large::TooLarge;
+use super::outages::{Operation, Outages};
 use super::refused::Refused;
-use super::trouble::{Doing, Trouble};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, GroupLoop, Progress};
 use crate::delivery::breaker::{Breaker, Tried, Verdict};
 use crate::delivery::ordering::{Job, Schedule};
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     /// What the tenant's state comes to. One attempt after the other is held
     /// against it.
     pub(super) known_state: AsyncMutex<Option<KnownState>>,
-    pub(super) trouble: Arc<Trouble>,
+    pub(super) outages: Arc<Outages>,
     /// Events that no handler gets.
     pub(super) too_large: TooLarge,
     /// No further attempt is begun.
@@ -61,7 +61,7 @@ pub(super) struct SharedState {
     /// Since when something is done, or failed, that no settlement has taken.
     pub(super) done_since: Option<Instant>,
     /// Below so many events that wait the log is read on.
-    pub(super) appetite: usize,
+    pub(super) fetch_size: usize,
     /// How the last attempt ended that counts.
     pub(super) verdict: Option<Verdict>,
     /// Events that were handled or given up.
@@ -182,7 +182,7 @@ impl Shared {
                 breaker: std::mem::take(&mut progress.breaker),
                 halt: progress.refused.pause().map(Halt::Unstorable),
                 done_since: None,
-                appetite: progress.appetite,
+                fetch_size: progress.fetch_size,
                 verdict: None,
                 handled: 0,
                 in_flight: InFlight::default(),
@@ -198,7 +198,7 @@ impl Shared {
             active_tasks: AtomicUsize::new(0),
             commits: watch::Sender::new(true),
             known_state: AsyncMutex::new(progress.known_state),
-            trouble: Arc::clone(&progress.trouble),
+            outages: Arc::clone(&progress.outages),
             too_large: TooLarge::default(),
             halted: watch::Sender::new(false),
             wakeup: Notify::new(),
@@ -207,10 +207,10 @@ impl Shared {
 
     /// Leaves what was reached to whoever goes on, once no attempt is made any more
     /// and everything is settled.
-    pub(super) fn hand_over(self, progress: &mut Progress) {
+    pub(super) fn return_to(self, progress: &mut Progress) {
         let locked = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         progress.breaker = locked.breaker;
-        progress.appetite = locked.appetite;
+        progress.fetch_size = locked.fetch_size;
         progress.known_keys = locked.known_keys;
         progress.refused = locked.refused;
         progress.known_state = self.known_state.into_inner();
@@ -267,17 +267,17 @@ impl Shared {
     /// The next event, if one may run now, and those that go into the same call.
     fn next(&self) -> Option<(Job, Vec<Job>)> {
         // Whoever cannot commit does not go on: it would all be to do again.
-        if self.is_halted() || self.trouble.is_in(Doing::Settle) {
+        if self.is_halted() || self.outages.is_failing(Operation::Settle) {
             return None;
         }
         let mut locked = self.lock();
         if locked.halt.is_some() || locked.is_full() {
             return None;
         }
-        let had_enough = !self.wants_more(&locked);
+        let had_enough = !self.should_fetch(&locked);
         let job = self.next_ready(&mut locked)?;
         let fellows = locked.schedule.fellows(&job);
-        if had_enough && self.wants_more(&locked) {
+        if had_enough && self.should_fetch(&locked) {
             // The leader is to read on while these events are handled.
             self.wakeup.notify_one();
         }
@@ -343,10 +343,10 @@ impl Shared {
     }
 
     /// Whether the log is to be read on.
-    pub(super) fn wants_more(&self, locked: &SharedState) -> bool {
+    pub(super) fn should_fetch(&self, locked: &SharedState) -> bool {
         let most = self.group.settings.batch.max_events;
-        locked.schedule.wants_more(
-            locked.appetite.saturating_mul(BATCHES_AT_ONCE - 1),
+        locked.schedule.should_fetch(
+            locked.fetch_size.saturating_mul(BATCHES_AT_ONCE - 1),
             most.saturating_mul(BATCHES_AT_ONCE),
             2 * BATCH_BYTES,
         )
@@ -551,7 +551,7 @@ impl Shared {
 
     /// The handler could be run.
     pub(super) fn is_run(&self) {
-        self.trouble.over(&self.group.settings.name, Doing::Run);
+        self.outages.recovered(&self.group.settings.name, Operation::Run);
     }
 
     /// Takes note of how an attempt ended, or one call for so many events.

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::attempts::{Shared, Uncommitted};
 use super::leader::Leader;
-use super::trouble::Doing;
+use super::outages::Operation;
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
 use crate::delivery::permits::{Ceilings, Turn};
@@ -84,7 +84,7 @@ pub(super) enum NoRoom {
 }
 
 /// Why an attempt that waits for a settlement is given up, and made anew later.
-fn none_is_made() -> StoreError {
+fn no_settlement_possible() -> StoreError {
     StoreError::Busy(
         "what others wrote cannot be settled while as many events are parked as may be".to_owned(),
     )
@@ -245,7 +245,7 @@ impl Shared {
                 return Ok(Some(no_room));
             }
             if !self.next_commit(&mut commits).await {
-                return Err(none_is_made());
+                return Err(no_settlement_possible());
             }
         }
     }
@@ -297,7 +297,7 @@ impl Shared {
             }
             if self.is_open(&commits) {
                 if !self.next_commit(&mut commits).await {
-                    return Err(none_is_made());
+                    return Err(no_settlement_possible());
                 }
                 continue;
             }
@@ -352,7 +352,7 @@ impl Shared {
             }
             if found.counted.is_none() {
                 if self.is_open(&commits) && !self.next_commit(&mut commits).await {
-                    return Err(none_is_made());
+                    return Err(no_settlement_possible());
                 }
                 continue;
             }
@@ -413,12 +413,12 @@ impl Leader<'_> {
         let Some(paused) = signals.answer(store.pause(group, reason)).await else { return };
         match paused {
             Ok(()) => {
-                self.progress.trouble.over(group, Doing::Pause);
+                self.progress.outages.recovered(group, Operation::Pause);
                 warn!(%group, "paused: {reason}");
                 signals.halted(self.progress.epoch, PAUSE_SEEN).await;
             }
             Err(why) => {
-                let delay = self.progress.trouble.met(group, Doing::Pause, &why);
+                let delay = self.progress.outages.failed(group, Operation::Pause, &why);
                 signals.changed(Some(delay)).await;
             }
         }

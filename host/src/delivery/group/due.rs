@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::GroupLoop;
 use super::leader::{BackgroundCall, Leader, is_over};
-use super::trouble::Doing;
+use super::outages::Operation;
 use crate::delivery::ordering::DueRead;
 use crate::store::{Due, DueFetch, StoreError};
 
@@ -39,11 +39,11 @@ impl Leader<'_> {
         let name = &self.group().settings.name;
         match answer {
             Ok(due) => {
-                self.progress.trouble.over(name, Doing::Read);
+                self.progress.outages.recovered(name, Operation::Read);
                 self.shared.lock().schedule.due_is_read(asked, due);
             }
             Err(error) => {
-                let delay = self.progress.trouble.met(name, Doing::Read, &error);
+                let delay = self.progress.outages.failed(name, Operation::Read, &error);
                 self.shared.lock().schedule.due_is_not_read();
                 self.due_after = Some(Instant::now() + delay);
             }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::leader::{BackgroundCall, Leader, is_over};
-use super::trouble::Doing;
+use super::outages::Operation;
 use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
 use crate::store::{Late, LateFetch, OpenRanges, StoreError};
@@ -64,7 +64,7 @@ impl Leader<'_> {
         let (name, now) = (&shared.group.settings.name, shared.group.clock.now());
         match answer {
             Ok(late) => {
-                self.progress.trouble.over(name, Doing::Read);
+                self.progress.outages.recovered(name, Operation::Read);
                 if !late.events.is_empty() {
                     info!(group = %name, events = late.events.len(), "events were committed late");
                 }
@@ -76,7 +76,7 @@ impl Leader<'_> {
                 }
             }
             Err(error) => {
-                let delay = self.progress.trouble.met(name, Doing::Read, &error);
+                let delay = self.progress.outages.failed(name, Operation::Read, &error);
                 self.look_after = Some(Instant::now() + delay);
             }
         }

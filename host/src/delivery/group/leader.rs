@@ -17,10 +17,10 @@ use super::attempts::{Halt, InFlight, Shared, Uncommitted};
 use super::due::DueAnswer;
 use super::large::{OneByOne, Unread, read_alone};
 use super::late::{Looked, MOST_OPEN_RANGES};
+use super::outages::Operation;
 use super::settle::NotCommitted;
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
-use super::trouble::Doing;
-use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, appetite};
+use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, fetch_size};
 use crate::clock::after;
 use crate::delivery::Worker;
 use crate::delivery::ordering::{Cut, Job, Written};
@@ -305,8 +305,8 @@ impl<'a> Leader<'a> {
 
     /// Whether events are handled and settled one by one.
     fn is_one_at_a_time(&self) -> bool {
-        self.progress.cautious > 0
-            || self.progress.one_by_one > 0
+        self.progress.crash_guard_left > 0
+            || self.progress.refusal_search_left > 0
             || self.progress.tripped.is_some()
             || self.progress.mark.is_some()
     }
@@ -410,7 +410,7 @@ impl<'a> Leader<'a> {
         let overtakes = after >= safe;
         let max_ranges = MOST_OPEN_RANGES.saturating_sub(locked.schedule.open_ranges());
         let up_to = if overtakes { passable } else { safe };
-        if after >= up_to || overtakes && max_ranges == 0 || !self.shared.wants_more(&locked) {
+        if after >= up_to || overtakes && max_ranges == 0 || !self.shared.should_fetch(&locked) {
             return;
         }
         let (now, batch) = (Instant::now(), self.group().settings.batch);
@@ -423,11 +423,11 @@ impl<'a> Leader<'a> {
                 // In the time of one batch.
                 (done as f64 * batch.max_time.as_secs_f64() / elapsed.as_secs_f64()) as usize
             };
-            locked.appetite = appetite(locked.appetite, fetched, done, batch.max_events);
+            locked.fetch_size = fetch_size(locked.fetch_size, fetched, done, batch.max_events);
         }
         self.last_fetch = Some((now, 0, locked.handled));
         // A call takes what is there: one that is slow is to have as many all the same.
-        let max_events = locked.appetite.max(self.group().calls().size);
+        let max_events = locked.fetch_size.max(self.group().calls().size);
         drop(locked);
         if overtakes {
             // Halved when that fails: it comes whole, or not at all.
@@ -466,7 +466,7 @@ impl<'a> Leader<'a> {
     fn fetched(&mut self, read: Result<Read, Unread>) {
         match read {
             Ok(Read { overtaken, overtakes }) => {
-                self.progress.trouble.over(&self.group().settings.name, Doing::Read);
+                self.progress.outages.recovered(&self.group().settings.name, Operation::Read);
                 if let Some((_, events, _)) = &mut self.last_fetch {
                     *events = overtaken.fetched.events.len();
                 }
@@ -493,7 +493,7 @@ impl<'a> Leader<'a> {
                     return self.admit(Fetched { events, scanned_to }, now);
                 }
                 let name = &self.group().settings.name;
-                let delay = self.progress.trouble.met(name, Doing::Read, &unread.why);
+                let delay = self.progress.outages.failed(name, Operation::Read, &unread.why);
                 self.fetch_after = Some(Instant::now() + delay);
             }
         }
@@ -594,7 +594,7 @@ impl<'a> Leader<'a> {
         let (name, now) = (&shared.group.settings.name, shared.group.clock.now());
         match answer {
             Ok(Found { events, looked_to }) => {
-                self.progress.trouble.over(name, Doing::Read);
+                self.progress.outages.recovered(name, Operation::Read);
                 self.load_one_by_one.read();
                 let is_looked_at = |position: &Position| *position <= looked_to;
                 let later = asked.split_off(asked.partition_point(is_looked_at));
@@ -617,7 +617,7 @@ impl<'a> Leader<'a> {
                     shared.lock().schedule.loaded(&asked, events, now);
                     return;
                 }
-                let delay = self.progress.trouble.met(name, Doing::Read, &unread.why);
+                let delay = self.progress.outages.failed(name, Operation::Read, &unread.why);
                 shared.lock().schedule.not_loaded(&asked, after(now, delay));
                 self.load_after = Some(Instant::now() + delay);
             }
@@ -642,11 +642,11 @@ impl<'a> Leader<'a> {
         let name = &self.shared.group.settings.name;
         match answer {
             Ok(()) => {
-                self.progress.trouble.over(name, Doing::Prepare);
+                self.progress.outages.recovered(name, Operation::Prepare);
                 self.shared.prepared(&digest);
             }
             Err(why) => {
-                let delay = self.progress.trouble.met(name, Doing::Prepare, &why);
+                let delay = self.progress.outages.failed(name, Operation::Prepare, &why);
                 self.prepare_after = Some(Instant::now() + delay);
             }
         }
@@ -656,20 +656,20 @@ impl<'a> Leader<'a> {
     /// there is something else to look at first.
     async fn dispatch(&mut self, signals: &mut Signals) -> Result<bool, End> {
         // Whoever cannot commit does not go on.
-        if self.progress.trouble.is_in(Doing::Settle) {
+        if self.progress.outages.is_failing(Operation::Settle) {
             return Ok(true);
         }
         let ready = self.shared.may_run();
         let free = self.group().settings.concurrency.saturating_sub(self.tasks.len());
         let mut wanted = ready.min(free);
-        if wanted > 0 && !self.progress.begun {
+        if wanted > 0 && !self.progress.work_recorded {
             // It names the last settlement.
             if self.settling.is_some() {
                 return Ok(true);
             }
             let mut permit = self.group().share.permit();
             if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
-                || !self.begin(signals).await?
+                || !self.record_work_started(signals).await?
             {
                 return Ok(false);
             }
@@ -695,25 +695,27 @@ impl<'a> Leader<'a> {
 
     /// Before the first attempt of the leadership: leaves a trace, so that
     /// leaderships that end in a crash can be counted. Whether that worked.
-    async fn begin(&mut self, signals: &mut Signals) -> Result<bool, End> {
-        if self.progress.begun {
+    async fn record_work_started(&mut self, signals: &mut Signals) -> Result<bool, End> {
+        if self.progress.work_recorded {
             return Ok(true);
         }
         if signals.leadership.is_lost() {
             return Err(End::Lost);
         }
         let GroupLoop { settings, store, .. } = &self.shared.group;
-        let begin = store.begin_work(&settings.name, self.progress.epoch, self.progress.settled);
+        let begin =
+            store.begin_work(&settings.name, self.progress.epoch, self.progress.settlement_number);
         let Some(begun) = signals.answer(begin).await else { return Ok(false) };
         match begun {
             Ok(Settled::Committed) => {
-                self.progress.trouble.over(&settings.name, Doing::BeginWork);
-                self.progress.begun = true;
+                self.progress.outages.recovered(&settings.name, Operation::RecordWork);
+                self.progress.work_recorded = true;
                 Ok(true)
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.progress.trouble.met(&settings.name, Doing::BeginWork, &error);
+                let delay =
+                    self.progress.outages.failed(&settings.name, Operation::RecordWork, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }
@@ -728,7 +730,7 @@ impl<'a> Leader<'a> {
         }
         let mut permit = self.group().share.permit();
         if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
-            || !self.begin(signals).await?
+            || !self.record_work_started(signals).await?
         {
             return Ok(true);
         }
@@ -738,10 +740,10 @@ impl<'a> Leader<'a> {
         };
         let Some(job) = next else { return Ok(false) };
         let mut interrupts = Interrupts::new(signals);
-        let mut suspect = None;
-        if self.progress.cautious > 0 && !job.died {
-            match self.mark(&job, &mut interrupts).await? {
-                Some(permit) => suspect = Some(permit),
+        let mut guard = None;
+        if self.progress.crash_guard_left > 0 && !job.died {
+            match self.record_attempt_started(&job, &mut interrupts).await? {
+                Some(permit) => guard = Some(permit),
                 None => {
                     self.shared.lock().schedule.give_back(job);
                     self.settle_one(signals).await?;
@@ -797,7 +799,7 @@ impl<'a> Leader<'a> {
         }
         self.shared.lock().is_alone = false;
         self.settle_one(signals).await?;
-        drop(suspect);
+        drop(guard);
         if self.progress.tripped.is_some() {
             let verdict = {
                 let mut locked = self.shared.lock();
@@ -823,26 +825,26 @@ impl<'a> Leader<'a> {
         let committed = self.commit(cut, signals).answer().await;
         self.committed(committed)?;
         // One that waits for its next attempt may still kill the process.
-        self.progress.cautious = self.progress.cautious.saturating_sub(done);
-        self.progress.one_by_one = self.progress.one_by_one.saturating_sub(done);
+        self.progress.crash_guard_left = self.progress.crash_guard_left.saturating_sub(done);
+        self.progress.refusal_search_left = self.progress.refusal_search_left.saturating_sub(done);
         Ok(())
     }
 
     /// Before an event that may kill the process: waits for the one permit and
     /// records the attempt, so that a crash leaves a trace. `None` when there is
     /// something more urgent.
-    async fn mark(
+    async fn record_attempt_started(
         &mut self,
         job: &Job,
         interrupts: &mut Interrupts,
     ) -> Result<Option<OwnedSemaphorePermit>, End> {
-        let GroupLoop { settings, store, suspects, .. } = &self.shared.group;
+        let GroupLoop { settings, store, crash_guard, .. } = &self.shared.group;
         let permit = tokio::select! {
             biased;
             interrupt = interrupts.next() => {
                 return if interrupt == Interrupt::Lost { Err(End::Lost) } else { Ok(None) };
             }
-            permit = Arc::clone(suspects).acquire_owned() => permit,
+            permit = Arc::clone(crash_guard).acquire_owned() => permit,
         };
         // Nobody closes the semaphore; if somebody did, nothing would be marked.
         let Ok(permit) = permit else { return Ok(None) };
@@ -851,8 +853,12 @@ impl<'a> Leader<'a> {
         }
         let mark = Mark { position: job.event.position, attempt: job.attempt };
         self.progress.marked = true;
-        let begin =
-            store.begin_attempt(&settings.name, self.progress.epoch, self.progress.settled, mark);
+        let begin = store.begin_attempt(
+            &settings.name,
+            self.progress.epoch,
+            self.progress.settlement_number,
+            mark,
+        );
         let begun = match interrupts.answer(begin).await {
             Ok(begun) => begun,
             Err(Interrupt::Lost) => return Err(End::Lost),
@@ -860,12 +866,13 @@ impl<'a> Leader<'a> {
         };
         match begun {
             Ok(Settled::Committed) => {
-                self.progress.trouble.over(&settings.name, Doing::Mark);
+                self.progress.outages.recovered(&settings.name, Operation::RecordAttempt);
                 Ok(Some(permit))
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.progress.trouble.met(&settings.name, Doing::Mark, &error);
+                let delay =
+                    self.progress.outages.failed(&settings.name, Operation::RecordAttempt, &error);
                 tokio::select! {
                     () = tokio::time::sleep(delay) => Ok(None),
                     interrupt = interrupts.next() => match interrupt {
@@ -893,7 +900,7 @@ impl<'a> Leader<'a> {
             let is_time = ends
                 || is_late
                 || self.shared.is_at_rest()
-                || schedule.at_hand() == 0
+                || schedule.ready() == 0
                 || done >= batch.max_events
                 || locked.is_waited_for
                 || schedule.has_overtaking()
@@ -908,16 +915,16 @@ impl<'a> Leader<'a> {
             if !is_worth && !is_marked {
                 drop(locked);
                 if is_waited_for {
-                    self.none_is_made();
+                    self.no_settlement_possible();
                 }
                 return;
             }
             (over_gaps, is_waited_for)
         };
         let cut = self.cut(over_gaps);
-        if !cut.has_work && cut.position == self.progress.committed && !self.progress.marked {
+        if !cut.has_work && cut.position == self.progress.cursor && !self.progress.marked {
             if is_waited_for {
-                self.none_is_made();
+                self.no_settlement_possible();
             }
             return;
         }
@@ -926,7 +933,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Whoever waits for a settlement is told that there is none.
-    fn none_is_made(&self) {
+    fn no_settlement_possible(&self) {
         self.shared.lock().is_waited_for = false;
         self.shared.settled(false);
     }
@@ -953,8 +960,8 @@ impl<'a> Leader<'a> {
         let mut settlement = Settlement {
             group: self.group().settings.name.clone(),
             epoch: self.progress.epoch,
-            number: self.progress.settled + 1,
-            position: self.progress.committed,
+            number: self.progress.settlement_number + 1,
+            position: self.progress.cursor,
             head: None,
             mark: None,
             dead_letters: Vec::new(),
@@ -971,7 +978,7 @@ impl<'a> Leader<'a> {
         let written = cut.fill(&mut settlement);
         let (shared, signals) = (Arc::clone(&self.shared), signals.clone());
         BackgroundCall::spawn(async move {
-            let commit = shared.group.commit(&settlement, &shared.trouble, &signals);
+            let commit = shared.group.commit(&settlement, &shared.outages, &signals);
             // While the database commits.
             let (outcome, ()) = tokio::join!(commit, async { shared.group.store.put_back(gone) });
             Committed { settlement, written, only, outcome }
@@ -1002,21 +1009,21 @@ impl<'a> Leader<'a> {
             }
         }
         self.progress.marked = false;
-        self.progress.settled = settlement.number;
-        self.progress.committed = settlement.position;
+        self.progress.settlement_number = settlement.number;
+        self.progress.cursor = settlement.position;
         self.progress.head = settlement.head;
         self.progress.mark = settlement.mark;
         if let Some(failures) = settlement.failures {
             self.progress.failures = failures;
         }
         if let Some(overtaking) = settlement.overtaking {
-            self.progress.open = overtaking.open;
+            self.progress.undecided = overtaking.open;
         }
         self.progress.last_commit = Instant::now();
         let mut locked = self.shared.lock();
         if locked.refused.committed() {
             // The one that was looked for.
-            self.progress.one_by_one = 0;
+            self.progress.refusal_search_left = 0;
         }
         locked.schedule.committed(written);
         locked.in_flight = InFlight::default();
@@ -1034,7 +1041,7 @@ impl<'a> Leader<'a> {
         match halt {
             Some(Halt::NotRun(why)) => {
                 let delay =
-                    self.progress.trouble.met(&self.group().settings.name, Doing::Run, &why);
+                    self.progress.outages.failed(&self.group().settings.name, Operation::Run, &why);
                 self.run_after = Some(Instant::now() + delay);
                 Ok(())
             }

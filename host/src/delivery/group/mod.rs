@@ -28,6 +28,7 @@ mod due;
 mod large;
 mod late;
 mod leader;
+mod outages;
 mod refused;
 mod settle;
 mod signals;
@@ -35,7 +36,6 @@ mod signals;
 mod tests;
 mod together;
 mod trip;
-mod trouble;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ use tracing::warn;
 use attempts::Shared;
 use ceilings::{KnownKeys, KnownState};
 use leader::Leader;
+use outages::{Operation, Outages};
 use refused::Refused;
 use trip::{TripChange, Tripped};
-use trouble::{Doing, Trouble};
 
 use super::breaker::{Breaker, BreakerSettings};
 use super::ordering::{Calls, Ordering, Schedule};
@@ -69,7 +69,7 @@ pub use signals::{Awaited, Control, LAST_ANSWER, Signals};
 
 /// After so many leaderships in a row without progress a group goes on one event
 /// at a time, and a crash counts as an attempt.
-pub const FRUITLESS_LEADERSHIPS: u32 = 2;
+pub const LEADERSHIPS_WITHOUT_PROGRESS: u32 = 2;
 
 /// What the events of a batch take, in bytes, after which no further one is fetched; and
 /// what they came to, after which it is settled.
@@ -185,7 +185,7 @@ pub struct GroupLoop {
     /// One permit, shared by all groups of the process: only one of those that
     /// may be killing the process handles an event at any time, so that a crash
     /// is not counted against all that were under way.
-    pub suspects: Arc<Semaphore>,
+    pub crash_guard: Arc<Semaphore>,
     /// The group's share of the host: an attempt needs a permit.
     pub share: Share,
     /// Told when a settlement published events.
@@ -217,7 +217,7 @@ pub struct Progress {
     failures: FailureCounts,
     /// So many events are still handled one at a time, because the process may
     /// have died of one of them.
-    cautious: usize,
+    crash_guard_left: usize,
     /// So many events are still handled and settled one at a time, because the database
     /// refused a settlement with several.
     one_by_one: usize,
@@ -229,14 +229,14 @@ pub struct Progress {
     marked: bool,
     last_commit: Instant,
     /// How many events are fetched at once.
-    appetite: usize,
+    fetch_size: usize,
     /// What the tenant's state comes to.
     known_state: Option<KnownState>,
     /// How many keys the group's state has.
     known_keys: Option<KnownKeys>,
     /// Workers that make no attempt now.
     idle: Vec<Box<dyn Worker>>,
-    trouble: Arc<Trouble>,
+    outages: Arc<Outages>,
     breaker: Breaker,
     tripped: Option<Tripped>,
     /// What the group's row does not say yet.
@@ -304,24 +304,24 @@ impl GroupLoop {
             redeliveries: None,
             open: leadership.open,
             failures: leadership.failures,
-            cautious: 0,
+            crash_guard_left: 0,
             one_by_one: 0,
             refused: Refused::default(),
             begun: false,
             marked: false,
             last_commit: Instant::now(),
-            appetite: self.settings.batch.max_events,
+            fetch_size: self.settings.batch.max_events,
             known_state: None,
             known_keys: None,
             idle: Vec::new(),
-            trouble: Arc::new(Trouble::of(&self.settings.name, &self.troubles)),
+            outages: Arc::new(Outages::of(&self.settings.name, &self.troubles)),
             breaker: Breaker::default(),
             tripped: None,
             unrecorded: None,
             held_back: None,
         };
-        if leadership.fruitless >= FRUITLESS_LEADERSHIPS {
-            progress.cautious = self.most_under_way();
+        if leadership.fruitless >= LEADERSHIPS_WITHOUT_PROGRESS {
+            progress.crash_guard_left = self.most_under_way();
             warn!(
                 group = %self.settings.name,
                 leaderships = leadership.fruitless,
@@ -334,7 +334,7 @@ impl GroupLoop {
         if progress.mark.is_some() {
             // The process died in a marked attempt: what comes next is marked too,
             // or the next death of the same event would not be counted.
-            progress.cautious = self.most_under_way();
+            progress.crash_guard_left = self.most_under_way();
         }
         progress
     }
@@ -350,7 +350,7 @@ impl GroupLoop {
     /// failed everything. A group that tripped tries it at once.
     pub fn take_back(&self, progress: &mut Progress) {
         progress.idle.clear();
-        progress.trouble.over(&self.settings.name, Doing::Run);
+        progress.outages.recovered(&self.settings.name, Operation::Run);
         progress.breaker = Breaker::default();
         if let Some(tripped) = &mut progress.tripped {
             tripped.due = Instant::now();
@@ -379,19 +379,19 @@ impl GroupLoop {
         let schedule = Schedule::new(
             self.settings.ordering,
             self.settings.max_parked,
-            progress.committed,
+            progress.cursor,
             progress.head.clone(),
             progress.mark,
             redeliveries,
             self.clock.now(),
         )
-        .with_open(progress.open.clone())
+        .with_open(progress.undecided.clone())
         .with_calls(self.calls());
         let shared = Arc::new(Shared::new(self.clone(), schedule, progress));
         let end = Leader::new(Arc::clone(&shared), progress, signals).run(signals).await;
         // Whoever ends otherwise leaves nothing to go on with.
         if let Some(shared) = Arc::into_inner(shared) {
-            shared.hand_over(progress);
+            shared.return_to(progress);
         }
         end
     }
@@ -421,11 +421,12 @@ impl GroupLoop {
             let reading = self.store.redeliveries(&self.settings.name);
             match signals.answer(reading).await {
                 Some(Ok(redeliveries)) => {
-                    progress.trouble.over(&self.settings.name, Doing::Read);
+                    progress.outages.recovered(&self.settings.name, Operation::Read);
                     progress.redeliveries = Some(redeliveries);
                 }
                 Some(Err(error)) => {
-                    let delay = progress.trouble.met(&self.settings.name, Doing::Read, &error);
+                    let delay =
+                        progress.outages.failed(&self.settings.name, Operation::Read, &error);
                     signals.changed(Some(delay)).await;
                 }
                 None => {}
@@ -436,7 +437,7 @@ impl GroupLoop {
 
 /// How many events to fetch after others. A handler that does a few in the time
 /// of a batch would else have a thousand read for it, at the cost of all.
-fn appetite(before: usize, fetched: usize, done: usize, most: usize) -> usize {
+fn fetch_size(before: usize, fetched: usize, done: usize, most: usize) -> usize {
     const LEAST: usize = 16;
     if done < fetched {
         done.saturating_mul(2).max(LEAST).min(before)

@@ -81,7 +81,7 @@ impl GroupLoop {
         if !std::mem::take(&mut progress.refused.begins_again) {
             return false;
         }
-        progress.one_by_one = self.most_under_way();
+        progress.refusal_search_left = self.most_under_way();
         progress.redeliveries = None;
         progress.known_state = None;
         progress.known_keys = None;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tracing::{error, warn};
 
 use super::attempts::shown_id;
+use super::outages::{Operation, Outages};
 use super::signals::{Interrupt, Interrupts};
-use super::trouble::{Doing, Trouble};
 use super::{End, GroupLoop, Signals};
 use crate::store::{NewDeadLetter, Settled, Settlement, StoreError};
 
@@ -36,7 +36,7 @@ impl GroupLoop {
     pub(super) async fn commit(
         &self,
         settlement: &Settlement,
-        trouble: &Trouble,
+        outages: &Outages,
         signals: &Signals,
     ) -> Result<(), NotCommitted> {
         let mut interrupts = Interrupts::new(signals);
@@ -58,7 +58,7 @@ impl GroupLoop {
                 Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded.into()),
                 // It would be refused again: what was read is not in the log any more.
                 Ok(Err(StoreError::Changed(why))) => {
-                    let delay = trouble.met(&self.settings.name, Doing::Settle, &why);
+                    let delay = outages.failed(&self.settings.name, Operation::Settle, &why);
                     tokio::select! {
                         () = tokio::time::sleep(delay.max(CHANGED)) => {}
                         _ = interrupts.next() => {}
@@ -75,7 +75,7 @@ impl GroupLoop {
                 }
                 Ok(Err(error)) => {
                     unknown = true;
-                    let delay = trouble.met(&self.settings.name, Doing::Settle, &error);
+                    let delay = outages.failed(&self.settings.name, Operation::Settle, &error);
                     tokio::select! {
                         () = tokio::time::sleep(delay) => continue,
                         interrupt = interrupts.next() => interrupt,
@@ -93,7 +93,7 @@ impl GroupLoop {
             );
             return Err(End::Stopped.into());
         }
-        trouble.over(&self.settings.name, Doing::Settle);
+        outages.recovered(&self.settings.name, Operation::Settle);
         if !settlement.emits.is_empty() {
             self.published.notify_one();
         }

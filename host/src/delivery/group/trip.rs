@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use tracing::{error, info};
 
 use super::leader::Leader;
-use super::trouble::Doing;
+use super::outages::Operation;
 use super::{End, GroupLoop, Signals};
 use crate::delivery::breaker::{Breaker, OnTrip, Verdict};
 use crate::event::Attempt;
@@ -98,7 +98,7 @@ impl Leader<'_> {
         let Some(recorded) = signals.answer(recording).await else { return Ok(false) };
         match recorded {
             Ok(Settled::Committed) => {
-                self.progress.trouble.over(group, Doing::Trip);
+                self.progress.outages.recovered(group, Operation::Trip);
                 match self.progress.unrecorded.take() {
                     Some(TripChange::Tripped(why)) => error!(
                         group = %group,
@@ -115,7 +115,7 @@ impl Leader<'_> {
             }
             Ok(Settled::NotLeader) => Err(End::Superseded),
             Err(error) => {
-                let delay = self.progress.trouble.met(group, Doing::Trip, &error);
+                let delay = self.progress.outages.failed(group, Operation::Trip, &error);
                 signals.changed(Some(delay)).await;
                 Ok(false)
             }

@@ -149,7 +149,7 @@ struct Driver {
     /// leader knows.
     next: BTreeMap<i64, (Attempt, Timestamp)>,
     /// Read from the log by this leader, or redeliveries that were loaded.
-    at_hand: BTreeSet<i64>,
+    ready: BTreeSet<i64>,
     /// The process died of its last attempt, which has not been counted.
     suspect: Option<i64>,
     /// How many of an event's attempts ended so.
@@ -182,7 +182,7 @@ impl Driver {
             read_at: BTreeMap::new(),
             done: BTreeSet::new(),
             next: BTreeMap::new(),
-            at_hand: BTreeSet::new(),
+            ready: BTreeSet::new(),
             suspect: None,
             deaths: BTreeMap::new(),
         }
@@ -328,7 +328,7 @@ impl Driver {
     }
 
     fn fetch(&mut self, count: usize) {
-        if !self.schedule.wants_more(usize::MAX, usize::MAX, usize::MAX) {
+        if !self.schedule.should_fetch(usize::MAX, usize::MAX, usize::MAX) {
             return self.load();
         }
         // One that is about to be deferred again is not held.
@@ -345,7 +345,7 @@ impl Driver {
         let up_to = (after + i64::try_from(count).unwrap()).min(self.last());
         let events: Vec<LogEvent> =
             (after + 1..=up_to).map(|position| self.event(position)).collect();
-        self.at_hand.extend(after + 1..=up_to);
+        self.ready.extend(after + 1..=up_to);
         self.read_at.extend((after + 1..=up_to).map(|position| (position, self.now)));
         self.schedule.admit(fetched(events, up_to), self.now);
         self.load();
@@ -364,7 +364,7 @@ impl Driver {
                 return;
             }
             let events = asked.iter().map(|position| self.event(position.0)).collect();
-            self.at_hand.extend(asked.iter().map(|position| position.0));
+            self.ready.extend(asked.iter().map(|position| position.0));
             let missing = self.schedule.loaded(&asked, events, self.now);
             assert!(missing.is_empty(), "nobody took {missing:?}");
         }
@@ -442,11 +442,11 @@ impl Driver {
     fn nothing_could_run(&self) {
         if let Some(position) = self.suspect {
             let is_ahead = position > self.schedule.scanned_to().0;
-            assert!(!is_ahead || self.schedule.wants_more(0, 0, 0), "it is never read");
+            assert!(!is_ahead || self.schedule.should_fetch(0, 0, 0), "it is never read");
             // Others may wait for it: that all comes to an end is seen when drained.
             return;
         }
-        for position in &self.at_hand {
+        for position in &self.ready {
             let mut running = self.running.iter().flatten();
             let runs = running.any(|job| job.event.position.0 == *position);
             let waits = self.next.get(position).is_some_and(|(_, due)| *due > self.now);
@@ -592,7 +592,7 @@ impl Driver {
         self.alone.clear();
         self.read_at.clear();
         self.done = self.committed.handled.union(&self.committed.dead).copied().collect();
-        self.at_hand.clear();
+        self.ready.clear();
         self.next.clear();
         for again in self.committed.redeliveries.values() {
             self.next.insert(again.position.0, (again.attempt, again.due_at));
@@ -771,9 +771,9 @@ fn an_event_that_the_process_died_of_is_read_however_many_are_at_hand() {
     let events = (1..=2).map(|position| event(position, None));
     schedule.admit(fetched(events, 2), NOW);
     assert!(schedule.next(1).is_none());
-    assert!(schedule.wants_more(2, 2, 1), "nothing ever runs");
+    assert!(schedule.should_fetch(2, 2, 1), "nothing ever runs");
     schedule.admit(fetched(vec![event(3, None)], 3), NOW);
-    assert!(!schedule.wants_more(2, 2, 1));
+    assert!(!schedule.should_fetch(2, 2, 1));
     assert!(schedule.next(1).is_some_and(|job| job.died));
 }
 
@@ -864,13 +864,13 @@ fn so_much_data_is_read_on_once_what_was_there_is_settled() {
     let mut large = event(1, None);
     large.event.data = Some(vec![0; 10]);
     schedule.admit(fetched(vec![large], 1), NOW);
-    let wants_more = |schedule: &Schedule| schedule.wants_more(5, 5, 10);
-    assert!(!wants_more(&schedule));
+    let should_fetch = |schedule: &Schedule| schedule.should_fetch(5, 5, 10);
+    assert!(!should_fetch(&schedule));
     let job = schedule.next(1).unwrap();
     schedule.done(job, None, Effects::default());
-    assert!(!wants_more(&schedule));
+    assert!(!should_fetch(&schedule));
     schedule.cut(10, false);
-    assert!(wants_more(&schedule));
+    assert!(should_fetch(&schedule));
 }
 
 #[test]
@@ -1133,11 +1133,11 @@ fn a_delayed_event_leaves_with_a_cut_and_is_asked_for_when_it_is_due_and_not_bef
         schedule.due_is_read(asked, Due { events: vec![due], next: Some(at(9)) });
         // No more may be parked, of what is due or of the log.
         assert_eq!(schedule.next_deferred(), None);
-        assert!(!schedule.wants_more(10, 10, 10));
+        assert!(!schedule.should_fetch(10, 10, 10));
         let job = next(&mut schedule, at(5)).expect("nothing runs");
         assert_eq!((job.event.position, job.attempt), (Position(2), Attempt::FIRST));
         schedule.done(job, None, Effects::default());
-        assert!(schedule.take_woken() && schedule.wants_more(10, 10, 10));
+        assert!(schedule.take_woken() && schedule.should_fetch(10, 10, 10));
         // As many came as there was room for: there may be more.
         assert_eq!(schedule.next_deferred(), Some(at(5)));
         let asked = schedule.read_due(at(5)).expect("there may be more");

@@ -181,7 +181,7 @@ async fn a_call_that_kills_the_process_ends_with_a_dead_letter_of_one_event() {
     rig.settled(12).await;
     assert_eq!(rig.dead().await, [(3, 2, "crash".to_owned())]);
     assert_eq!((rig.count().await, rig.seen().await.len()), (11, 11));
-    assert_eq!(deaths.load(SeqCst), FRUITLESS_LEADERSHIPS + 2);
+    assert_eq!(deaths.load(SeqCst), LEADERSHIPS_WITHOUT_PROGRESS + 2);
 }
 
 #[tokio::test(start_paused = true)]

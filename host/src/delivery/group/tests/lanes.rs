@@ -567,7 +567,7 @@ async fn a_group_is_careful_for_as_many_events_as_may_have_been_under_way_and_no
     })
     .await;
     rig.batch.max_events = 2;
-    for calls in 1..=FRUITLESS_LEADERSHIPS as usize {
+    for calls in 1..=LEADERSHIPS_WITHOUT_PROGRESS as usize {
         let running = rig.start().await;
         rig.called(calls).await;
         drop(running);
@@ -593,7 +593,7 @@ async fn each_death_in_a_marked_attempt_counts_though_others_were_settled_betwee
         let running = rig.start().await;
         let before = rig.calls().len();
         let stuck = async {
-            let first_hangs = deaths < FRUITLESS_LEADERSHIPS;
+            let first_hangs = deaths < LEADERSHIPS_WITHOUT_PROGRESS;
             let hangs = |call: &(i64, u32)| call.0 == 2 || first_hangs;
             while !rig.calls()[before..].iter().any(hangs) && rig.dead().await.is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -604,7 +604,7 @@ async fn each_death_in_a_marked_attempt_counts_though_others_were_settled_betwee
         deaths += u32::from(rig.dead().await.is_empty());
     }
     assert_eq!(rig.dead().await, [(2, 3, "crash".to_owned())]);
-    assert_eq!(deaths, FRUITLESS_LEADERSHIPS + 3);
+    assert_eq!(deaths, LEADERSHIPS_WITHOUT_PROGRESS + 3);
 }
 
 /// Parked events are at hand while what the log brings behind them is being settled:

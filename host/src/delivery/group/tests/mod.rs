@@ -407,7 +407,7 @@ impl Rig {
             store: Arc::new(store.clone()),
             handler: Arc::new(self.handler.clone()),
             clock: Arc::new(self.clock()),
-            suspects: Arc::new(Semaphore::new(1)),
+            crash_guard: Arc::new(Semaphore::new(1)),
             share: self
                 .cores
                 .permits()
@@ -1306,7 +1306,7 @@ fn a_group_fetches_about_as_much_as_it_handles() {
         (10, 10, 1, 10),
         (1, 1, 1, 2),
     ] {
-        assert_eq!(appetite(before, fetched, done, 1_000), expected, "{before} {fetched} {done}");
+        assert_eq!(fetch_size(before, fetched, done, 1_000), expected, "{before} {fetched} {done}");
     }
 }
 

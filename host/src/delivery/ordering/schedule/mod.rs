@@ -1243,7 +1243,7 @@ impl Schedule {
 
     /// Events of the window that run as soon as somebody is there to run them.
     #[must_use]
-    pub fn at_hand(&self) -> usize {
+    pub fn ready(&self) -> usize {
         match self.ordering {
             Ordering::Total => self.waiting,
             Ordering::Key | Ordering::None => self.fresh.len(),
@@ -1252,10 +1252,10 @@ impl Schedule {
 
     /// Whether the log is to be read on: fewer than so many events wait.
     #[must_use]
-    pub fn wants_more(&self, appetite: usize, most: usize, most_bytes: usize) -> bool {
+    pub fn should_fetch(&self, fetch_size: usize, most: usize, most_bytes: usize) -> bool {
         // Before the one that the process died of is read, nothing runs.
         self.suspect.is_some_and(|position| position > self.scanned_to)
-            || self.at_hand() < appetite.max(self.calls.size)
+            || self.ready() < fetch_size.max(self.calls.size)
                 && self.window.len() < most
                 && self.window_bytes < most_bytes
                 && !self.is_full()

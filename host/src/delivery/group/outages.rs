@@ -14,9 +14,9 @@ use crate::troubles::Troubles;
 
 /// What a leader tries again until it works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum Operation {
     Read,
-    BeginWork,
+    RecordWork,
     Mark,
     Run,
     Prepare,
@@ -25,12 +25,12 @@ pub(super) enum Doing {
     Pause,
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Read => "read the log",
-            Self::BeginWork => "record the begin of work",
-            Self::Mark => "record the begin of an attempt",
+            Self::RecordWork => "record the begin of work",
+            Self::RecordAttempt => "record the begin of an attempt",
             Self::Run => "run the handler",
             Self::Prepare => "load the component that a replay names",
             Self::Settle => "settle",
@@ -40,12 +40,12 @@ impl fmt::Display for Doing {
     }
 }
 
-impl Doing {
+impl Operation {
     /// All that there are.
     const ALL: [Self; 8] = [
         Self::Read,
-        Self::BeginWork,
-        Self::Mark,
+        Self::RecordWork,
+        Self::RecordAttempt,
         Self::Run,
         Self::Prepare,
         Self::Settle,
@@ -60,17 +60,17 @@ impl Doing {
 /// The troubles that a leader is in. Each ends when the very thing works again:
 /// that the log can be read says nothing of the handler. With the leadership all end.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct Outages {
     group: GroupName,
     /// Where all of the host's are told of.
     troubles: Troubles,
     /// How often in a row each thing did not work.
-    times: [AtomicU32; Doing::COUNT],
+    times: [AtomicU32; Operation::COUNT],
     /// Why not.
-    reasons: Mutex<[Repeats; Doing::COUNT]>,
+    reasons: Mutex<[Repeats; Operation::COUNT]>,
 }
 
-impl Trouble {
+impl Outages {
     /// None so far.
     pub(super) fn of(group: &GroupName, troubles: &Troubles) -> Self {
         Self {
@@ -82,19 +82,24 @@ impl Trouble {
     }
 
     /// What is told of.
-    fn what(&self, doing: Doing) -> String {
-        format!("group `{}` cannot {doing}", self.group)
+    fn what(&self, operation: Operation) -> String {
+        format!("group `{}` cannot {operation}", self.group)
     }
 
     /// Says that something does not shared, unless that was said before with this
     /// reason, and how long to wait.
-    pub(super) fn met(&self, group: &GroupName, doing: Doing, why: &dyn fmt::Display) -> Duration {
-        let before = self.times[doing as usize].fetch_add(1, Ordering::Relaxed);
-        self.troubles.set(&self.what(doing), why);
-        if self.is_news(doing, why) {
-            error!(%group, "cannot {doing}: {why}; trying again, no attempt is counted");
+    pub(super) fn failed(
+        &self,
+        group: &GroupName,
+        operation: Operation,
+        why: &dyn fmt::Display,
+    ) -> Duration {
+        let before = self.times[operation as usize].fetch_add(1, Ordering::Relaxed);
+        self.troubles.set(&self.what(operation), why);
+        if self.is_news(operation, why) {
+            error!(%group, "cannot {operation}: {why}; trying again, no attempt is counted");
         } else {
-            debug!(%group, "still cannot {doing}: {why}");
+            debug!(%group, "still cannot {operation}: {why}");
         }
         let policy = RetryPolicy {
             max_attempts: u32::MAX,
@@ -105,36 +110,36 @@ impl Trouble {
         policy.delay(Attempt(before.saturating_add(1)), None, fastrand::f64())
     }
 
-    fn is_news(&self, doing: Doing, why: &dyn fmt::Display) -> bool {
+    fn is_news(&self, operation: Operation, why: &dyn fmt::Display) -> bool {
         // Each change of it is whole, whoever panicked beside it.
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.get_mut(doing as usize).is_none_or(|reasons| reasons.is_news(why))
+        reasons.get_mut(operation as usize).is_none_or(|reasons| reasons.is_news(why))
     }
 
     /// Whether something does not shared.
-    pub(super) fn is_in(&self, doing: Doing) -> bool {
-        self.times[doing as usize].load(Ordering::Relaxed) > 0
+    pub(super) fn is_failing(&self, operation: Operation) -> bool {
+        self.times[operation as usize].load(Ordering::Relaxed) > 0
     }
 
     /// Something works.
-    pub(super) fn over(&self, group: &GroupName, doing: Doing) {
-        if self.is_in(doing) {
-            self.times[doing as usize].store(0, Ordering::Relaxed);
-            self.troubles.clear(&self.what(doing));
+    pub(super) fn recovered(&self, group: &GroupName, operation: Operation) {
+        if self.is_failing(operation) {
+            self.times[operation as usize].store(0, Ordering::Relaxed);
+            self.troubles.clear(&self.what(operation));
             let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(reasons) = reasons.get_mut(doing as usize) {
+            if let Some(reasons) = reasons.get_mut(operation as usize) {
                 reasons.over();
             }
-            info!(%group, "can {doing} again");
+            info!(%group, "can {operation} again");
         }
     }
 }
 
-impl Drop for Trouble {
+impl Drop for Outages {
     fn drop(&mut self) {
-        for doing in Doing::ALL {
-            if self.is_in(doing) {
-                self.troubles.clear(&self.what(doing));
+        for operation in Operation::ALL {
+            if self.is_failing(operation) {
+                self.troubles.clear(&self.what(operation));
             }
         }
     }
