@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::attempts::{Shared, Uncommitted};
 use super::leader::Leader;
 use super::outages::Operation;
+use super::shared::{Shared, Uncommitted};
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
 use crate::delivery::permits::{Ceilings, Turn};
@@ -222,10 +222,10 @@ impl Shared {
             let is_on_its_way = {
                 let locked = self.lock();
                 let (schedule, in_flight) = (&locked.schedule, locked.in_flight);
-                let open = schedule.dead_letters() + in_flight.dead_letters;
-                letters = letters.saturating_add(open as u64);
-                let open = schedule.dead_letter_bytes() + in_flight.dead_letter_bytes;
-                bytes = bytes.saturating_add(open as u64);
+                let uncommitted = schedule.dead_letters() + in_flight.dead_letters;
+                letters = letters.saturating_add(uncommitted as u64);
+                let uncommitted = schedule.dead_letter_bytes() + in_flight.dead_letter_bytes;
+                bytes = bytes.saturating_add(uncommitted as u64);
                 in_flight.dead_letters > 0
             };
             // What was committed in between may not have been counted at all.
@@ -266,10 +266,10 @@ impl Shared {
             Some(known) => known,
             None => {
                 // What is committed meanwhile counts twice rather than not at all.
-                let open = self.lock().uncommitted().bytes;
+                let uncommitted = self.lock().uncommitted().bytes;
                 let _turn = self.turn().await;
                 let bytes = store.tenant_state_bytes(&settings.tenant).await?;
-                KnownState { bytes: bytes.saturating_add(open), at: now }
+                KnownState { bytes: bytes.saturating_add(uncommitted), at: now }
             }
         };
         let at_most = known.bytes.saturating_add(written);
@@ -295,7 +295,7 @@ impl Shared {
                 *known_state = Some(KnownState { bytes: wanted, at: now });
                 return Ok(None);
             }
-            if self.is_open(&commits) {
+            if self.may_be_counted_twice(&commits) {
                 if !self.next_commit(&mut commits).await {
                     return Err(no_settlement_possible());
                 }
@@ -342,7 +342,10 @@ impl Shared {
                     if commits.has_changed().unwrap_or(false) {
                         continue;
                     }
-                    KnownKeys { at_most, counted: (!self.is_open(&commits)).then_some(now) }
+                    KnownKeys {
+                        at_most,
+                        counted: (!self.may_be_counted_twice(&commits)).then_some(now),
+                    }
                 }
             };
             let wanted = found.at_most.saturating_add(new);
@@ -351,7 +354,7 @@ impl Shared {
                 return Ok(None);
             }
             if found.counted.is_none() {
-                if self.is_open(&commits) && !self.next_commit(&mut commits).await {
+                if self.may_be_counted_twice(&commits) && !self.next_commit(&mut commits).await {
                     return Err(no_settlement_possible());
                 }
                 continue;
@@ -375,13 +378,13 @@ impl Shared {
 
     /// Whether what was just measured may have been counted twice, or only by what
     /// it may come to.
-    fn is_open(&self, commits: &watch::Receiver<bool>) -> bool {
-        let is_open = {
+    fn may_be_counted_twice(&self, commits: &watch::Receiver<bool>) -> bool {
+        let is_uncommitted = {
             let locked = self.lock();
             locked.in_flight.written.keys > 0
                 || self.group.settings.ordering.parks() && locked.uncommitted().keys > 0
         };
-        is_open || commits.has_changed().unwrap_or(false)
+        is_uncommitted || commits.has_changed().unwrap_or(false)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
 
-use super::attempts::Shared;
+use super::shared::Shared;
 use crate::delivery::{Outcome, Report, Usage};
 use crate::event::{LogEvent, Position};
 use crate::failure::{Failure, FailureKind};

@@ -13,12 +13,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument as _, debug, error, info, warn};
 
-use super::attempts::{Halt, InFlight, Shared, Uncommitted};
 use super::due::DueAnswer;
 use super::large::{OneByOne, Unread, read_alone};
 use super::late::{Looked, MOST_OPEN_RANGES};
 use super::outages::Operation;
 use super::settle::NotCommitted;
+use super::shared::{Halt, InFlight, Shared, Uncommitted};
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, fetch_size};
 use crate::clock::after;
@@ -49,7 +49,7 @@ const ADMITTED_AT_ONCE: usize = 32;
 pub(super) struct BackgroundCall<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> BackgroundCall<T> {
-    pub(super) fn begin(call: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(super) fn spawn(call: impl Future<Output = T> + Send + 'static) -> Self {
         Self(tokio::spawn(call.in_current_span()))
     }
 
@@ -256,7 +256,7 @@ impl<'a> Leader<'a> {
         let one_at_a_time = self.is_one_at_a_time();
         self.shared.set_halted(idles || one_at_a_time);
         if idles {
-            self.shared.give_back_aside();
+            self.shared.requeue_awaiting_component();
         }
         self.settle(idles || one_at_a_time, leaving || paused || trip_waits, signals);
         if self.tasks.is_empty() && self.settling.is_none() {
@@ -643,7 +643,7 @@ impl<'a> Leader<'a> {
         match answer {
             Ok(()) => {
                 self.progress.outages.recovered(name, Operation::Prepare);
-                self.shared.prepared(&digest);
+                self.shared.component_is_ready(&digest);
             }
             Err(why) => {
                 let delay = self.progress.outages.failed(name, Operation::Prepare, &why);
@@ -754,7 +754,7 @@ impl<'a> Leader<'a> {
         let mut worker = self.worker();
         {
             let mut locked = self.shared.lock();
-            (locked.verdict, locked.is_alone) = (None, true);
+            (locked.last_verdict, locked.is_alone) = (None, true);
         }
         let job = Arc::new(job);
         let mut attempting = {
@@ -804,7 +804,7 @@ impl<'a> Leader<'a> {
             let verdict = {
                 let mut locked = self.shared.lock();
                 locked.halt.take_if(|halt| matches!(halt, Halt::Tripped(_)));
-                locked.verdict.take()
+                locked.last_verdict.take()
             };
             if let Some(verdict) = verdict {
                 self.probed(verdict);
@@ -935,7 +935,7 @@ impl<'a> Leader<'a> {
     /// Whoever waits for a settlement is told that there is none.
     fn no_settlement_possible(&self) {
         self.shared.lock().is_waited_for = false;
-        self.shared.settled(false);
+        self.shared.announce_settlement(false);
     }
 
     fn cut(&self, over_gaps: bool) -> Cut {
@@ -952,7 +952,7 @@ impl<'a> Leader<'a> {
             dead_letter_bytes: cut.dead_letter_bytes(),
             written,
         };
-        locked.open = locked.open.minus(written);
+        locked.unsettled = locked.unsettled.minus(written);
         cut
     }
 
@@ -1030,7 +1030,7 @@ impl<'a> Leader<'a> {
         locked.is_settling = false;
         // An attempt that takes the lock next knows of it, and one that waited has it.
         locked.is_waited_for = false;
-        self.shared.settled(true);
+        self.shared.announce_settlement(true);
         drop(locked);
         Ok(())
     }

@@ -31,6 +31,7 @@ mod leader;
 mod outages;
 mod refused;
 mod settle;
+mod shared;
 mod signals;
 #[cfg(test)]
 mod tests;
@@ -45,11 +46,11 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
-use attempts::Shared;
 use ceilings::{KnownKeys, KnownState};
 use leader::Leader;
 use outages::{Operation, Outages};
 use refused::Refused;
+use shared::Shared;
 use trip::{TripChange, Tripped};
 
 use super::breaker::{Breaker, BreakerSettings};
@@ -200,11 +201,11 @@ pub struct GroupLoop {
 pub struct Progress {
     epoch: Epoch,
     /// Whether the group was to be run when the leadership began.
-    begun_as: GroupState,
+    initial_state: GroupState,
     /// The number of the group's last settlement.
-    settled: i64,
+    settlement_number: i64,
     /// The cursor, as it is committed.
-    committed: Position,
+    cursor: Position,
     /// The head, as it is committed.
     head: Option<Head>,
     /// The mark that the leadership began with, until its death is counted.
@@ -212,7 +213,7 @@ pub struct Progress {
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
     /// What the cursor has passed and what may still appear, as it is committed.
-    open: OpenRanges,
+    undecided: OpenRanges,
     /// How often attempts have failed, as it is committed.
     failures: FailureCounts,
     /// So many events are still handled one at a time, because the process may
@@ -220,11 +221,11 @@ pub struct Progress {
     crash_guard_left: usize,
     /// So many events are still handled and settled one at a time, because the database
     /// refused a settlement with several.
-    one_by_one: usize,
+    refusal_search_left: usize,
     /// What is known of settlements that were refused.
     refused: Refused,
     /// The leadership counts as fruitless until its first settlement.
-    begun: bool,
+    work_recorded: bool,
     /// An attempt may be recorded as begun.
     marked: bool,
     last_commit: Instant,
@@ -273,7 +274,7 @@ impl Progress {
     /// Whether the group is to be run, as its row said last: when the leadership
     /// began, or since.
     fn state(&self, control: Control) -> GroupState {
-        if control.epoch < self.epoch { self.begun_as } else { control.state }
+        if control.epoch < self.epoch { self.initial_state } else { control.state }
     }
 }
 
@@ -296,18 +297,18 @@ impl GroupLoop {
     pub fn begin_leading(&self, leadership: Leadership) -> Progress {
         let mut progress = Progress {
             epoch: leadership.epoch,
-            begun_as: leadership.state,
-            settled: leadership.settled,
-            committed: leadership.position,
+            initial_state: leadership.state,
+            settlement_number: leadership.settled,
+            cursor: leadership.position,
             head: leadership.head,
             mark: leadership.mark,
             redeliveries: None,
-            open: leadership.open,
+            undecided: leadership.open,
             failures: leadership.failures,
             crash_guard_left: 0,
-            one_by_one: 0,
+            refusal_search_left: 0,
             refused: Refused::default(),
-            begun: false,
+            work_recorded: false,
             marked: false,
             last_commit: Instant::now(),
             fetch_size: self.settings.batch.max_events,

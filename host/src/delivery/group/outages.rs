@@ -17,7 +17,7 @@ use crate::troubles::Troubles;
 pub(super) enum Operation {
     Read,
     RecordWork,
-    Mark,
+    RecordAttempt,
     Run,
     Prepare,
     Settle,

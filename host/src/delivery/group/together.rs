@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tracing::{Instrument, info};
 
-use super::attempts::{Halt, Shared, Uncommitted};
+use super::shared::{Halt, Shared, Uncommitted};
 use crate::delivery::breaker::Verdict;
 use crate::delivery::ordering::{Effects, Job};
 use crate::delivery::permits::{Ceilings, Permit};
@@ -35,7 +35,7 @@ impl Shared {
             return self.take_apart(jobs, "one of its events is too large to be read");
         }
         permit.take_along(others.len());
-        let state = first.state.attempt(Arc::clone(&self.committed));
+        let state = first.state.attempt(Arc::clone(&self.committed_state));
         let span = tracing::error_span!(
             "batch",
             group = %settings.name,
@@ -89,11 +89,11 @@ impl Shared {
             }
         };
         let mut locked = self.lock();
-        locked.open = locked.open.plus(Uncommitted::of(&writes));
+        locked.unsettled = locked.unsettled.plus(Uncommitted::of(&writes));
         let effects = Effects { emits: report.emits, writes, dead_letter: None };
         locked.schedule.done_together(jobs, effects);
-        self.note(&mut locked, Verdict::Success, events as u64);
-        locked.verdict = Some(Verdict::Success);
+        self.record_verdict(&mut locked, Verdict::Success, events as u64);
+        locked.last_verdict = Some(Verdict::Success);
         locked.breaker.succeeded();
     }
 
@@ -112,7 +112,7 @@ impl Shared {
         }
         drop(locked);
         // It could be run.
-        self.is_run();
+        self.handler_ran();
     }
 }
 
