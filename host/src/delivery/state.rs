@@ -98,18 +98,18 @@ struct Scope {
     name: String,
     /// It is of one event alone, which nobody reads it after.
     ends_with_its_attempt: bool,
-    open: Mutex<Open>,
+    uncommitted: Mutex<Uncommitted>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct Uncommitted {
     /// Attempts that wrote something.
     accepted: u64,
-    writes: BTreeMap<String, Written>,
+    writes: BTreeMap<String, LastWrite>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct LastWrite {
     /// The attempt that wrote it last.
     by: u64,
     value: Option<Vec<u8>>,
@@ -143,9 +143,9 @@ impl BatchState {
         &self.0.name
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, Uncommitted> {
         // Each critical section leaves a whole map behind.
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.uncommitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state as the next attempt sees it.
@@ -161,12 +161,12 @@ impl BatchState {
         if writes.is_empty() || self.0.ends_with_its_attempt {
             return Vec::new();
         }
-        let mut open = self.lock();
-        open.accepted += 1;
-        let by = open.accepted;
+        let mut uncommitted = self.lock();
+        uncommitted.accepted += 1;
+        let by = uncommitted.accepted;
         let mut accepted = Vec::with_capacity(writes.len());
         for (key, value) in writes {
-            open.writes.insert(key.clone(), Written { by, value: value.clone() });
+            uncommitted.writes.insert(key.clone(), LastWrite { by, value: value.clone() });
             let write = StateWrite { scope: self.scope().to_owned(), key, value };
             accepted.push(Accepted { by, write });
         }
@@ -176,9 +176,9 @@ impl BatchState {
     /// A write is committed: from now on the store has it, unless a later attempt
     /// has written the key again.
     pub fn forget(&self, key: &str, by: u64) {
-        let mut open = self.lock();
-        if open.writes.get(key).is_some_and(|written| written.by == by) {
-            open.writes.remove(key);
+        let mut uncommitted = self.lock();
+        if uncommitted.writes.get(key).is_some_and(|written| written.by == by) {
+            uncommitted.writes.remove(key);
         }
     }
 
@@ -293,8 +293,8 @@ impl AttemptState {
     /// When the store cannot be read.
     pub async fn new_keys_of_the_batch(&self) -> Result<i64, StoreError> {
         let written: Vec<(String, bool)> = {
-            let open = self.batch.lock();
-            open.writes.iter().map(|(key, w)| (key.clone(), w.value.is_some())).collect()
+            let uncommitted = self.batch.lock();
+            uncommitted.writes.iter().map(|(key, w)| (key.clone(), w.value.is_some())).collect()
         };
         let mut new = 0;
         for (key, is_there) in written {

@@ -36,12 +36,12 @@ impl Shared {
         }
         let had_enough = !self.should_fetch(&locked);
         let job = self.next_ready(&mut locked)?;
-        let fellows = locked.schedule.fellows(&job);
+        let batch_mates = locked.schedule.batch_mates(&job);
         if had_enough && self.should_fetch(&locked) {
             // The leader is to read on while these events are handled.
             self.wakeup.notify_one();
         }
-        Some((job, fellows))
+        Some((job, batch_mates))
     }
 
     /// The next event that may run and whose component is there. Those that wait for
@@ -82,7 +82,7 @@ impl Shared {
         for job in aside {
             if job.event.digest.as_ref() == Some(digest) {
                 locked.component_ready.insert(job.event.position);
-                locked.schedule.give_back(job);
+                locked.schedule.cancel(job);
             } else {
                 locked.awaiting_component.push(job);
             }
@@ -93,7 +93,7 @@ impl Shared {
     pub(super) fn requeue_awaiting_component(&self) {
         let mut locked = self.lock();
         for job in std::mem::take(&mut locked.awaiting_component) {
-            locked.schedule.give_back(job);
+            locked.schedule.cancel(job);
         }
     }
 
@@ -163,15 +163,15 @@ impl Shared {
                 }
             }
             active.get_or_insert_with(|| ActiveTask::begin(self));
-            let Some((job, fellows)) = self.next() else { return false };
-            left = left.saturating_sub(1 + fellows.len());
-            if fellows.is_empty() {
+            let Some((job, batch_mates)) = self.next() else { return false };
+            left = left.saturating_sub(1 + batch_mates.len());
+            if batch_mates.is_empty() {
                 let report = self.attempt(&job, worker, permit).await;
                 self.conclude(job, report, ceilings, worker).await;
             } else {
-                let jobs = std::iter::once(job).chain(fellows).collect();
+                let jobs = std::iter::once(job).chain(batch_mates).collect();
                 // Apart, so that other handlers' tasks do not carry its future.
-                Box::pin(self.handle_together(jobs, ceilings, worker, permit)).await;
+                Box::pin(self.handle_batch(jobs, ceilings, worker, permit)).await;
             }
         }
         true
@@ -242,7 +242,7 @@ impl Shared {
                 Checked::Full(no_room) => {
                     *worker = self.group.handler.worker();
                     let mut locked = self.lock();
-                    locked.schedule.give_back(job);
+                    locked.schedule.cancel(job);
                     locked.halt.get_or_insert(Halt::Full(no_room));
                     return;
                 }
@@ -288,13 +288,13 @@ impl Shared {
                     ?delay,
                     "failed, waits for its next attempt"
                 );
-                locked.schedule.again(job, kind, again);
+                locked.schedule.retry(job, kind, again);
                 // It is due at a time of which nobody knows yet.
                 self.wakeup.notify_one();
                 Verdict::Failed
             }
             Resolution::NotRun(why) => {
-                locked.schedule.give_back(job);
+                locked.schedule.cancel(job);
                 locked.halt.get_or_insert(Halt::NotRun(why));
                 return;
             }

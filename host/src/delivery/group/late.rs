@@ -23,7 +23,7 @@ const LATE_AT_ONCE: usize = 1_000;
 
 /// So many ranges of positions a group leaves open; then it waits. They are written
 /// with each settlement that changes them.
-pub(super) const MOST_OPEN_RANGES: usize = 1_000;
+pub(super) const MAX_UNDECIDED_RANGES: usize = 1_000;
 
 /// A look at what the group had passed and what was open then.
 pub(super) struct Looked {
@@ -37,7 +37,7 @@ impl Leader<'_> {
         if self.looking.is_some() || !is_over(self.look_after) {
             return;
         }
-        let Some((at, room)) = self.shared.lock().schedule.to_look_at(safe, MOST_OPEN_RANGES)
+        let Some((at, room)) = self.shared.lock().schedule.late_search(safe, MAX_UNDECIDED_RANGES)
         else {
             return;
         };
@@ -70,8 +70,8 @@ impl Leader<'_> {
                 }
                 self.look_after = (!late.has_more).then(|| Instant::now() + LATE_POLL);
                 let schedule = &mut shared.lock().schedule;
-                schedule.late(&at, late, now);
-                if schedule.open_ranges() == 0 {
+                schedule.admit_late(&at, late, now);
+                if schedule.undecided_ranges() == 0 {
                     info!(group = %name, "nothing is open any more of what was passed");
                 }
             }
@@ -95,7 +95,8 @@ impl Leader<'_> {
             let schedule = &self.shared.lock().schedule;
             if schedule.is_held_back(safe.max(passable), now) {
                 Some(HeldBack::Parked)
-            } else if schedule.open_ranges() >= MOST_OPEN_RANGES && schedule.scanned_to() < passable
+            } else if schedule.undecided_ranges() >= MAX_UNDECIDED_RANGES
+                && schedule.scanned_to() < passable
             {
                 Some(HeldBack::Open)
             } else {
@@ -112,7 +113,7 @@ impl Leader<'_> {
                 settings.max_parked
             ),
             HeldBack::Open => format!(
-                "open transactions may still commit something in {MOST_OPEN_RANGES} places that the group has passed, as many as it leaves behind: it waits until some of them end"
+                "open transactions may still commit something in {MAX_UNDECIDED_RANGES} places that the group has passed, as many as it leaves behind: it waits until some of them end"
             ),
         });
         match (&remark, self.progress.held_back) {

@@ -15,7 +15,7 @@ use tracing::{Instrument as _, debug, error, info, warn};
 
 use super::due::DueAnswer;
 use super::large::{OneByOne, Unread, read_alone};
-use super::late::{Looked, MOST_OPEN_RANGES};
+use super::late::{Looked, MAX_UNDECIDED_RANGES};
 use super::outages::Operation;
 use super::settle::NotCommitted;
 use super::shared::{Halt, InFlight, Shared, Uncommitted};
@@ -23,7 +23,7 @@ use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, fetch_size};
 use crate::clock::after;
 use crate::delivery::Worker;
-use crate::delivery::ordering::{Cut, Job, Written};
+use crate::delivery::ordering::{CommittedWrites, Cut, Job};
 use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::with_failures;
 use crate::digest::Digest;
@@ -87,7 +87,7 @@ impl<T> Drop for BackgroundCall<T> {
 /// A settlement on its way, with its outcome.
 struct Committed {
     settlement: Settlement,
-    written: Written,
+    written: CommittedWrites,
     /// The one event of which it holds what it came to, if it is one.
     only: Option<Position>,
     outcome: Result<(), NotCommitted>,
@@ -384,7 +384,8 @@ impl<'a> Leader<'a> {
             self.load_after,
             self.due_after,
             self.prepare_after,
-            self.look_after.filter(|_| self.looking.is_none() && locked.schedule.open_ranges() > 0),
+            self.look_after
+                .filter(|_| self.looking.is_none() && locked.schedule.undecided_ranges() > 0),
         ];
         let news = moments.into_iter().flatten().filter(|moment| *moment > looked_at);
         // Those that were due when the look came to them run or are loaded.
@@ -408,7 +409,7 @@ impl<'a> Leader<'a> {
         let mut locked = self.shared.lock();
         let after = locked.schedule.scanned_to();
         let overtakes = after >= safe;
-        let max_ranges = MOST_OPEN_RANGES.saturating_sub(locked.schedule.open_ranges());
+        let max_ranges = MAX_UNDECIDED_RANGES.saturating_sub(locked.schedule.undecided_ranges());
         let up_to = if overtakes { passable } else { safe };
         if after >= up_to || overtakes && max_ranges == 0 || !self.shared.should_fetch(&locked) {
             return;
@@ -427,7 +428,7 @@ impl<'a> Leader<'a> {
         }
         self.last_fetch = Some((now, 0, locked.handled));
         // A call takes what is there: one that is slow is to have as many all the same.
-        let max_events = locked.fetch_size.max(self.group().calls().size);
+        let max_events = locked.fetch_size.max(self.group().call_batching().max_size);
         drop(locked);
         if overtakes {
             // Halved when that fails: it comes whole, or not at all.
@@ -477,13 +478,13 @@ impl<'a> Leader<'a> {
                 }
                 self.overtake_most = self.overtake_most.saturating_mul(2);
                 let schedule = &mut self.shared.lock().schedule;
-                if schedule.open_ranges() == 0 && !overtaken.open.is_empty() {
+                if schedule.undecided_ranges() == 0 && !overtaken.open.is_empty() {
                     info!(
                         group = %self.group().settings.name,
                         "going on past open transactions; what they commit is delivered late"
                     );
                 }
-                schedule.overtake(overtaken, now);
+                schedule.admit_overtaken(overtaken, now);
             }
             Err(unread) => {
                 self.overtake_most = (self.overtake_most / 2).max(1);
@@ -502,7 +503,7 @@ impl<'a> Leader<'a> {
     /// Takes events a few at a time, but those of one call together: attempts that end
     /// meanwhile want the lock too.
     fn admit(&self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
-        let at_once = self.group().calls().size.max(ADMITTED_AT_ONCE);
+        let at_once = self.group().call_batching().max_size.max(ADMITTED_AT_ONCE);
         let mut events = events.into_iter();
         loop {
             let part: Vec<_> = events.by_ref().take(at_once).collect();
@@ -745,7 +746,7 @@ impl<'a> Leader<'a> {
             match self.record_attempt_started(&job, &mut interrupts).await? {
                 Some(permit) => guard = Some(permit),
                 None => {
-                    self.shared.lock().schedule.give_back(job);
+                    self.shared.lock().schedule.cancel(job);
                     self.settle_one(signals).await?;
                     return Ok(true);
                 }
@@ -794,7 +795,7 @@ impl<'a> Leader<'a> {
             }
             None => {
                 debug!(group = %self.group().settings.name, "interrupted");
-                self.shared.lock().schedule.give_back(job);
+                self.shared.lock().schedule.cancel(job);
             }
         }
         self.shared.lock().is_alone = false;
@@ -973,14 +974,15 @@ impl<'a> Leader<'a> {
             deferred: Vec::new(),
             overtaking: None,
         };
-        let gone = std::mem::take(&mut cut.gone);
+        let retired = std::mem::take(&mut cut.retired);
         let only = cut.only();
         let written = cut.fill(&mut settlement);
         let (shared, signals) = (Arc::clone(&self.shared), signals.clone());
         BackgroundCall::spawn(async move {
             let commit = shared.group.commit(&settlement, &shared.outages, &signals);
             // While the database commits.
-            let (outcome, ()) = tokio::join!(commit, async { shared.group.store.put_back(gone) });
+            let (outcome, ()) =
+                tokio::join!(commit, async { shared.group.store.put_back(retired) });
             Committed { settlement, written, only, outcome }
         })
     }

@@ -17,12 +17,13 @@
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
 //! `leader` is the loop itself, `late` finds what open transactions committed late, `due`
-//! what was deferred and is due, `attempts` makes the attempts, `together` those of several
+//! what was deferred and is due, `attempts` makes the attempts, `batch_call` those of several
 //! events in one call, `settle` commits,
 //! `refused` finds the event for which a settlement is refused, `large` reads what is too
 //! large to be read with others.
 
 mod attempts;
+mod batch_call;
 mod ceilings;
 mod due;
 mod large;
@@ -35,7 +36,6 @@ mod shared;
 mod signals;
 #[cfg(test)]
 mod tests;
-mod together;
 mod trip;
 
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ use shared::Shared;
 use trip::{TripChange, Tripped};
 
 use super::breaker::{Breaker, BreakerSettings};
-use super::ordering::{Calls, Ordering, Schedule};
+use super::ordering::{CallBatching, Ordering, Schedule};
 use super::permits::Share;
 use super::{Handler, Worker};
 use crate::clock::Clock;
@@ -106,9 +106,9 @@ impl Default for BatchSettings {
 impl BatchSettings {
     /// How many events go into one call of a handler that takes batches.
     #[must_use]
-    pub fn calls(&self) -> Calls {
+    pub fn call_batching(&self) -> CallBatching {
         let size = self.size.unwrap_or(CALL_SIZE).min(self.max_events).max(1);
-        Calls { size, wait: self.wait }
+        CallBatching { max_size: size, linger: self.wait }
     }
 }
 
@@ -280,15 +280,19 @@ impl Progress {
 
 impl GroupLoop {
     /// How many events go into one call.
-    fn calls(&self) -> Calls {
-        if self.handler.takes_batches() { self.settings.batch.calls() } else { Calls::default() }
+    fn call_batching(&self) -> CallBatching {
+        if self.handler.takes_batches() {
+            self.settings.batch.call_batching()
+        } else {
+            CallBatching::default()
+        }
     }
 
     /// Events that may have begun and not be settled when a process dies: those of
     /// the settlement on its way, and those that were read.
     fn most_under_way(&self) -> usize {
         let GroupSettings { batch, concurrency, .. } = &self.settings;
-        let running = concurrency.saturating_mul(self.calls().size);
+        let running = concurrency.saturating_mul(self.call_batching().max_size);
         batch.max_events.saturating_mul(BATCHES_AT_ONCE + 2).saturating_add(running)
     }
 
@@ -386,8 +390,8 @@ impl GroupLoop {
             redeliveries,
             self.clock.now(),
         )
-        .with_open(progress.undecided.clone())
-        .with_calls(self.calls());
+        .with_undecided(progress.undecided.clone())
+        .with_call_batching(self.call_batching());
         let shared = Arc::new(Shared::new(self.clone(), schedule, progress));
         let end = Leader::new(Arc::clone(&shared), progress, signals).run(signals).await;
         // Whoever ends otherwise leaves nothing to go on with.

@@ -61,7 +61,7 @@ impl Lane {
     }
 
     /// A settlement has taken what is done up to there. Whether that is all.
-    pub(super) fn take_up_to(&mut self, position: Position) -> bool {
+    pub(super) fn settle_up_to(&mut self, position: Position) -> bool {
         self.done_to.take_if(|done_to| *done_to <= position);
         self.done_to.is_none()
     }
@@ -143,7 +143,7 @@ impl Lanes {
     }
 
     /// The state of an event that has no lane to share.
-    pub(super) fn state_alone(&self) -> BatchState {
+    pub(super) fn own_state(&self) -> BatchState {
         match self.ordering {
             Ordering::Total | Ordering::None => BatchState::new(""),
             Ordering::Key => BatchState::of_one_event(),

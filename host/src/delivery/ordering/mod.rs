@@ -35,21 +35,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use schedule::{Again, Cut, DueRead, Effects, Job, Schedule, Written};
+pub use schedule::{Again, CommittedWrites, Cut, DueRead, Effects, Job, Schedule};
 
 /// How many events go into one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Calls {
-    /// At most so many. At least 1.
-    pub size: usize,
-    /// An event waits so long for others to come, where there are fewer.
-    pub wait: Duration,
+pub struct CallBatching {
+    /// Maximum number of events in one call. At least 1.
+    pub max_size: usize,
+    /// How long an event waits for others, while there are fewer.
+    pub linger: Duration,
 }
 
-impl Default for Calls {
+impl Default for CallBatching {
     /// One event a call.
     fn default() -> Self {
-        Self { size: 1, wait: Duration::ZERO }
+        Self { max_size: 1, linger: Duration::ZERO }
     }
 }
 

@@ -129,7 +129,7 @@ struct Driver {
     ordering: Ordering,
     concurrency: usize,
     max_parked: usize,
-    calls: Calls,
+    call_batching: CallBatching,
     fates: Vec<Fate>,
     now: Timestamp,
     committed: Committed,
@@ -161,7 +161,7 @@ impl Driver {
         ordering: Ordering,
         concurrency: usize,
         max_parked: usize,
-        calls: Calls,
+        call_batching: CallBatching,
         fates: Vec<Fate>,
     ) -> Self {
         let now = beginning();
@@ -171,11 +171,11 @@ impl Driver {
             ordering,
             concurrency: if ordering == Ordering::Total { 1 } else { concurrency },
             max_parked,
-            calls,
+            call_batching,
             fates,
             now,
             committed: Committed::default(),
-            schedule: schedule.with_calls(calls),
+            schedule: schedule.with_call_batching(call_batching),
             running: Vec::new(),
             alone: BTreeSet::new(),
             asked: None,
@@ -290,7 +290,7 @@ impl Driver {
             Step::Finish(nth) => self.finish(*nth),
             Step::Abandon(nth) => {
                 if let Some(call) = self.nth(*nth) {
-                    self.schedule.give_back_all(call);
+                    self.schedule.cancel_all(call);
                 }
             }
             Step::Settle(over_gaps, most) => self.settle(*over_gaps, *most),
@@ -376,9 +376,9 @@ impl Driver {
                 self.nothing_could_run();
                 return;
             };
-            let fellows = self.schedule.fellows(&job);
+            let batch_mates = self.schedule.batch_mates(&job);
             let mut call = Vec::new();
-            for job in std::iter::once(job).chain(fellows) {
+            for job in std::iter::once(job).chain(batch_mates) {
                 self.check_begins(&job, &call);
                 call.push(job);
             }
@@ -407,7 +407,7 @@ impl Driver {
 
     /// The model: what may go into one call.
     fn check_call(&self, call: &[Job]) {
-        assert!(call.len() <= self.calls.size, "{} in one call", call.len());
+        assert!(call.len() <= self.call_batching.max_size, "{} in one call", call.len());
         if call.len() == 1 {
             return;
         }
@@ -431,8 +431,8 @@ impl Driver {
 
     /// The model: whether an event may wait for others to go into one call with it.
     fn may_wait(&self, position: i64) -> bool {
-        let until = self.read_at.get(&position).map(|at| after(*at, self.calls.wait));
-        self.calls.size > 1
+        let until = self.read_at.get(&position).map(|at| after(*at, self.call_batching.linger));
+        self.call_batching.max_size > 1
             && until.is_some_and(|until| until > self.now)
             && self.next.get(&position).is_none_or(|(attempt, _)| *attempt == Attempt::FIRST)
     }
@@ -466,7 +466,7 @@ impl Driver {
     fn finish(&mut self, nth: usize) {
         let Some(mut call) = self.nth(nth) else { return };
         if call.len() > 1 {
-            return self.finish_together(call);
+            return self.finish_batch(call);
         }
         let Some(job) = call.pop() else { return };
         let position = job.event.position.0;
@@ -496,23 +496,23 @@ impl Driver {
                 failure: Some(FailureRecord::new(FailureKind::Trap, "no")),
             };
             self.next.insert(position, (again.attempt, again.due_at));
-            self.schedule.again(job, FailureKind::Trap, again);
+            self.schedule.retry(job, FailureKind::Trap, again);
         }
         self.load();
     }
 
     /// A call with several events ends: it succeeds where every one of them would.
-    fn finish_together(&mut self, call: Vec<Job>) {
+    fn finish_batch(&mut self, call: Vec<Job>) {
         let positions: Vec<i64> = call.iter().map(|job| job.event.position.0).collect();
         if positions.iter().any(|position| self.failures(*position) > 0) {
             self.alone.extend(positions);
-            self.schedule.apart(call);
+            self.schedule.split_batch(call);
         } else {
             self.done.extend(positions);
             let emit =
                 |job: &Job| Event { id: job.event.position.to_string(), ..job.event.event.clone() };
             let emits = call.iter().map(emit).collect();
-            self.schedule.done_together(call, Effects { emits, ..Effects::default() });
+            self.schedule.batch_done(call, Effects { emits, ..Effects::default() });
         }
         self.load();
     }
@@ -540,7 +540,10 @@ impl Driver {
         assert_eq!(done, settlement.emits.len() + settlement.dead_letters.len());
         let handled: Vec<i64> = settlement.emits.iter().map(|e| e.id.parse().unwrap()).collect();
         // A call's emits are those of its last event.
-        assert!(self.calls.size > 1 || handled.is_sorted(), "emits out of order: {handled:?}");
+        assert!(
+            self.call_batching.max_size > 1 || handled.is_sorted(),
+            "emits out of order: {handled:?}"
+        );
         let dead: Vec<i64> = settlement.dead_letters.iter().map(|d| d.event.position.0).collect();
         for position in handled.iter().chain(&dead) {
             assert!(self.done.contains(position), "{position} is not done");
@@ -621,7 +624,7 @@ impl Driver {
             redeliveries.into_values().collect(),
             self.now,
         )
-        .with_calls(self.calls);
+        .with_call_batching(self.call_batching);
         self.load();
     }
 
@@ -666,10 +669,12 @@ impl Driver {
 }
 
 /// One event a call, or several, with a wait for others or without.
-fn calls() -> impl Strategy<Value = Calls> {
-    let several = (2..8_usize, prop_oneof![2 => Just(0), 1 => 1..3_u64])
-        .prop_map(|(size, wait)| Calls { size, wait: Duration::from_secs(wait) });
-    prop_oneof![1 => Just(Calls::default()), 2 => several]
+fn call_batching() -> impl Strategy<Value = CallBatching> {
+    let several =
+        (2..8_usize, prop_oneof![2 => Just(0), 1 => 1..3_u64]).prop_map(|(max_size, linger)| {
+            CallBatching { max_size, linger: Duration::from_secs(linger) }
+        });
+    prop_oneof![1 => Just(CallBatching::default()), 2 => several]
 }
 
 fn ordering() -> impl Strategy<Value = Ordering> {
@@ -690,11 +695,11 @@ proptest! {
         ordering in ordering(),
         concurrency in 1..6_usize,
         max_parked in 1..8_usize,
-        calls in calls(),
+        call_batching in call_batching(),
         fates in proptest::collection::vec(fate(), 1..24),
         steps in proptest::collection::vec(step(), 0..60),
     ) {
-        let mut driver = Driver::new(ordering, concurrency, max_parked, calls, fates);
+        let mut driver = Driver::new(ordering, concurrency, max_parked, call_batching, fates);
         for step in &steps {
             driver.take(step);
         }
@@ -808,7 +813,7 @@ fn a_death_that_could_not_be_counted_is_counted_the_next_time() {
             assert!(!schedule.has_work(), "its mark would be erased");
             let job = next(&mut schedule, NOW).expect("nothing runs");
             assert!(job.died);
-            schedule.give_back(job);
+            schedule.cancel(job);
         }
     }
 }
@@ -892,9 +897,9 @@ fn so_many_redeliveries_are_loaded_at_once_and_the_next_one_when_there_is_room()
 
 /// A schedule of these keys, whose calls take so many events.
 fn in_calls(ordering: Ordering, size: usize, keys: &[Option<&str>]) -> Schedule {
-    let calls = Calls { size, wait: Duration::ZERO };
-    let mut schedule =
-        Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW).with_calls(calls);
+    let call_batching = CallBatching { max_size: size, linger: Duration::ZERO };
+    let mut schedule = Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW)
+        .with_call_batching(call_batching);
     let events: Vec<LogEvent> = (1..).zip(keys).map(|(at, key)| event(at, *key)).collect();
     let scanned_to = events.last().unwrap().position;
     schedule.admit(fetched(events, scanned_to.0), NOW);
@@ -903,8 +908,8 @@ fn in_calls(ordering: Ordering, size: usize, keys: &[Option<&str>]) -> Schedule 
 
 fn next_call(schedule: &mut Schedule) -> Vec<Job> {
     let first = schedule.next(16).expect("nothing runs");
-    let fellows = schedule.fellows(&first);
-    std::iter::once(first).chain(fellows).collect()
+    let batch_mates = schedule.batch_mates(&first);
+    std::iter::once(first).chain(batch_mates).collect()
 }
 
 fn positions(call: &[Job]) -> Vec<i64> {
@@ -941,7 +946,7 @@ fn a_call_holds_so_much_data_and_a_larger_event_goes_alone() {
     for expected in [vec![1, 2, 3, 4], vec![5], vec![6]] {
         let call = next_call(&mut schedule);
         assert_eq!(positions(&call), expected);
-        schedule.done_together(call, Effects::default());
+        schedule.batch_done(call, Effects::default());
     }
 }
 
@@ -962,10 +967,10 @@ fn a_cut_takes_no_event_of_a_call_without_the_others() {
     let (a, b) = (Some("a"), Some("b"));
     let mut schedule = in_calls(Ordering::Key, 3, &[a, b, a, b, a, b, a]);
     let [of_a, of_b] = [(); 2].map(|()| next_call(&mut schedule));
-    schedule.done_together(of_a, Effects::default());
+    schedule.batch_done(of_a, Effects::default());
     assert!(!schedule.has_work(), "there is nothing to take yet");
     assert_eq!(schedule.cut(10, false).position, Position::ZERO);
-    schedule.done_together(of_b, Effects::default());
+    schedule.batch_done(of_b, Effects::default());
     assert!(schedule.has_work());
     // More than three, because no fewer can be taken.
     let cut = schedule.cut(3, false);
@@ -977,7 +982,7 @@ fn a_cut_ends_before_a_call_that_would_be_too_much() {
     let mut schedule = in_calls(Ordering::Total, 3, &[None; 9]);
     for _ in 0..3 {
         let call = next_call(&mut schedule);
-        schedule.done_together(call, Effects::default());
+        schedule.batch_done(call, Effects::default());
     }
     assert_eq!(schedule.cut(8, false).position, Position(6));
     assert_eq!(schedule.cut(8, false).position, Position(9));
@@ -988,11 +993,11 @@ fn what_the_cursor_passed_of_a_call_is_kept_until_the_rest_is_taken() {
     let (a, b) = (Some("a"), Some("b"));
     let mut schedule = in_calls(Ordering::Key, 3, &[a, b, a, b, a, b]);
     let [of_a, of_b] = [(); 2].map(|()| next_call(&mut schedule));
-    schedule.done_together(of_b, Effects::default());
+    schedule.batch_done(of_b, Effects::default());
     // The whole window is no more than one call: it is taken over what runs.
     let cut = schedule.cut(10, true);
     assert_eq!((cut.position, cut.done), (Position(6), 3));
-    schedule.done_together(of_a, Effects::default());
+    schedule.batch_done(of_a, Effects::default());
     let cut = schedule.cut(10, false);
     assert_eq!((cut.done, cut.has_work), (3, true));
 
@@ -1005,7 +1010,7 @@ fn what_the_cursor_passed_of_a_call_is_kept_until_the_rest_is_taken() {
     }
     assert_eq!(schedule.cut(10, true).position, Position(2));
     let emits = vec![event(1, a).event];
-    schedule.done_together(of_a, Effects { emits, ..Effects::default() });
+    schedule.batch_done(of_a, Effects { emits, ..Effects::default() });
     assert!(!schedule.has_work(), "the store would forget the first");
     let mut settled = settlement();
     schedule.cut(10, false).fill(&mut settled);
@@ -1022,17 +1027,18 @@ fn what_the_cursor_passed_of_a_call_is_kept_until_the_rest_is_taken() {
 
 #[test]
 fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
-    let calls = Calls { size: 3, wait: Duration::from_secs(1) };
+    let call_batching = CallBatching { max_size: 3, linger: Duration::from_secs(1) };
     for ordering in [Ordering::Total, Ordering::Key, Ordering::None] {
         let new = || {
             Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW)
-                .with_calls(calls)
+                .with_call_batching(call_batching)
         };
         let admit = |schedule: &mut Schedule, position: i64, now| {
             let events = vec![event(position, Some("a"))];
             schedule.admit(fetched(events, position), now);
         };
-        let (soon, later) = (after(NOW, calls.wait / 2), after(NOW, calls.wait));
+        let (soon, later) =
+            (after(NOW, call_batching.linger / 2), after(NOW, call_batching.linger));
         let mut schedule = new();
         admit(&mut schedule, 1, NOW);
         admit(&mut schedule, 2, soon);
@@ -1055,11 +1061,11 @@ fn an_event_waits_so_long_for_others_and_not_once_enough_have_come() {
 
 #[test]
 fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
-    let calls = Calls { size: 3, wait: Duration::from_secs(1) };
+    let call_batching = CallBatching { max_size: 3, linger: Duration::from_secs(1) };
     let now = after(NOW, Duration::from_hours(1));
     for ordering in [Ordering::Total, Ordering::None] {
         let mut schedule = Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), now)
-            .with_calls(calls);
+            .with_call_batching(call_batching);
         let events = (1..=2).map(|position| event(position, None));
         schedule.admit(fetched(events, 2), now);
         schedule.wake(now);
@@ -1071,15 +1077,15 @@ fn a_clock_that_is_set_back_lets_nobody_wait_longer() {
 
 #[test]
 fn an_event_of_a_call_that_failed_waits_for_nobody() {
-    let calls = Calls { size: 2, wait: Duration::from_secs(1) };
+    let call_batching = CallBatching { max_size: 2, linger: Duration::from_secs(1) };
     for ordering in [Ordering::Total, Ordering::None] {
         let mut schedule = Schedule::new(ordering, 10, Position::ZERO, None, None, Vec::new(), NOW)
-            .with_calls(calls);
+            .with_call_batching(call_batching);
         let events = (1..=2).map(|position| event(position, None));
         schedule.admit(fetched(events, 2), NOW);
         let call = next_call(&mut schedule);
         assert_eq!(positions(&call), [1, 2]);
-        schedule.apart(call);
+        schedule.split_batch(call);
         for expected in 1..=2 {
             let mut call = next_call(&mut schedule);
             assert_eq!(positions(&call), [expected]);

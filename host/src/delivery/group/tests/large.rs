@@ -35,8 +35,8 @@ async fn an_event_that_cannot_be_read_becomes_a_dead_letter_and_costs_no_other_a
         assert_eq!(dead, expected, "{ordering:?}");
         let called = rig.calls();
         assert!(called.iter().all(|(position, _)| ![1, 7, 8, 20].contains(position)));
-        let together = rig.together().concat();
-        assert!(together.iter().all(|position| ![1, 7, 8, 20].contains(position)));
+        let batch_calls = rig.batch_calls().concat();
+        assert!(batch_calls.iter().all(|position| ![1, 7, 8, 20].contains(position)));
         // Nobody was told that the handler fails.
         assert_eq!(rig.store.group(&name()).await.unwrap().state, GroupState::Running);
         let letters = rig.store.dead_letters(&DeadLetterFilter::default()).await.unwrap();

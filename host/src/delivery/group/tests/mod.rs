@@ -1,8 +1,8 @@
 //! The group loop against the store in memory, scripted handlers and paused
 //! time.
 
+mod batch_calls;
 mod batches;
-mod calls;
 mod keys;
 mod lanes;
 mod large;
@@ -90,7 +90,7 @@ struct Scripted {
     has_others: watch::Sender<bool>,
     calls: watch::Sender<Vec<(i64, u32)>>,
     /// The events of each call that had several.
-    together: watch::Sender<Vec<Vec<i64>>>,
+    batch_calls: watch::Sender<Vec<Vec<i64>>>,
 }
 
 #[derive(Clone)]
@@ -118,11 +118,11 @@ impl Shared {
         takes_batches: bool,
         script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
     ) -> Self {
-        let (calls, together) = (watch::Sender::default(), watch::Sender::default());
+        let (calls, batch_calls) = (watch::Sender::default(), watch::Sender::default());
         let script = Box::new(script);
         let (dropped, has_others) = (None, watch::Sender::new(true));
         let scripted =
-            Scripted { script, state_keys, dropped, takes_batches, has_others, calls, together };
+            Scripted { script, state_keys, dropped, takes_batches, has_others, calls, batch_calls };
         Self(Arc::new(scripted))
     }
 }
@@ -220,7 +220,7 @@ impl Worker for ScriptedWorker {
     async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
         self.used = true;
         let positions = call.events.iter().map(|event| event.position.0).collect();
-        self.scripted.together.send_modify(|calls| calls.push(positions));
+        self.scripted.batch_calls.send_modify(|calls| calls.push(positions));
         let (mut outcomes, mut emits, mut last) = (Vec::new(), Vec::new(), None);
         for LogEvent { position, .. } in call.events {
             let mut act = (self.scripted.script)(*position, Attempt::FIRST);
@@ -477,8 +477,8 @@ impl Rig {
     }
 
     /// The events of each call that had several.
-    fn together(&self) -> Vec<Vec<i64>> {
-        self.handler.0.together.borrow().clone()
+    fn batch_calls(&self) -> Vec<Vec<i64>> {
+        self.handler.0.batch_calls.borrow().clone()
     }
 
     fn calls(&self) -> Vec<(i64, u32)> {

@@ -1,6 +1,6 @@
 //! Going on past open transactions: what comes late, and when it runs.
 
-use super::super::late::MOST_OPEN_RANGES;
+use super::super::late::MAX_UNDECIDED_RANGES;
 use super::*;
 use crate::store::GroupStatus;
 
@@ -80,7 +80,7 @@ async fn late_events_wait_while_as_many_are_parked_as_may_be_and_none_is_lost() 
 #[tokio::test(start_paused = true)]
 async fn with_too_much_open_the_group_waits_and_says_so() {
     let rig = rig(16, |_, _| Act::Succeed).await;
-    let most = i64::try_from(MOST_OPEN_RANGES).unwrap();
+    let most = i64::try_from(MAX_UNDECIDED_RANGES).unwrap();
     let mut held = Vec::new();
     for _ in 0..most + 10 {
         held.push(rig.hold("a"));
@@ -91,7 +91,7 @@ async fn with_too_much_open_the_group_waits_and_says_so() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let status = rig.status().await;
     assert_eq!(status.position, Position(2 * most), "it goes no further");
-    assert_eq!(status.open_ranges.len(), MOST_OPEN_RANGES);
+    assert_eq!(status.open_ranges.len(), MAX_UNDECIDED_RANGES);
     assert!(status.remark.is_some_and(|remark| remark.contains("1000 places")));
     for (position, commits) in held.into_iter().zip([true, false].into_iter().cycle()) {
         rig.store.let_go(position, commits);

@@ -31,7 +31,7 @@ pub struct DueRead {
 #[derive(Debug)]
 pub(super) struct Deferred {
     /// What the next settlement defers.
-    to_take: Vec<Deferral>,
+    to_defer: Vec<Deferral>,
     /// Redeliveries that are to be delivered later and were never attempted. The next
     /// settlements defer them.
     redeliveries: Vec<Deferral>,
@@ -52,7 +52,7 @@ impl Default for Deferred {
     /// The store is asked first.
     fn default() -> Self {
         Self {
-            to_take: Vec::new(),
+            to_defer: Vec::new(),
             redeliveries: Vec::new(),
             next: Some(Timestamp::MIN),
             read_to: None,
@@ -68,7 +68,7 @@ impl Deferred {
     /// Has the next settlement defer an event.
     pub(super) fn defer(&mut self, event: &Redelivery) {
         let Redelivery { position, due_at, late, .. } = *event;
-        self.to_take.push(Deferral { position, due_at, late });
+        self.to_defer.push(Deferral { position, due_at, late });
     }
 
     /// Has one of the next settlements defer an event that is a redelivery.
@@ -79,7 +79,7 @@ impl Deferred {
 
     /// Whether the next settlement defers something.
     pub(super) fn has_some(&self) -> bool {
-        !self.to_take.is_empty() || !self.redeliveries.is_empty()
+        !self.to_defer.is_empty() || !self.redeliveries.is_empty()
     }
 
     /// Whether one is known to be due that was not read.
@@ -90,7 +90,7 @@ impl Deferred {
     /// What a settlement defers that ends these.
     pub(super) fn take(&mut self, over: &[Position]) -> Vec<Deferral> {
         self.leaving.extend_from_slice(over);
-        let mut taken = std::mem::take(&mut self.to_take);
+        let mut taken = std::mem::take(&mut self.to_defer);
         let rest = self.redeliveries.len().saturating_sub(DEFERRED_AT_ONCE);
         taken.extend(self.redeliveries.drain(rest..));
         taken
@@ -170,11 +170,11 @@ impl Schedule {
     }
 
     /// Has the next settlement defer an event of the window, which is delayed.
-    pub(super) fn set_aside(&mut self, index: usize) {
-        let slot = &self.window[index];
-        let position = slot.position;
-        let Some(due_at) = slot.event.event.deliver_after else { return };
+    pub(super) fn defer_entry(&mut self, index: usize) {
+        let entry = &self.window[index];
+        let position = entry.position;
+        let Some(due_at) = entry.event.event.deliver_after else { return };
         self.due.remove(&(due_at, position));
-        self.deferred.to_take.push(Deferral { position, due_at, late: false });
+        self.deferred.to_defer.push(Deferral { position, due_at, late: false });
     }
 }

@@ -1,6 +1,6 @@
 //! The window above the cursor and the parked events below it.
 
-mod calls;
+mod batching;
 mod deferred;
 
 use std::cmp::Reverse;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use calls::Company;
+use batching::Batching;
 use deferred::Deferred;
 pub use deferred::DueRead;
 
 use super::lanes::{LaneId, Lanes};
-use super::{Calls, Ordering};
+use super::{CallBatching, Ordering};
 use crate::clock::after;
 use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
@@ -48,7 +48,7 @@ pub struct Again {
 
 /// One event that is to be handled now. To be given back to the schedule in one of
 /// three ways, unless the schedule is given up: [`Schedule::done`],
-/// [`Schedule::again`] or [`Schedule::give_back`].
+/// [`Schedule::retry`] or [`Schedule::cancel`].
 #[derive(Debug)]
 pub struct Job {
     /// The event.
@@ -100,13 +100,13 @@ impl Effects {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SlotState {
+enum EntryState {
     /// It is to be delivered later, and nothing waits for it.
     Delayed,
     /// Others of its lane come first.
     Waiting,
     /// It may run, and waits for others that go into the same call.
-    Gathering,
+    Lingering,
     /// It may run.
     Offered,
     Running,
@@ -117,9 +117,9 @@ enum SlotState {
 
 /// An event of the window.
 #[derive(Debug)]
-struct Slot {
+struct Entry {
     position: Position,
-    state: SlotState,
+    state: EntryState,
     /// Where it waits and runs; `None` while it is delayed.
     lane: Option<LaneId>,
     /// Kept until a settlement has taken it, so that whoever read it frees it, and not
@@ -127,11 +127,11 @@ struct Slot {
     event: Arc<LogEvent>,
     bytes: usize,
     again: Option<Box<Again>>,
-    company: Company,
+    batching: Batching,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+enum ParkedState {
     /// For its time.
     Due,
     /// For those before it in its lane.
@@ -150,7 +150,7 @@ enum Wait {
 /// An event that the cursor has passed.
 #[derive(Debug)]
 struct Parked {
-    wait: Wait,
+    state: ParkedState,
     lane: Option<LaneId>,
     key: Option<String>,
     event: Option<Arc<LogEvent>>,
@@ -173,7 +173,7 @@ pub struct Cut {
     pub has_work: bool,
     /// Events that have left the window. To free them takes a while, which nobody is to
     /// wait for.
-    pub gone: Vec<Arc<LogEvent>>,
+    pub retired: Vec<Arc<LogEvent>>,
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
     deferred: Vec<Deferral>,
@@ -195,7 +195,7 @@ struct Finished {
 /// What is to be done once a settlement is committed: its writes are to be forgotten,
 /// and what it deferred is to be read when it is due.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct CommittedWrites {
     writes: Vec<(BatchState, Option<LaneId>, String, u64)>,
     /// The first of what it deferred.
     deferred: Option<(Timestamp, Position)>,
@@ -207,8 +207,8 @@ pub struct Schedule {
     ordering: Ordering,
     /// With so many events parked the log is read no further.
     max_parked: usize,
-    calls: Calls,
-    window: VecDeque<Slot>,
+    call_batching: CallBatching,
+    window: VecDeque<Entry>,
     /// The number of the window's first event.
     first: u64,
     /// The log was read up to here.
@@ -224,11 +224,11 @@ pub struct Schedule {
     /// Everything that waits for its time.
     due: BTreeSet<(Timestamp, Position)>,
     /// The numbers of events in no lane that wait for others to go with them.
-    gathering: BTreeSet<u64>,
+    lingering: BTreeSet<u64>,
     /// Up to when the last of those waits that wait for others.
-    gathers_to: Timestamp,
+    lingers_until: Timestamp,
     /// Events of the window that are done in one call with others.
-    joint: usize,
+    done_in_batches: usize,
     /// Events that the cursor passed and that are done in one call with others, the
     /// last of which, which stands first, it has not.
     held: Vec<(Position, Position)>,
@@ -247,11 +247,11 @@ pub struct Schedule {
     finished: BTreeMap<Position, Finished>,
     failed: Vec<FailureKind>,
     /// Lanes of which something is done and not taken.
-    to_take: Vec<LaneId>,
+    lanes_to_settle: Vec<LaneId>,
     /// What was read past and may still appear.
-    open: OpenRanges,
+    undecided: OpenRanges,
     /// The same, up to the cursor, as settlements have it.
-    open_taken: OpenRanges,
+    undecided_taken: OpenRanges,
     /// Events that have appeared there, which come into their lanes with the
     /// settlement that takes them over.
     arrived: Vec<Redelivery>,
@@ -296,7 +296,7 @@ impl Schedule {
         let mut schedule = Self {
             ordering,
             max_parked,
-            calls: Calls::default(),
+            call_batching: CallBatching::default(),
             window: VecDeque::new(),
             first: 0,
             scanned_to: cursor,
@@ -305,9 +305,9 @@ impl Schedule {
             fresh: BinaryHeap::new(),
             due_now: BinaryHeap::new(),
             due: BTreeSet::new(),
-            gathering: BTreeSet::new(),
-            gathers_to: Timestamp::MIN,
-            joint: 0,
+            lingering: BTreeSet::new(),
+            lingers_until: Timestamp::MIN,
+            done_in_batches: 0,
             held: Vec::new(),
             parked: BTreeMap::new(),
             passed: 0,
@@ -317,9 +317,9 @@ impl Schedule {
             over: Vec::new(),
             finished: BTreeMap::new(),
             failed: Vec::new(),
-            to_take: Vec::new(),
-            open: OpenRanges::NONE,
-            open_taken: OpenRanges::NONE,
+            lanes_to_settle: Vec::new(),
+            undecided: OpenRanges::NONE,
+            undecided_taken: OpenRanges::NONE,
             arrived: Vec::new(),
             suspect: mark.map(|mark| mark.position),
             mark,
@@ -336,7 +336,7 @@ impl Schedule {
             done_bytes: 0,
         };
         for redelivery in redeliveries {
-            schedule.take_up(redelivery, now);
+            schedule.adopt(redelivery, now);
         }
         schedule.head_ahead.take_if(|head| head.position <= cursor);
         if let Some(Mark { position, attempt }) = mark
@@ -355,7 +355,7 @@ impl Schedule {
     }
 
     /// Takes an event that the cursor has passed.
-    fn take_up(&mut self, redelivery: Redelivery, now: Timestamp) {
+    fn adopt(&mut self, redelivery: Redelivery, now: Timestamp) {
         // One that was attempted was due then, whatever this host's clock says.
         if redelivery.is_delayed(now) && self.suspect != Some(redelivery.position) {
             return self.deferred.defer_redelivery(&redelivery);
@@ -367,8 +367,8 @@ impl Schedule {
     fn park_again(&mut self, redelivery: Redelivery) {
         let Redelivery { position, attempt, due_at, key, failure, late } = redelivery;
         let again = Again { attempt, due_at, failure };
-        let wait = Wait::Behind;
-        self.parked.insert(position, Parked { wait, lane: None, key, event: None, again, late });
+        let state = ParkedState::Behind;
+        self.parked.insert(position, Parked { state, lane: None, key, event: None, again, late });
         self.join(position);
     }
 
@@ -378,11 +378,11 @@ impl Schedule {
         parked.lane = self.lanes.of(parked.key.as_deref());
         match parked.lane {
             None => {
-                parked.wait = Wait::Due;
+                parked.state = ParkedState::Due;
                 self.due.insert((parked.again.due_at, position));
             }
             Some(id) => {
-                parked.wait = Wait::Behind;
+                parked.state = ParkedState::Behind;
                 if let Some(lane) = self.lanes.get_mut(id) {
                     lane.parked.insert(position);
                 }
@@ -393,13 +393,13 @@ impl Schedule {
 
     /// A delayed event of the window comes into its lane.
     fn join_in_window(&mut self, index: usize) {
-        self.gathers_no_more(index);
+        self.end_lingering(index);
         let number = self.first + index as u64;
-        let slot = &mut self.window[index];
-        slot.lane = self.lanes.of(slot.event.event.partitionkey.as_deref());
-        slot.state = SlotState::Waiting;
+        let entry = &mut self.window[index];
+        entry.lane = self.lanes.of(entry.event.event.partitionkey.as_deref());
+        entry.state = EntryState::Waiting;
         self.waiting += 1;
-        let Some(id) = slot.lane else { return self.offer_slot(number) };
+        let Some(id) = entry.lane else { return self.offer_entry(number) };
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.enqueue(number);
         }
@@ -436,7 +436,7 @@ impl Schedule {
         self.head_ahead.take_if(|head| head.position <= scanned_to);
         if self.suspect.is_some_and(|position| {
             position <= scanned_to
-                && self.slot(position).is_none()
+                && self.index_of(position).is_none()
                 && !self.parked.contains_key(&position)
         }) {
             self.suspect = None;
@@ -445,22 +445,22 @@ impl Schedule {
 
     /// What the group had passed and what was open then, as it is committed.
     #[must_use]
-    pub fn with_open(mut self, open: OpenRanges) -> Self {
-        self.open_taken.clone_from(&open);
-        self.open = open;
+    pub fn with_undecided(mut self, open: OpenRanges) -> Self {
+        self.undecided_taken.clone_from(&open);
+        self.undecided = open;
         self
     }
 
     /// Takes events that were read past the safe position.
-    pub fn overtake(&mut self, Overtaken { fetched, open }: Overtaken, now: Timestamp) {
-        self.open = std::mem::take(&mut self.open).and(open);
+    pub fn admit_overtaken(&mut self, Overtaken { fetched, open }: Overtaken, now: Timestamp) {
+        self.undecided = std::mem::take(&mut self.undecided).and(open);
         self.admit(fetched, now);
     }
 
     /// How many ranges of positions are open.
     #[must_use]
-    pub fn open_ranges(&self) -> usize {
-        self.open.len()
+    pub fn undecided_ranges(&self) -> usize {
+        self.undecided.len()
     }
 
     /// Where late events are to be looked for, and how many there is room for; none
@@ -469,10 +469,10 @@ impl Schedule {
     /// than so many ranges only where it is safe: there a look leaves nothing open,
     /// while elsewhere it may leave many ranges of one.
     #[must_use]
-    pub fn to_look_at(&self, safe: Position, most_ranges: usize) -> Option<(OpenRanges, usize)> {
-        let is_too_much = self.open.len() > most_ranges;
+    pub fn late_search(&self, safe: Position, most_ranges: usize) -> Option<(OpenRanges, usize)> {
+        let is_too_much = self.undecided.len() > most_ranges;
         let up_to = if is_too_much { self.cursor.min(safe) } else { self.cursor };
-        let open = self.open.up_to(up_to);
+        let open = self.undecided.up_to(up_to);
         let room = self.room();
         (!open.is_empty() && room > 0).then_some((open, room))
     }
@@ -483,10 +483,10 @@ impl Schedule {
     }
 
     /// Takes what has become of the positions that were to be looked at, at this time.
-    pub fn late(&mut self, looked_at: &OpenRanges, late: Late, now: Timestamp) {
+    pub fn admit_late(&mut self, looked_at: &OpenRanges, late: Late, now: Timestamp) {
         let Some(last) = looked_at.last() else { return };
         // What was passed since the look began stands above all of them.
-        self.open = late.open.and(self.open.above(last));
+        self.undecided = late.open.and(self.undecided.above(last));
         self.arrived.extend(late.events.into_iter().map(|event| Redelivery {
             position: event.position,
             attempt: Attempt::FIRST,
@@ -502,39 +502,40 @@ impl Schedule {
     #[must_use]
     pub fn has_overtaking(&self) -> bool {
         !self.arrived.is_empty()
-            || !self.open_taken.is_empty() && self.open.up_to(self.cursor) != self.open_taken
+            || !self.undecided_taken.is_empty()
+                && self.undecided.up_to(self.cursor) != self.undecided_taken
     }
 
     fn push(&mut self, event: Arc<LogEvent>, now: Timestamp) {
         let position = event.position;
         let number = self.first + self.window.len() as u64;
         let again = self.pending(position);
-        let mut state = SlotState::Waiting;
+        let mut state = EntryState::Waiting;
         let is_suspect = self.suspect == Some(position);
         // The attempt in which the process died is not waited for.
         if let Some(again) = &again
             && !is_suspect
         {
-            state = SlotState::Failed;
+            state = EntryState::Failed;
             self.due.insert((again.due_at, position));
         }
         let bytes = event.bytes();
         self.window_bytes += bytes;
-        let company = self.company(now);
+        let batching = self.new_batching(now);
         // One that was attempted was due then, whatever this host's clock says.
         if again.is_none()
             && !is_suspect
             && let Some(deliver_after) = event.event.deliver_after.filter(|time| *time > now)
         {
             self.due.insert((deliver_after, position));
-            let (state, lane) = (SlotState::Delayed, None);
-            self.window.push_back(Slot { position, state, lane, event, bytes, again, company });
+            let (state, lane) = (EntryState::Delayed, None);
+            self.window.push_back(Entry { position, state, lane, event, bytes, again, batching });
             return;
         }
         let lane = self.lanes.of(event.event.partitionkey.as_deref());
         self.waiting += 1;
         self.retried += usize::from(again.is_some());
-        self.window.push_back(Slot { position, state, lane, event, bytes, again, company });
+        self.window.push_back(Entry { position, state, lane, event, bytes, again, batching });
         match lane {
             Some(id) => {
                 if let Some(lane) = self.lanes.get_mut(id) {
@@ -542,7 +543,7 @@ impl Schedule {
                 }
                 self.offer(id);
             }
-            None if state == SlotState::Waiting => self.offer_or_gather(number, 0),
+            None if state == EntryState::Waiting => self.offer_or_linger(number, 0),
             None => {}
         }
     }
@@ -571,28 +572,28 @@ impl Schedule {
     }
 
     /// Where an event of the window is.
-    fn slot(&self, position: Position) -> Option<usize> {
+    fn index_of(&self, position: Position) -> Option<usize> {
         // Most often the first.
         match self.window.front() {
             Some(first) if first.position == position => Some(0),
-            _ => self.window.binary_search_by_key(&position, |slot| slot.position).ok(),
+            _ => self.window.binary_search_by_key(&position, |entry| entry.position).ok(),
         }
     }
 
     /// Where an event of the window is that was given to be run, unless the cursor has
     /// passed it since. Without a search: this is asked for each event.
-    fn slot_of(&self, job: &Job) -> Option<usize> {
-        self.at(job.number?)
+    fn index_of_job(&self, job: &Job) -> Option<usize> {
+        self.index_at(job.number?)
     }
 
-    fn at(&self, number: u64) -> Option<usize> {
+    fn index_at(&self, number: u64) -> Option<usize> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         (index < self.window.len()).then_some(index)
     }
 
-    fn offer_slot(&mut self, number: u64) {
-        let Some(index) = self.at(number) else { return };
-        self.window[index].state = SlotState::Offered;
+    fn offer_entry(&mut self, number: u64) {
+        let Some(index) = self.index_at(number) else { return };
+        self.window[index].state = EntryState::Offered;
         self.fresh.push(Reverse(number));
     }
 
@@ -605,20 +606,22 @@ impl Schedule {
         if let Some(position) = lane.first_parked(self.suspect) {
             if !lane.is_overtaken(position)
                 && let Some(parked) = self.parked.get_mut(&position)
-                && parked.wait == Wait::Behind
+                && parked.state == ParkedState::Behind
             {
-                parked.wait = Wait::Due;
+                parked.state = ParkedState::Due;
                 self.due.insert((parked.again.due_at, position));
                 self.woken = true;
             }
         } else if let Some(number) = lane.queue.front().copied() {
             let waiting = lane.queue.len();
-            let Some(slot) = self.at(number).map(|index| &self.window[index]) else { return };
-            match slot.state {
-                SlotState::Waiting if !lane.is_overtaken(slot.position) => {
-                    self.offer_or_gather(number, waiting);
+            let Some(entry) = self.index_at(number).map(|index| &self.window[index]) else {
+                return;
+            };
+            match entry.state {
+                EntryState::Waiting if !lane.is_overtaken(entry.position) => {
+                    self.offer_or_linger(number, waiting);
                 }
-                SlotState::Gathering => self.offer_if_enough(number, waiting),
+                EntryState::Lingering => self.offer_if_enough(number, waiting),
                 _ => {}
             }
         } else {
@@ -647,8 +650,8 @@ impl Schedule {
             self.due.pop_first();
             if self.parked.contains_key(&position) {
                 to_load.extend(self.wake_parked(position));
-            } else if let Some(index) = self.slot(position) {
-                self.wake_slot(index);
+            } else if let Some(index) = self.index_of(position) {
+                self.wake_entry(index);
             }
         }
         to_load
@@ -658,44 +661,44 @@ impl Schedule {
     fn wake_parked(&mut self, position: Position) -> Option<Position> {
         let is_first = self.is_first_parked(position);
         let parked = self.parked.get_mut(&position)?;
-        match parked.wait {
+        match parked.state {
             // One that was delayed has come before it.
-            Wait::Due if !is_first => {
-                parked.wait = Wait::Behind;
+            ParkedState::Due if !is_first => {
+                parked.state = ParkedState::Behind;
                 parked.event = None;
                 None
             }
-            Wait::Due if parked.event.is_some() => {
+            ParkedState::Due if parked.event.is_some() => {
                 self.loaded += 1;
-                parked.wait = Wait::Offered;
+                parked.state = ParkedState::Offered;
                 self.due_now.push(Reverse(position));
                 None
             }
-            Wait::Due => {
+            ParkedState::Due => {
                 self.loaded += 1;
-                parked.wait = Wait::Loading;
+                parked.state = ParkedState::Loading;
                 Some(position)
             }
-            Wait::Behind
-            | Wait::Loading
-            | Wait::Offered
-            | Wait::Running
-            | Wait::Passed
-            | Wait::Held => None,
+            ParkedState::Behind
+            | ParkedState::Loading
+            | ParkedState::Offered
+            | ParkedState::Running
+            | ParkedState::Passed
+            | ParkedState::Held => None,
         }
     }
 
     /// The time of an event of the window has come.
-    fn wake_slot(&mut self, index: usize) {
-        let slot = &mut self.window[index];
-        match (slot.state, slot.lane) {
-            (SlotState::Delayed, _) => self.join_in_window(index),
-            (SlotState::Gathering, _) => self.wake_gathering(index),
-            (SlotState::Failed, Some(lane)) => {
-                slot.state = SlotState::Waiting;
+    fn wake_entry(&mut self, index: usize) {
+        let entry = &mut self.window[index];
+        match (entry.state, entry.lane) {
+            (EntryState::Delayed, _) => self.join_in_window(index),
+            (EntryState::Lingering, _) => self.wake_lingering(index),
+            (EntryState::Failed, Some(lane)) => {
+                entry.state = EntryState::Waiting;
                 self.offer(lane);
             }
-            (SlotState::Failed, None) => self.offer_slot(self.first + index as u64),
+            (EntryState::Failed, None) => self.offer_entry(self.first + index as u64),
             _ => {}
         }
     }
@@ -717,10 +720,10 @@ impl Schedule {
         for event in events {
             let position = event.position;
             if let Some(parked) = self.parked.get_mut(&position)
-                && parked.wait == Wait::Loading
+                && parked.state == ParkedState::Loading
             {
                 parked.event = Some(Arc::new(event));
-                parked.wait = Wait::Offered;
+                parked.state = ParkedState::Offered;
                 self.due_now.push(Reverse(position));
             }
         }
@@ -741,9 +744,9 @@ impl Schedule {
         let mut missing = Vec::new();
         for position in asked {
             if let Some(parked) = self.parked.get_mut(position)
-                && parked.wait == Wait::Loading
+                && parked.state == ParkedState::Loading
             {
-                parked.wait = Wait::Due;
+                parked.state = ParkedState::Due;
                 self.loaded -= 1;
                 self.due.insert((until, *position));
                 missing.push(*position);
@@ -781,34 +784,34 @@ impl Schedule {
     }
 
     fn next_suspect(&mut self, position: Position) -> Option<Job> {
-        if self.parked.get(&position).is_some_and(|p| p.wait == Wait::Offered) {
+        if self.parked.get(&position).is_some_and(|p| p.state == ParkedState::Offered) {
             return self.run_parked(position);
         }
-        let index = self.slot(position)?;
-        let slot = &self.window[index];
-        let is_busy = slot.lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
+        let index = self.index_of(position)?;
+        let entry = &self.window[index];
+        let is_busy = entry.lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
         // It ran before all others then. What stands before it now was delayed.
-        (slot.is_ready() && !is_busy).then(|| self.run_slot(index))?
+        (entry.is_ready() && !is_busy).then(|| self.run_entry(index))?
     }
 
     /// Whether an event is about to be read.
     fn is_to_come(&self, position: Position) -> bool {
         position > self.scanned_to
-            || self.parked.get(&position).is_some_and(|p| p.wait == Wait::Loading)
+            || self.parked.get(&position).is_some_and(|p| p.state == ParkedState::Loading)
     }
 
     fn next_fresh(&mut self) -> Option<Job> {
         while let Some(Reverse(number)) = self.fresh.pop() {
-            let Some(index) = self.at(number) else { continue };
-            if self.window[index].state != SlotState::Offered {
+            let Some(index) = self.index_at(number) else { continue };
+            if self.window[index].state != EntryState::Offered {
                 continue;
             }
             let lane = self.window[index].lane.and_then(|lane| self.lanes.get(lane));
             if lane.is_some_and(|lane| !lane.may_run_queued(number)) {
-                self.window[index].state = SlotState::Waiting;
+                self.window[index].state = EntryState::Waiting;
                 continue;
             }
-            if let Some(job) = self.run_slot(index) {
+            if let Some(job) = self.run_entry(index) {
                 self.last_was_parked = false;
                 return Some(job);
             }
@@ -816,14 +819,14 @@ impl Schedule {
         None
     }
 
-    fn run_slot(&mut self, index: usize) -> Option<Job> {
-        self.stop_gathering(index);
+    fn run_entry(&mut self, index: usize) -> Option<Job> {
+        self.stop_lingering(index);
         let number = self.first + index as u64;
-        let slot = &mut self.window[index];
-        let event = Arc::clone(&slot.event);
-        slot.state = SlotState::Running;
-        let lane = slot.lane;
-        let (attempt, failure) = match &slot.again {
+        let entry = &mut self.window[index];
+        let event = Arc::clone(&entry.event);
+        entry.state = EntryState::Running;
+        let lane = entry.lane;
+        let (attempt, failure) = match &entry.again {
             Some(again) => (again.attempt, again.failure.clone()),
             None => (Attempt::FIRST, None),
         };
@@ -839,13 +842,13 @@ impl Schedule {
         while let Some(Reverse(position)) = self.due_now.pop() {
             let is_first = self.is_first_parked(position);
             let Some(parked) = self.parked.get_mut(&position) else { continue };
-            if parked.wait != Wait::Offered {
+            if parked.state != ParkedState::Offered {
                 continue;
             }
             let lane = parked.lane.and_then(|lane| self.lanes.get(lane));
             if !is_first || lane.is_some_and(|lane| lane.busy) {
                 // One that was delayed has come before it.
-                parked.wait = Wait::Behind;
+                parked.state = ParkedState::Behind;
                 parked.event = None;
                 self.loaded = self.loaded.saturating_sub(1);
                 continue;
@@ -861,7 +864,7 @@ impl Schedule {
     fn run_parked(&mut self, position: Position) -> Option<Job> {
         let parked = self.parked.get_mut(&position)?;
         let event = parked.event.take()?;
-        parked.wait = Wait::Running;
+        parked.state = ParkedState::Running;
         let lane = parked.lane;
         let (attempt, failure) = (parked.again.attempt, parked.again.failure.clone());
         let late = parked.late;
@@ -875,7 +878,7 @@ impl Schedule {
     /// the lane's state.
     fn enter(&mut self, id: Option<LaneId>, queued: Option<u64>) -> BatchState {
         let Some(lane) = id.and_then(|id| self.lanes.get_mut(id)) else {
-            return self.lanes.state_alone();
+            return self.lanes.own_state();
         };
         lane.busy = true;
         if let Some(number) = queued {
@@ -885,7 +888,7 @@ impl Schedule {
     }
 
     /// The death in an attempt is counted.
-    fn counted(&mut self, job: &Job) {
+    fn death_counted(&mut self, job: &Job) {
         self.suspect.take_if(|suspect| *suspect == job.event.position);
     }
 
@@ -899,7 +902,7 @@ impl Schedule {
     /// An event is handled, or given up.
     pub fn done(&mut self, job: Job, failed: Option<FailureKind>, effects: Effects) {
         self.leave(&job);
-        self.counted(&job);
+        self.death_counted(&job);
         self.failed.extend(failed);
         let position = job.event.position;
         self.done += 1;
@@ -908,14 +911,14 @@ impl Schedule {
             let finished = Finished { effects, state: job.state.clone(), lane: job.lane };
             self.finished.insert(position, finished);
         }
-        if let Some(index) = self.slot_of(&job) {
+        if let Some(index) = self.index_of_job(&job) {
             self.running_fresh -= 1;
-            let slot = &mut self.window[index];
-            slot.state = SlotState::Done;
-            self.retried -= usize::from(slot.again.take().is_some());
+            let entry = &mut self.window[index];
+            entry.state = EntryState::Done;
+            self.retried -= usize::from(entry.again.take().is_some());
         } else {
             let parked = self.parked.remove(&position);
-            self.unload(parked.is_some_and(|parked| parked.wait == Wait::Passed));
+            self.unload(parked.is_some_and(|parked| parked.state == ParkedState::Passed));
             self.changed.remove(&position);
             self.over.push(position);
             if let Some(lane) = job.lane.and_then(|id| self.lanes.get_mut(id)) {
@@ -926,7 +929,7 @@ impl Schedule {
             if let Some(lane) = self.lanes.get_mut(id)
                 && lane.is_done(position)
             {
-                self.to_take.push(id);
+                self.lanes_to_settle.push(id);
             }
             self.offer(id);
         }
@@ -947,32 +950,32 @@ impl Schedule {
     }
 
     /// An event failed and waits for its next attempt.
-    pub fn again(&mut self, job: Job, failed: FailureKind, again: Again) {
+    pub fn retry(&mut self, job: Job, failed: FailureKind, again: Again) {
         self.failed.push(failed);
-        self.counted(&job);
-        self.put_back(job, Some(again));
+        self.death_counted(&job);
+        self.requeue(job, Some(again));
     }
 
     /// An event was not run, or not to its end, which counts for nothing.
-    pub fn give_back(&mut self, job: Job) {
-        self.put_back(job, None);
+    pub fn cancel(&mut self, job: Job) {
+        self.requeue(job, None);
     }
 
-    fn put_back(&mut self, job: Job, again: Option<Again>) {
+    fn requeue(&mut self, job: Job, again: Option<Again>) {
         self.leave(&job);
-        let index = self.slot_of(&job);
+        let index = self.index_of_job(&job);
         let Job { event, lane, .. } = job;
         let position = event.position;
         if let Some(index) = index {
             self.running_fresh -= 1;
             self.waiting += 1;
             let number = self.first + index as u64;
-            let slot = &mut self.window[index];
-            slot.state = SlotState::Waiting;
+            let entry = &mut self.window[index];
+            entry.state = EntryState::Waiting;
             if let Some(again) = again {
-                slot.state = SlotState::Failed;
+                entry.state = EntryState::Failed;
                 self.due.insert((again.due_at, position));
-                let before = slot.again.replace(Box::new(again));
+                let before = entry.again.replace(Box::new(again));
                 self.retried += usize::from(before.is_none());
             }
             match lane {
@@ -982,17 +985,17 @@ impl Schedule {
                     }
                     self.offer(id);
                 }
-                None if slot.state == SlotState::Waiting => self.offer_slot(number),
+                None if entry.state == EntryState::Waiting => self.offer_entry(number),
                 None => {}
             }
             return;
         }
-        let passed = self.parked.get(&position).is_some_and(|p| p.wait == Wait::Passed);
+        let passed = self.parked.get(&position).is_some_and(|p| p.state == ParkedState::Passed);
         self.unload(passed);
         let Some(parked) = self.parked.get_mut(&position) else { return };
         match again {
             Some(again) => {
-                parked.wait = Wait::Due;
+                parked.state = ParkedState::Due;
                 self.due.insert((again.due_at, position));
                 parked.again = again;
                 self.changed.insert(position);
@@ -1000,7 +1003,7 @@ impl Schedule {
             None => {
                 self.loaded += 1;
                 parked.event = Some(event);
-                parked.wait = Wait::Offered;
+                parked.state = ParkedState::Offered;
                 self.due_now.push(Reverse(position));
             }
         }
@@ -1019,24 +1022,24 @@ impl Schedule {
     /// The schedule goes on as if it were committed; if it cannot be, the schedule
     /// is worth nothing any more.
     pub fn cut(&mut self, most: usize, over_gaps: bool) -> Cut {
-        let reach = (self.joint > 0).then(|| self.reach(most, over_gaps));
+        let reach = (self.done_in_batches > 0).then(|| self.reach(most, over_gaps));
         let most = reach.unwrap_or(most);
         let mut behind = self.done - self.over.len() + self.retried;
         let mut end = 0;
         let mut touched = Vec::new();
         while end < most && end < self.window.len() {
-            let slot = &self.window[end];
-            match slot.state {
-                SlotState::Done => behind -= 1,
-                SlotState::Delayed => self.set_aside(end),
+            let entry = &self.window[end];
+            match entry.state {
+                EntryState::Done => behind -= 1,
+                EntryState::Delayed => self.defer_entry(end),
                 _ => {
                     let parks =
-                        self.is_to_park(slot) || self.ordering.parks() && over_gaps && behind > 0;
+                        self.is_to_park(entry) || self.ordering.parks() && over_gaps && behind > 0;
                     if reach.is_none() && !parks {
                         break;
                     }
-                    touched.extend(slot.lane);
-                    behind -= usize::from(slot.again.is_some());
+                    touched.extend(entry.lane);
+                    behind -= usize::from(entry.again.is_some());
                     self.park(end);
                 }
             }
@@ -1044,31 +1047,31 @@ impl Schedule {
         }
         let mut position = self.cursor;
         let mut done = 0;
-        let mut gone = Vec::with_capacity(end);
-        for slot in self.window.drain(..end) {
-            position = slot.position;
-            self.joint -= slot.in_joint_call();
-            done += usize::from(slot.state == SlotState::Done);
-            self.window_bytes -= slot.bytes;
-            gone.push(slot.event);
+        let mut retired = Vec::with_capacity(end);
+        for entry in self.window.drain(..end) {
+            position = entry.position;
+            self.done_in_batches -= entry.in_batch();
+            done += usize::from(entry.state == EntryState::Done);
+            self.window_bytes -= entry.bytes;
+            retired.push(entry.event);
         }
         self.first += end as u64;
         if self.window.is_empty() {
             position = position.max(self.scanned_to);
         }
-        for id in std::mem::take(&mut self.to_take) {
+        for id in std::mem::take(&mut self.lanes_to_settle) {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            if lane.take_up_to(position) {
+            if lane.settle_up_to(position) {
                 touched.push(id);
             } else {
-                self.to_take.push(id);
+                self.lanes_to_settle.push(id);
             }
         }
         for lane in touched {
             self.offer(lane);
         }
-        self.let_go(position);
-        let overtaking = self.take_over(position);
+        self.release_held(position);
+        let overtaking = self.adopt_late(position);
         let redelivered = std::mem::take(&mut self.over);
         let deferred = self.deferred.take(&redelivered);
         done += redelivered.len();
@@ -1100,7 +1103,7 @@ impl Schedule {
             overtaking,
             head,
             mark,
-            gone,
+            retired,
         };
         self.cursor = position;
         self.head_taken = cut.head.clone();
@@ -1110,8 +1113,8 @@ impl Schedule {
 
     /// What of the positions that are open a settlement with this cursor changes. What
     /// has appeared there comes into its lane: from now on nobody finds it again.
-    fn take_over(&mut self, position: Position) -> Option<Overtaking> {
-        let open = self.open.up_to(position);
+    fn adopt_late(&mut self, position: Position) -> Option<Overtaking> {
+        let open = self.undecided.up_to(position);
         let late = self.arrived.len() as u64;
         for redelivery in std::mem::take(&mut self.arrived) {
             if redelivery.is_delayed(AT_ONCE) {
@@ -1121,47 +1124,47 @@ impl Schedule {
             self.changed.insert(redelivery.position);
             self.park_again(redelivery);
         }
-        if late == 0 && open == self.open_taken {
+        if late == 0 && open == self.undecided_taken {
             return None;
         }
-        self.open_taken.clone_from(&open);
+        self.undecided_taken.clone_from(&open);
         Some(Overtaking { open, late })
     }
 
     /// Whether an event of the window waits for something that lets others pass: its
     /// next attempt, or a parked event of its lane.
-    fn is_to_park(&self, slot: &Slot) -> bool {
-        match slot.state {
-            SlotState::Failed => self.ordering.parks(),
-            SlotState::Waiting | SlotState::Gathering | SlotState::Offered => {
-                let lane = slot.lane.and_then(|id| self.lanes.get(id));
+    fn is_to_park(&self, entry: &Entry) -> bool {
+        match entry.state {
+            EntryState::Failed => self.ordering.parks(),
+            EntryState::Waiting | EntryState::Lingering | EntryState::Offered => {
+                let lane = entry.lane.and_then(|id| self.lanes.get(id));
                 let is_behind = lane.is_some_and(|lane| !lane.parked.is_empty());
-                self.ordering.parks() && is_behind || self.is_overtaken(slot)
+                self.ordering.parks() && is_behind || self.is_overtaken(entry)
             }
-            SlotState::Delayed | SlotState::Running | SlotState::Done => false,
+            EntryState::Delayed | EntryState::Running | EntryState::Done => false,
         }
     }
 
     /// Whether an event that was delayed waits for later ones of its lane to be
     /// taken, which the cursor only reaches past it.
-    fn is_overtaken(&self, slot: &Slot) -> bool {
-        slot.is_ready()
-            && slot
+    fn is_overtaken(&self, entry: &Entry) -> bool {
+        entry.is_ready()
+            && entry
                 .lane
                 .and_then(|id| self.lanes.get(id))
-                .is_some_and(|lane| lane.is_overtaken(slot.position))
+                .is_some_and(|lane| lane.is_overtaken(entry.position))
     }
 
     /// Parks an event of the window.
     fn park(&mut self, index: usize) {
-        self.stop_gathering(index);
+        self.stop_lingering(index);
         let number = self.first + index as u64;
-        let slot = &mut self.window[index];
-        let position = slot.position;
-        let event = Arc::clone(&slot.event);
-        self.retried -= usize::from(slot.again.is_some());
+        let entry = &mut self.window[index];
+        let position = entry.position;
+        let event = Arc::clone(&entry.event);
+        self.retried -= usize::from(entry.again.is_some());
         let deliver_after = event.event.deliver_after;
-        let again = slot.again.take().map_or_else(
+        let again = entry.again.take().map_or_else(
             || Again {
                 attempt: Attempt::FIRST,
                 due_at: deliver_after.unwrap_or(AT_ONCE),
@@ -1169,26 +1172,26 @@ impl Schedule {
             },
             |again| *again,
         );
-        let lane = slot.lane.and_then(|id| self.lanes.get_mut(id));
+        let lane = entry.lane.and_then(|id| self.lanes.get_mut(id));
         // Whatever the ordering: another one may want it.
         let key = event.event.partitionkey.clone();
-        let (wait, late) = (Wait::Due, false);
-        let mut parked = Parked { wait, lane: slot.lane, key, event: None, again, late };
-        match slot.state {
-            SlotState::Running => {
-                parked.wait = Wait::Passed;
+        let (state, late) = (ParkedState::Due, false);
+        let mut parked = Parked { state, lane: entry.lane, key, event: None, again, late };
+        match entry.state {
+            EntryState::Running => {
+                parked.state = ParkedState::Passed;
                 self.passed += 1;
             }
             // It stands among those that wait for their time.
-            SlotState::Failed => self.waiting -= 1,
-            SlotState::Waiting
-            | SlotState::Gathering
-            | SlotState::Offered
-            | SlotState::Delayed
-            | SlotState::Done => {
+            EntryState::Failed => self.waiting -= 1,
+            EntryState::Waiting
+            | EntryState::Lingering
+            | EntryState::Offered
+            | EntryState::Delayed
+            | EntryState::Done => {
                 self.waiting -= 1;
                 if lane.is_some() {
-                    parked.wait = Wait::Behind;
+                    parked.state = ParkedState::Behind;
                 } else {
                     parked.event = Some(event);
                     self.due.insert((parked.again.due_at, position));
@@ -1199,7 +1202,7 @@ impl Schedule {
             lane.dequeue(number);
             lane.parked.insert(position);
         }
-        slot.state = SlotState::Waiting;
+        entry.state = EntryState::Waiting;
         self.parked.insert(position, parked);
         self.changed.insert(position);
     }
@@ -1211,13 +1214,13 @@ impl Schedule {
             return self.head_ahead.clone();
         }
         // What is delayed is deferred by the settlement that comes to it.
-        let first = self.window.front().filter(|slot| slot.state != SlotState::Delayed);
+        let first = self.window.front().filter(|entry| entry.state != EntryState::Delayed);
         let first = first.or_else(|| {
-            let mut slots = self.window.iter();
-            slots.find(|slot| !matches!(slot.state, SlotState::Delayed | SlotState::Done))
+            let mut entries = self.window.iter();
+            entries.find(|entry| !matches!(entry.state, EntryState::Delayed | EntryState::Done))
         });
         let Some((position, again)) =
-            first.and_then(|slot| Some((slot.position, slot.again.as_ref()?)))
+            first.and_then(|entry| Some((entry.position, entry.again.as_ref()?)))
         else {
             return self.head_ahead.clone();
         };
@@ -1231,7 +1234,7 @@ impl Schedule {
     }
 
     /// What a settlement wrote is committed.
-    pub fn committed(&mut self, written: Written) {
+    pub fn committed(&mut self, written: CommittedWrites) {
         self.deferred.committed(written.deferred);
         for (state, lane, key, by) in written.writes {
             state.forget(&key, by);
@@ -1255,7 +1258,7 @@ impl Schedule {
     pub fn should_fetch(&self, fetch_size: usize, most: usize, most_bytes: usize) -> bool {
         // Before the one that the process died of is read, nothing runs.
         self.suspect.is_some_and(|position| position > self.scanned_to)
-            || self.ready() < fetch_size.max(self.calls.size)
+            || self.ready() < fetch_size.max(self.call_batching.max_size)
                 && self.window.len() < most
                 && self.window_bytes < most_bytes
                 && !self.is_full()
@@ -1317,10 +1320,10 @@ impl Schedule {
     /// gaps.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        let passes_first = self.window.front().is_some_and(|slot| {
-            slot.state == SlotState::Done && self.takes_first(slot)
-                || slot.state == SlotState::Delayed
-                || self.is_to_park(slot)
+        let passes_first = self.window.front().is_some_and(|entry| {
+            entry.state == EntryState::Done && self.takes_first(entry)
+                || entry.state == EntryState::Delayed
+                || self.is_to_park(entry)
         });
         passes_first
             || !self.over.is_empty()
@@ -1343,7 +1346,9 @@ impl Schedule {
     #[must_use]
     pub fn is_held_back(&self, up_to: Position, now: Timestamp) -> bool {
         self.is_full()
-            && (self.scanned_to < up_to || !self.open_taken.is_empty() || self.deferred.is_due(now))
+            && (self.scanned_to < up_to
+                || !self.undecided_taken.is_empty()
+                || self.deferred.is_due(now))
     }
 
     #[cfg(test)]
@@ -1412,7 +1417,7 @@ impl Cut {
 
     /// Puts everything but the counts into a settlement, and gives the writes to be
     /// forgotten once it is committed.
-    pub fn fill(self, settlement: &mut Settlement) -> Written {
+    pub fn fill(self, settlement: &mut Settlement) -> CommittedWrites {
         settlement.position = self.position;
         settlement.head = self.head;
         settlement.redeliveries = self.redeliveries;
@@ -1420,7 +1425,7 @@ impl Cut {
         settlement.mark = self.mark;
         settlement.overtaking = self.overtaking;
         let first = self.deferred.iter().map(|one| (one.due_at, one.position)).min();
-        let mut written = Written { writes: Vec::new(), deferred: first };
+        let mut written = CommittedWrites { writes: Vec::new(), deferred: first };
         settlement.deferred = self.deferred;
         for Finished { effects, state, lane } in self.finished {
             settlement.emits.extend(effects.emits);

@@ -22,7 +22,7 @@ const WHY_BYTES: usize = 200;
 
 impl Shared {
     /// Makes one call for several events, and takes its end.
-    pub(super) async fn handle_together(
+    pub(super) async fn handle_batch(
         &self,
         jobs: Vec<Job>,
         ceilings: &Ceilings,
@@ -32,7 +32,7 @@ impl Shared {
         let Some((first, others)) = jobs.split_first() else { return };
         let settings = &self.group.settings;
         if jobs.iter().any(|job| self.is_too_large(job.event.position)) {
-            return self.take_apart(jobs, "one of its events is too large to be read");
+            return self.split_batch(jobs, "one of its events is too large to be read");
         }
         permit.take_along(others.len());
         let state = first.state.attempt(Arc::clone(&self.committed_state));
@@ -50,10 +50,10 @@ impl Shared {
             state: Arc::clone(&state),
         };
         let report = permit.run(worker.attempt_all(call).instrument(span)).await;
-        self.conclude_together(jobs, report, &state, ceilings, worker).await;
+        self.conclude_batch(jobs, report, &state, ceilings, worker).await;
     }
 
-    async fn conclude_together(
+    async fn conclude_batch(
         &self,
         jobs: Vec<Job>,
         report: BatchReport,
@@ -63,7 +63,7 @@ impl Shared {
     ) {
         let BatchReport { outcomes, emits, usage } = report;
         let is_whole = outcomes.len() == jobs.len();
-        let mut report = Report { outcome: in_all(outcomes), emits, usage };
+        let mut report = Report { outcome: overall(outcomes), emits, usage };
         // Held until what was found to fit is in the shared state.
         let mut known = None;
         if report.outcome == Outcome::Success && self.may_exceed(ceilings, state, &report) {
@@ -79,11 +79,11 @@ impl Shared {
         };
         let writes = match report.outcome {
             Outcome::Success if is_whole => lane.accept(state),
-            Outcome::Success => return self.take_apart(jobs, "it answered for other events"),
-            Outcome::Failure(failure) => return self.take_apart(jobs, &failure.text),
+            Outcome::Success => return self.split_batch(jobs, "it answered for other events"),
+            Outcome::Failure(failure) => return self.split_batch(jobs, &failure.text),
             Outcome::NotRun(why) => {
                 let mut locked = self.lock();
-                locked.schedule.give_back_all(jobs);
+                locked.schedule.cancel_all(jobs);
                 locked.halt.get_or_insert(Halt::NotRun(why));
                 return;
             }
@@ -91,14 +91,14 @@ impl Shared {
         let mut locked = self.lock();
         locked.unsettled = locked.unsettled.plus(Uncommitted::of(&writes));
         let effects = Effects { emits: report.emits, writes, dead_letter: None };
-        locked.schedule.done_together(jobs, effects);
+        locked.schedule.batch_done(jobs, effects);
         self.record_verdict(&mut locked, Verdict::Success, events as u64);
         locked.last_verdict = Some(Verdict::Success);
         locked.breaker.succeeded();
     }
 
     /// Nothing of a call counts: its events are attempted one by one.
-    fn take_apart(&self, jobs: Vec<Job>, why: &str) {
+    fn split_batch(&self, jobs: Vec<Job>, why: &str) {
         info!(
             group = %self.group.settings.name,
             events = jobs.len(),
@@ -106,7 +106,7 @@ impl Shared {
             "a call with several events failed: they are handled one by one"
         );
         let mut locked = self.lock();
-        locked.schedule.apart(jobs);
+        locked.schedule.split_batch(jobs);
         if locked.schedule.take_woken() {
             self.wakeup.notify_one();
         }
@@ -118,7 +118,7 @@ impl Shared {
 
 /// How a call ended in all: the first outcome that is no success, and before others
 /// that it could not be run.
-fn in_all(outcomes: Vec<Outcome>) -> Outcome {
+fn overall(outcomes: Vec<Outcome>) -> Outcome {
     let mut first = Outcome::Success;
     for outcome in outcomes {
         match outcome {

@@ -27,8 +27,8 @@ async fn many_events_go_into_one_call_in_order() {
     let rig = rig(Ordering::Total, 100, &[None; 250], |_, _| Act::Succeed).await;
     let _running = rig.start().await;
     rig.settled(250).await;
-    assert_eq!(sizes(&rig.together()), [100, 100, 50]);
-    assert_eq!(rig.together().concat(), (1..=250).collect::<Vec<_>>());
+    assert_eq!(sizes(&rig.batch_calls()), [100, 100, 50]);
+    assert_eq!(rig.batch_calls().concat(), (1..=250).collect::<Vec<_>>());
     assert!(rig.calls().is_empty());
     assert_eq!(rig.seen().await, (1..=250).collect::<Vec<_>>());
     assert_eq!(rig.count().await, 250);
@@ -41,7 +41,7 @@ async fn without_a_size_a_hundred_events_go_into_one_call_or_as_many_as_are_sett
         (rig.batch.size, rig.batch.max_events) = (None, max_events);
         let _running = rig.start().await;
         rig.settled(150).await;
-        assert_eq!(sizes(&rig.together()), expected);
+        assert_eq!(sizes(&rig.batch_calls()), expected);
     }
 }
 
@@ -51,7 +51,7 @@ async fn a_handler_of_single_events_gets_them_one_by_one_whatever_the_settings()
     rig.batch.size = Some(10);
     let _running = rig.start().await;
     rig.settled(5).await;
-    assert!(rig.together().is_empty());
+    assert!(rig.batch_calls().is_empty());
     assert_eq!(rig.calls().len(), 5);
 }
 
@@ -61,9 +61,9 @@ async fn a_call_has_events_of_one_key() {
     let rig = rig(Ordering::Key, 2, &keys, |_, _| Act::Succeed).await;
     let _running = rig.start().await;
     rig.all_over(7).await;
-    let mut together = rig.together();
-    together.sort_unstable();
-    assert_eq!(together, [[1, 3], [2, 5]]);
+    let mut batch_calls = rig.batch_calls();
+    batch_calls.sort_unstable();
+    assert_eq!(batch_calls, [[1, 3], [2, 5]]);
     assert_eq!((rig.count_in("key:a").await, rig.count_in("key:b").await), (3, 2));
     assert_eq!(rig.store.state_key_count(&name()).await.unwrap(), 2, "none without a key");
 }
@@ -82,7 +82,7 @@ async fn one_failing_event_among_a_hundred_is_retried_alone_and_the_others_succe
             .await;
             let _running = rig.start().await;
             rig.all_over(100).await;
-            assert_eq!(sizes(&rig.together()), [100], "they go together again");
+            assert_eq!(sizes(&rig.batch_calls()), [100], "they go batch_calls again");
             let mut calls = rig.calls();
             calls.sort_unstable();
             let mut expected: Vec<_> = (1..=100).map(|position| (position, 1)).collect();
@@ -113,7 +113,7 @@ async fn an_event_that_always_fails_becomes_a_dead_letter_alone() {
     let _running = rig.start().await;
     rig.settled(20).await;
     assert_eq!(rig.dead().await, [(5, 1, "reject".to_owned())]);
-    assert_eq!(rig.together(), [(1..=10).collect::<Vec<_>>(), (11..=20).collect()]);
+    assert_eq!(rig.batch_calls(), [(1..=10).collect::<Vec<_>>(), (11..=20).collect()]);
     assert_eq!(rig.count().await, 19);
 }
 
@@ -128,7 +128,7 @@ async fn a_call_that_could_not_be_run_counts_for_nothing_and_is_made_again() {
     .await;
     let _running = rig.start().await;
     rig.settled(10).await;
-    assert_eq!(sizes(&rig.together()), [10, 10, 10]);
+    assert_eq!(sizes(&rig.batch_calls()), [10, 10, 10]);
     assert!(rig.calls().is_empty());
     assert_eq!((rig.seen().await.len(), rig.count().await), (10, 10));
 }
@@ -146,7 +146,7 @@ async fn a_crash_in_the_middle_of_a_call_repeats_the_whole_of_it() {
     let _second = rig.start().await;
     rig.settled(25).await;
     let ten: Vec<i64> = (11..=20).collect();
-    assert_eq!(rig.together()[1..3], [ten.clone(), ten]);
+    assert_eq!(rig.batch_calls()[1..3], [ten.clone(), ten]);
     assert_eq!((rig.seen().await.len(), rig.count().await), (25, 25));
 }
 
@@ -204,7 +204,7 @@ async fn events_wait_for_others_to_come_and_hold_up_nothing_meanwhile() {
             // What was emitted.
             last += i64::try_from(publish).unwrap();
         }
-        assert_eq!(sizes(&rig.together()), [4, 3, 4, 4], "{ordering:?}");
+        assert_eq!(sizes(&rig.batch_calls()), [4, 3, 4, 4], "{ordering:?}");
     }
 }
 
@@ -217,7 +217,7 @@ async fn calls_that_take_long_have_as_many_events_as_others() {
         .await;
         let _running = rig.start().await;
         rig.all_over(4_000).await;
-        assert_eq!(sizes(&rig.together()), [100; 40], "{ordering:?}");
+        assert_eq!(sizes(&rig.batch_calls()), [100; 40], "{ordering:?}");
     }
 }
 
@@ -230,10 +230,10 @@ async fn a_stop_does_not_wait_for_others_to_come() {
     running.stop.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(1), &mut running.task).await;
     assert_eq!(ended.expect("it waits").unwrap(), End::Stopped);
-    assert!(rig.together().is_empty() && rig.calls().is_empty());
+    assert!(rig.batch_calls().is_empty() && rig.calls().is_empty());
     let _next = rig.start().await;
     rig.settled(3).await;
-    assert_eq!(rig.together(), [[1, 2, 3]]);
+    assert_eq!(rig.batch_calls(), [[1, 2, 3]]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +246,7 @@ async fn a_call_beyond_a_ceiling_of_the_state_is_taken_apart() {
     rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
     let _running = rig.start().await;
     rig.all_over(4).await;
-    assert_eq!(rig.together(), [[1, 2], [3, 4]]);
+    assert_eq!(rig.batch_calls(), [[1, 2], [3, 4]]);
     assert_eq!(rig.calls(), [(3, 1), (4, 1)]);
     let dead: Vec<_> = rig.dead().await.into_iter().map(|dead| (dead.0, dead.2)).collect();
     let refused = || "state-limit".to_owned();
@@ -264,7 +264,7 @@ async fn each_event_of_a_call_counts_against_the_attempts_a_second() {
     let took = rig.began.elapsed();
     // A second of them is there at the beginning.
     assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(5), "{took:?}");
-    assert_eq!(sizes(&rig.together()), [10; 4]);
+    assert_eq!(sizes(&rig.batch_calls()), [10; 4]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,7 +277,7 @@ async fn a_version_that_takes_batches_takes_over_from_one_that_does_not_and_back
     tokio::time::sleep(Duration::from_millis(100)).await;
     rig.publish(3).await;
     rig.settled(7).await;
-    assert_eq!(*batches.0.together.borrow(), [[5, 6, 7]]);
+    assert_eq!(*batches.0.batch_calls.borrow(), [[5, 6, 7]]);
     let single = Shared::new(|_, _| Act::Succeed);
     running.replace(&single);
     tokio::time::sleep(Duration::from_millis(100)).await;

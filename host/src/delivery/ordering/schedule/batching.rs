@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Effects, Job, LaneId, Schedule, Slot, SlotState, Wait};
+use super::{Effects, Entry, EntryState, Job, LaneId, ParkedState, Schedule};
 use crate::clock::after;
-use crate::delivery::ordering::{Calls, Ordering};
+use crate::delivery::ordering::{CallBatching, Ordering};
 use crate::event::Position;
 
 /// What the events of one call take, in bytes: it stands in the guest's memory at
@@ -20,7 +20,7 @@ const CALL_BYTES: usize = 4 << 20;
 
 /// What an event of the window has to do with others.
 #[derive(Debug, Default)]
-pub(super) struct Company {
+pub(super) struct Batching {
     /// Up to when it waits for others that go into the same call; `None` where it
     /// does not.
     until: Option<Timestamp>,
@@ -31,91 +31,91 @@ pub(super) struct Company {
     call_end: u64,
 }
 
-impl Slot {
+impl Entry {
     /// Whether its event may go into one call with others. One that failed goes
     /// alone, and so does a replay, which did too.
-    fn goes_along(&self) -> bool {
+    fn may_share_a_call(&self) -> bool {
         let is_replay = self.event.deliver_to.is_some() || self.event.digest.is_some();
-        self.again.is_none() && !self.company.alone && !is_replay
+        self.again.is_none() && !self.batching.alone && !is_replay
     }
 
     /// One for an event that was done in one call with others.
-    pub(super) fn in_joint_call(&self) -> usize {
-        usize::from(self.company.call_end > 0)
+    pub(super) fn in_batch(&self) -> usize {
+        usize::from(self.batching.call_end > 0)
     }
 
     /// Whether it waits for nothing but its turn.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, SlotState::Waiting | SlotState::Gathering | SlotState::Offered)
+        matches!(self.state, EntryState::Waiting | EntryState::Lingering | EntryState::Offered)
     }
 }
 
 impl Schedule {
     /// The same, with so many events in one call.
     #[must_use]
-    pub fn with_calls(mut self, calls: Calls) -> Self {
-        self.calls = calls;
+    pub fn with_call_batching(mut self, call_batching: CallBatching) -> Self {
+        self.call_batching = call_batching;
         self
     }
 
     /// What an event has to do with others that was read from the log at this time.
-    pub(super) fn company(&self, now: Timestamp) -> Company {
-        let Calls { size, wait } = self.calls;
-        let waits = size > 1 && !wait.is_zero();
-        Company { until: waits.then(|| after(now, wait)), ..Company::default() }
+    pub(super) fn new_batching(&self, now: Timestamp) -> Batching {
+        let CallBatching { max_size, linger } = self.call_batching;
+        let waits = max_size > 1 && !linger.is_zero();
+        Batching { until: waits.then(|| after(now, linger)), ..Batching::default() }
     }
 
     /// An event that was delayed has waited enough.
-    pub(super) fn gathers_no_more(&mut self, index: usize) {
-        self.window[index].company.until = None;
+    pub(super) fn end_lingering(&mut self, index: usize) {
+        self.window[index].batching.until = None;
     }
 
     /// Further events that go into one call with this one, which was just given to
     /// be run; in order.
-    pub fn fellows(&mut self, first: &Job) -> Vec<Job> {
-        let mut fellows = Vec::new();
-        if self.calls.size <= 1 || first.died {
-            return fellows;
+    pub fn batch_mates(&mut self, first: &Job) -> Vec<Job> {
+        let mut batch_mates = Vec::new();
+        if self.call_batching.max_size <= 1 || first.died {
+            return batch_mates;
         }
         // With keys, an event without one has a state of its own.
         if first.lane.is_none() && self.ordering != Ordering::None {
-            return fellows;
+            return batch_mates;
         }
-        let Some(index) = self.slot(first.event.position) else { return fellows };
-        let slot = &self.window[index];
-        if !slot.goes_along() {
-            return fellows;
+        let Some(index) = self.index_of(first.event.position) else { return batch_mates };
+        let entry = &self.window[index];
+        if !entry.may_share_a_call() {
+            return batch_mates;
         }
-        let mut bytes = slot.bytes;
-        while fellows.len() + 1 < self.calls.size {
-            let Some(index) = self.next_fellow(first.lane) else { break };
-            let slot = &self.window[index];
-            bytes = bytes.saturating_add(slot.bytes);
-            if !slot.goes_along() || bytes > CALL_BYTES {
+        let mut bytes = entry.bytes;
+        while batch_mates.len() + 1 < self.call_batching.max_size {
+            let Some(index) = self.next_batch_mate(first.lane) else { break };
+            let entry = &self.window[index];
+            bytes = bytes.saturating_add(entry.bytes);
+            if !entry.may_share_a_call() || bytes > CALL_BYTES {
                 break;
             }
             if first.lane.is_none() {
                 self.fresh.pop();
             }
-            fellows.extend(self.run_slot(index));
+            batch_mates.extend(self.run_entry(index));
         }
-        fellows
+        batch_mates
     }
 
     /// The event that runs next in a lane, or in none.
-    fn next_fellow(&mut self, lane: Option<LaneId>) -> Option<usize> {
+    fn next_batch_mate(&mut self, lane: Option<LaneId>) -> Option<usize> {
         if let Some(id) = lane {
             let lane = self.lanes.get(id)?;
-            let index = self.at(*lane.queue.front()?)?;
-            let slot = &self.window[index];
+            let index = self.index_at(*lane.queue.front()?)?;
+            let entry = &self.window[index];
             let may_run =
-                slot.is_ready() && lane.parked.is_empty() && !lane.is_overtaken(slot.position);
+                entry.is_ready() && lane.parked.is_empty() && !lane.is_overtaken(entry.position);
             return may_run.then_some(index);
         }
         loop {
             let Reverse(number) = *self.fresh.peek()?;
-            match self.at(number) {
-                Some(index) if self.window[index].state == SlotState::Offered => {
+            match self.index_at(number) {
+                Some(index) if self.window[index].state == EntryState::Offered => {
                     return Some(index);
                 }
                 _ => self.fresh.pop(),
@@ -125,26 +125,26 @@ impl Schedule {
 
     /// Lets an event of the window run, or wait for others to come: it is the next of
     /// its lane, where so many wait, or is in none.
-    pub(super) fn offer_or_gather(&mut self, number: u64, waiting: usize) {
-        let Some(index) = self.at(number) else { return };
-        let slot = &self.window[index];
-        let is_alone = slot.lane.is_none() && self.ordering != Ordering::None;
-        let goes_along = slot.goes_along() && !is_alone;
-        let Some(until) = slot.company.until.filter(|_| goes_along) else {
-            return self.offer_slot(number);
+    pub(super) fn offer_or_linger(&mut self, number: u64, waiting: usize) {
+        let Some(index) = self.index_at(number) else { return };
+        let entry = &self.window[index];
+        let is_alone = entry.lane.is_none() && self.ordering != Ordering::None;
+        let may_share_a_call = entry.may_share_a_call() && !is_alone;
+        let Some(until) = entry.batching.until.filter(|_| may_share_a_call) else {
+            return self.offer_entry(number);
         };
-        let (position, lane) = (slot.position, slot.lane);
-        if lane.is_some() && waiting >= self.calls.size {
-            return self.offer_slot(number);
+        let (position, lane) = (entry.position, entry.lane);
+        if lane.is_some() && waiting >= self.call_batching.max_size {
+            return self.offer_entry(number);
         }
-        self.window[index].state = SlotState::Gathering;
+        self.window[index].state = EntryState::Lingering;
         self.due.insert((until, position));
-        self.gathers_to = self.gathers_to.max(until);
+        self.lingers_until = self.lingers_until.max(until);
         self.woken = true;
         if lane.is_none() {
-            self.gathering.insert(number);
-            if self.gathering.len() >= self.calls.size {
-                self.offer_gathered();
+            self.lingering.insert(number);
+            if self.lingering.len() >= self.call_batching.max_size {
+                self.offer_lingering();
             }
         }
     }
@@ -152,79 +152,79 @@ impl Schedule {
     /// Enough have come to a lane whose next event waits for others, if so many are
     /// enough.
     pub(super) fn offer_if_enough(&mut self, number: u64, waiting: usize) {
-        if waiting >= self.calls.size
-            && let Some(index) = self.at(number)
+        if waiting >= self.call_batching.max_size
+            && let Some(index) = self.index_at(number)
         {
-            self.stop_gathering(index);
-            self.offer_slot(number);
+            self.stop_lingering(index);
+            self.offer_entry(number);
         }
     }
 
     /// The time is over of an event that waits for others.
-    pub(super) fn wake_gathering(&mut self, index: usize) {
-        self.window[index].company.until = None;
+    pub(super) fn wake_lingering(&mut self, index: usize) {
+        self.window[index].batching.until = None;
         if self.window[index].lane.is_none() {
             // Whatever has come goes with it.
-            return self.offer_gathered();
+            return self.offer_lingering();
         }
-        self.offer_slot(self.first + index as u64);
+        self.offer_entry(self.first + index as u64);
     }
 
     /// Where the clock was set back, nobody waits for others until it has caught up.
     pub(super) fn follow_clock(&mut self, now: Timestamp) {
-        if self.gathers_to <= after(now, self.calls.wait) {
+        if self.lingers_until <= after(now, self.call_batching.linger) {
             return;
         }
-        self.gathers_to = Timestamp::MIN;
+        self.lingers_until = Timestamp::MIN;
         for index in 0..self.window.len() {
-            if self.window[index].state == SlotState::Gathering {
-                self.stop_gathering(index);
-                self.window[index].company.until = None;
-                self.offer_slot(self.first + index as u64);
+            if self.window[index].state == EntryState::Lingering {
+                self.stop_lingering(index);
+                self.window[index].batching.until = None;
+                self.offer_entry(self.first + index as u64);
             }
         }
     }
 
     /// Lets all events run that wait in no lane.
-    fn offer_gathered(&mut self) {
-        for number in std::mem::take(&mut self.gathering) {
-            let Some(index) = self.at(number) else { continue };
-            self.stop_gathering(index);
-            self.offer_slot(number);
+    fn offer_lingering(&mut self) {
+        for number in std::mem::take(&mut self.lingering) {
+            let Some(index) = self.index_at(number) else { continue };
+            self.stop_lingering(index);
+            self.offer_entry(number);
         }
     }
 
     /// An event waits no longer for others, whatever becomes of it.
-    pub(super) fn stop_gathering(&mut self, index: usize) {
-        let slot = &mut self.window[index];
-        if slot.state != SlotState::Gathering {
+    pub(super) fn stop_lingering(&mut self, index: usize) {
+        let entry = &mut self.window[index];
+        if entry.state != EntryState::Lingering {
             return;
         }
-        slot.state = SlotState::Waiting;
-        if let Some(until) = slot.company.until {
-            self.due.remove(&(until, slot.position));
+        entry.state = EntryState::Waiting;
+        if let Some(until) = entry.batching.until {
+            self.due.remove(&(until, entry.position));
         }
-        self.gathering.remove(&(self.first + index as u64));
+        self.lingering.remove(&(self.first + index as u64));
     }
 
     /// The events of one call are handled: all of them, in order, with what the call
     /// did.
-    pub fn done_together(&mut self, jobs: Vec<Job>, effects: Effects) {
+    pub fn batch_done(&mut self, jobs: Vec<Job>, effects: Effects) {
         let Some(last) = jobs.last().map(|job| job.event.position) else { return };
         // None where the cursor has passed them all.
-        let end = self.slot(last).map(|index| self.first + index as u64 + 1);
+        let end = self.index_of(last).map(|index| self.first + index as u64 + 1);
         let mut effects = Some(effects);
         // The last one first: what was delayed and stands between them comes after all.
         for job in jobs.into_iter().rev() {
             let position = job.event.position;
-            match (end, self.slot(position)) {
+            match (end, self.index_of(position)) {
                 (Some(_), None) => {
                     self.hold(&job, last);
                     continue;
                 }
                 (Some(end), Some(index)) => {
-                    self.window[index].company.call_end = end;
-                    self.joint += 1;
+                    self.window[index].batching.call_end = end;
+                    self.done_in_batches += 1;
                 }
                 (None, _) => {}
             }
@@ -240,33 +240,33 @@ impl Schedule {
         self.leave(job);
         self.unload(true);
         if let Some(parked) = self.parked.get_mut(&position) {
-            parked.wait = Wait::Held;
+            parked.state = ParkedState::Held;
         }
         self.held.push((last, position));
         let Some(id) = job.lane else { return };
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.parked.remove(&position);
             if lane.is_done(position) {
-                self.to_take.push(id);
+                self.lanes_to_settle.push(id);
             }
         }
         self.offer(id);
     }
 
     /// The call failed: nothing of it counts, and each of its events runs by itself.
-    pub fn apart(&mut self, jobs: Vec<Job>) {
+    pub fn split_batch(&mut self, jobs: Vec<Job>) {
         for job in &jobs {
-            if let Some(index) = self.slot(job.event.position) {
-                self.window[index].company.alone = true;
+            if let Some(index) = self.index_of(job.event.position) {
+                self.window[index].batching.alone = true;
             }
         }
-        self.give_back_all(jobs);
+        self.cancel_all(jobs);
     }
 
     /// The call was not made, or not to its end, which counts for nothing.
-    pub fn give_back_all(&mut self, jobs: Vec<Job>) {
+    pub fn cancel_all(&mut self, jobs: Vec<Job>) {
         for job in jobs {
-            self.give_back(job);
+            self.cancel(job);
         }
     }
 
@@ -278,26 +278,26 @@ impl Schedule {
         // Lanes in which something would be parked by then.
         let mut lanes = BTreeSet::new();
         let (mut call_end, mut reached) = (0, 0);
-        for (index, slot) in self.window.iter().enumerate() {
+        for (index, entry) in self.window.iter().enumerate() {
             if index >= most && reached > 0 {
                 break;
             }
-            if slot.state == SlotState::Done {
+            if entry.state == EntryState::Done {
                 behind -= 1;
-                call_end = call_end.max(slot.company.call_end);
+                call_end = call_end.max(entry.batching.call_end);
             } else {
                 let is_behind = self.ordering.parks()
-                    && slot.is_ready()
-                    && slot.lane.is_some_and(|lane| lanes.contains(&lane));
+                    && entry.is_ready()
+                    && entry.lane.is_some_and(|lane| lanes.contains(&lane));
                 let leaves = is_behind
-                    || slot.state == SlotState::Delayed
-                    || self.is_to_park(slot)
+                    || entry.state == EntryState::Delayed
+                    || self.is_to_park(entry)
                     || self.ordering.parks() && over_gaps && behind > 0;
                 if !leaves {
                     break;
                 }
-                behind -= usize::from(slot.again.is_some());
-                lanes.extend(slot.lane);
+                behind -= usize::from(entry.again.is_some());
+                lanes.extend(entry.lane);
             }
             if self.first + index as u64 + 1 >= call_end {
                 reached = index + 1;
@@ -307,13 +307,13 @@ impl Schedule {
     }
 
     /// Whether a cut can take the window's first event, which is done.
-    pub(super) fn takes_first(&self, slot: &Slot) -> bool {
-        slot.company.call_end == 0 || self.reach(1, false) > 0
+    pub(super) fn takes_first(&self, entry: &Entry) -> bool {
+        entry.batching.call_end == 0 || self.reach(1, false) > 0
     }
 
     /// A cut has taken everything up to there: the store may forget what waited for
     /// that.
-    pub(super) fn let_go(&mut self, position: Position) {
+    pub(super) fn release_held(&mut self, position: Position) {
         let mut held = std::mem::take(&mut self.held);
         held.retain(|(last, member)| {
             let waits = *last > position;
