@@ -34,9 +34,9 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::Cores;
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{BatchCall, BatchReport, Call, Handler, Report, Worker};
 use event_host::event::{Event, GroupName, LogEvent, Position, Tenant};
 use event_host::retry::RetryPolicy;
@@ -176,7 +176,7 @@ async fn host(
             },
             start: Start::Earliest,
             deployed: None,
-            components: Arc::new(OwnAlone),
+            components: Arc::new(NoReplayComponents),
             handler: Arc::new(Watched { handler: Arc::clone(handler), seen: Arc::clone(&seen) }),
         }],
         grace: Duration::from_secs(1),

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::Cores;
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
@@ -98,7 +98,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
             },
             start: Start::Earliest,
             deployed: None,
-            components: Arc::new(OwnAlone),
+            components: Arc::new(NoReplayComponents),
             handler,
         }],
         grace: Duration::from_secs(1),

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::{Cores, Demand, Permits};
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
 use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::retry::RetryPolicy;
@@ -205,7 +205,7 @@ impl Rig {
             },
             start: Start::Earliest,
             deployed: None,
-            components: Arc::new(OwnAlone),
+            components: Arc::new(NoReplayComponents),
             handler,
         }
     }

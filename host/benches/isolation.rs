@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::Cores;
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::state::{BatchState, EmptyState};
 use event_host::delivery::{Call, Handler, Outcome, Worker};
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
@@ -201,7 +201,7 @@ fn group(handler: Arc<dyn Handler>) -> Group {
         },
         start: Start::Latest,
         deployed: None,
-        components: Arc::new(OwnAlone),
+        components: Arc::new(NoReplayComponents),
         handler,
     }
 }

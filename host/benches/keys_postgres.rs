@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::ordering::Ordering;
 use event_host::delivery::permits::Cores;
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::{GroupName, Tenant};
 use event_host::retry::RetryPolicy;
@@ -124,7 +124,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
             },
             start: Start::Earliest,
             deployed: None,
-            components: Arc::new(OwnAlone),
+            components: Arc::new(NoReplayComponents),
             handler: Arc::new(Noted { handler: Arc::clone(handler), first: Arc::clone(&first) }),
         }],
         grace: Duration::from_secs(1),

@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::by_digest::OwnAlone;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::permits::Cores;
+use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::Tenant;
 use event_host::retry::RetryPolicy;
@@ -281,7 +281,7 @@ impl Rig {
                 },
                 start: Start::Latest,
                 deployed: None,
-                components: Arc::new(OwnAlone),
+                components: Arc::new(NoReplayComponents),
                 handler: Arc::new(Noted {
                     handler: Arc::clone(&self.handler),
                     seen: Arc::clone(seen),

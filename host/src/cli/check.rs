@@ -54,7 +54,8 @@ impl Check {
                         "imports": imported(loaded),
                     });
                     if loaded.interface() == Interface::BatchHandler {
-                        handler["batch_size"] = json!(loaded.settings.batch.call_batching().max_size);
+                        handler["batch_size"] =
+                            json!(loaded.settings.batch.call_batching().max_size);
                     }
                     if !loaded.settings.tenant.is_none() {
                         handler["tenant"] = json!(loaded.settings.tenant);

@@ -121,7 +121,7 @@ impl<'a> Chosen<'a> {
             none => none.insert(Loader::new(&config.compilation)?),
         };
         loader
-            .by_digest(settings, digest, self.store)
+            .replay_component(settings, digest, self.store)
             .await
             .with_context(|| format!("handler `{}` cannot run {digest}", settings.name))?;
         Ok(())

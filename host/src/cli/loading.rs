@@ -11,8 +11,8 @@ use super::loads::Wanted;
 use super::{AlreadySaid, progress};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::delivery::Handler;
-use crate::delivery::by_digest::{Components, NoComponent};
 use crate::delivery::ordering::Ordering;
+use crate::delivery::replay_component::{ReplayComponentError, ReplayComponents};
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::sandbox::settings::{Grants, Limits, Reuse};
@@ -286,7 +286,7 @@ impl Loader {
     }
 
     /// Loads a component of the handler's tenant that lies in the database.
-    pub(super) async fn by_digest(
+    pub(super) async fn replay_component(
         &self,
         settings: &HandlerSettings,
         digest: &Digest,
@@ -368,36 +368,38 @@ pub(super) struct Replays {
 }
 
 #[async_trait]
-impl Components for Replays {
-    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
-        match self.loader.by_digest(&self.settings, digest, &*self.store).await {
+impl ReplayComponents for Replays {
+    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, ReplayComponentError> {
+        match self.loader.replay_component(&self.settings, digest, &*self.store).await {
             Ok(handler) => Ok(handler),
             Err(why) => Err(no_component(&why)),
         }
     }
 }
 
-fn no_component(why: &NotLoaded) -> NoComponent {
+fn no_component(why: &NotLoaded) -> ReplayComponentError {
     let said = why.to_string();
     match why {
         NotLoaded::Store(StoreError::Unavailable(_) | StoreError::Busy(_)) => {
-            NoComponent::NotNow(said)
+            ReplayComponentError::NotNow(said)
         }
-        NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => NoComponent::Failed(
-            "it is no longer in the database: `host deploy` stores its file".to_owned(),
-        ),
+        NotLoaded::Store(StoreError::NotFound(Missing::Component(_))) => {
+            ReplayComponentError::Failed(
+                "it is no longer in the database: `host deploy` stores its file".to_owned(),
+            )
+        }
         NotLoaded::Component(LoadError { reason, .. }) if reason.is_passing() => {
-            NoComponent::NotNow(said)
+            ReplayComponentError::NotNow(said)
         }
         NotLoaded::Component(LoadError { reason: LoadReason::Internal(_), .. })
         | NotLoaded::BrokeOff(_)
         | NotLoaded::Store(_)
-        | NotLoaded::NotDeployed(_) => NoComponent::Failed(said),
+        | NotLoaded::NotDeployed(_) => ReplayComponentError::Failed(said),
         NotLoaded::Component(_)
         | NotLoaded::Pinned { .. }
         | NotLoaded::StateWithoutOrder
         | NotLoaded::TakesNoBatches
-        | NotLoaded::TakesNoRequests => NoComponent::Refused(said),
+        | NotLoaded::TakesNoRequests => ReplayComponentError::Refused(said),
     }
 }
 

@@ -38,7 +38,7 @@ use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName};
 use crate::restart::spawn_with_restart;
 use crate::store::{Deployed, Store};
-use crate::supervisor::{Change, Keeping};
+use crate::supervisor::{Change, RetentionSettings};
 
 /// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ pub(super) struct Reloader {
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
-    pub(super) keeping: watch::Sender<Keeping>,
+    pub(super) keeping: watch::Sender<RetentionSettings>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(super) remarks: BTreeMap<GroupName, String>,
     /// The files, if they are watched.

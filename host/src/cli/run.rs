@@ -31,7 +31,7 @@ use crate::event::HandlerName;
 use crate::restart::spawn_with_restart;
 use crate::runtime;
 use crate::store::HostIdentity;
-use crate::supervisor::{Keeper, Later, Supervisor};
+use crate::supervisor::{Later, RetentionTask, Supervisor};
 use crate::telemetry;
 
 #[derive(Debug, Args)]
@@ -161,10 +161,10 @@ impl Run {
         let running =
             handlers.into_iter().map(|loaded| (loaded.settings.name.clone(), loaded)).collect();
         let (to_keep, kept) = watch::channel(keeping(&config));
-        let keeper = Keeper { store: Arc::clone(&store), keeping: kept };
+        let retention = RetentionTask { store: Arc::clone(&store), settings: kept };
         let upkeep = {
             let stop = stop.clone();
-            let keep = move || keeper.clone().run(stop.clone());
+            let keep = move || retention.clone().run(stop.clone());
             spawn_with_restart("what keeps the log as long as it is to be kept", keep)
         };
         let reloader = Reloader {

@@ -12,7 +12,7 @@ use crate::delivery::group::GroupSettings;
 use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName, Partition};
 use crate::store::{self, Store};
-use crate::supervisor::{Group, Keeping};
+use crate::supervisor::{Group, RetentionSettings};
 
 impl Loaded {
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
@@ -80,9 +80,9 @@ fn group(
 }
 
 /// How long events stay in the log.
-pub(super) fn keeping(config: &Config) -> Keeping {
+pub(super) fn keeping(config: &Config) -> RetentionSettings {
     let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
-    Keeping {
+    RetentionSettings {
         retention: config.retention,
         pinned_log: config.tenants.iter().filter_map(pinned).collect(),
     }
@@ -132,9 +132,9 @@ pub(super) fn changed_handlers(
 
 /// Sets what the settings say of all handlers and of each tenant's.
 pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
-    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.ceilings));
+    let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.quota));
     loader.bound_connections(
-        tenants.clone().filter_map(|(name, ceilings)| Some((name, ceilings.http_connections?))),
+        tenants.clone().filter_map(|(name, quota)| Some((name, quota.http_connections?))),
     );
     permits.configure(config.concurrency, tenants);
 }

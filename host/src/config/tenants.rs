@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use super::document::{self, Document, Entry, Section, kind};
 use super::keys;
 use super::value::show_size;
-use crate::delivery::permits::{Ceilings, MAX_CONCURRENCY};
+use crate::delivery::permits::{MAX_CONCURRENCY, TenantQuota};
 use crate::event::{Tenant, quoted};
 use crate::nearest::nearest;
 use crate::sandbox::settings::{HttpPolicy, Limits};
@@ -17,7 +17,7 @@ pub struct TenantSettings {
     /// The name of its table.
     pub name: Tenant,
     /// What its handlers may use together.
-    pub ceilings: Ceilings,
+    pub quota: TenantQuota,
     /// What its handlers may be allowed by HTTP; `None` is everything.
     pub http: Option<HttpPolicy>,
     /// Bytes of events that its groups may keep in the log beyond its retention; `None`
@@ -42,7 +42,7 @@ pub(super) struct Tenants<'a> {
 struct Shared {
     /// What the tenant calls it.
     tenant_key: &'static str,
-    ceiling: fn(&Ceilings) -> Option<usize>,
+    ceiling: fn(&TenantQuota) -> Option<usize>,
     /// What `[handlers.NAME.limits]` calls it.
     key: &'static str,
     limit: fn(&mut Limits) -> &mut usize,
@@ -51,19 +51,19 @@ struct Shared {
 const SHARED: [Shared; 3] = [
     Shared {
         tenant_key: "memory",
-        ceiling: |ceilings| ceilings.memory_bytes,
+        ceiling: |quota| quota.memory_bytes,
         key: "memory",
         limit: |limits| &mut limits.memory_bytes,
     },
     Shared {
         tenant_key: "state",
-        ceiling: |ceilings| ceilings.state_bytes,
+        ceiling: |quota| quota.state_bytes,
         key: "state_value",
         limit: |limits| &mut limits.state_value_bytes,
     },
     Shared {
         tenant_key: "state",
-        ceiling: |ceilings| ceilings.state_bytes,
+        ceiling: |quota| quota.state_bytes,
         key: "state_total",
         limit: |limits| &mut limits.state_total_bytes,
     },
@@ -101,9 +101,9 @@ impl<'a> Tenants<'a> {
             self.unknown(found, tenant, handler);
             return limits;
         };
-        let ceilings = &owner.settings.ceilings;
+        let quota = &owner.settings.quota;
         for shared in SHARED {
-            let Some(ceiling) = (shared.ceiling)(ceilings) else { continue };
+            let Some(ceiling) = (shared.ceiling)(quota) else { continue };
             let limit = (shared.limit)(&mut limits);
             let Some(said) = handler.below(&["limits", shared.key]) else {
                 *limit = ceiling.min(*limit);
@@ -115,7 +115,7 @@ impl<'a> Tenants<'a> {
             }
         }
         if let (Some(ceiling), Some(said)) =
-            (ceilings.concurrency, handler.below(&["limits", "concurrency"]))
+            (quota.concurrency, handler.below(&["limits", "concurrency"]))
             && let DeValue::Integer(limit) = said.value
             && let Ok(limit) = usize::from_str_radix(limit.as_str(), limit.radix())
             && limit > ceiling
@@ -123,7 +123,7 @@ impl<'a> Tenants<'a> {
             let (limit, ceiling) = (limit.to_string(), ceiling.to_string());
             self.too_much(owner, said, &limit, &ceiling, "concurrency");
         }
-        if let Some(ceiling) = ceilings.http_connections {
+        if let Some(ceiling) = quota.http_connections {
             match handler.below(&["limits", "http_connections"]) {
                 Some(said) if limits.http_connections > ceiling => {
                     let (limit, ceiling) =
@@ -212,7 +212,7 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
             ),
         );
     }
-    let ceilings = Ceilings {
+    let quota = TenantQuota {
         memory_bytes: section.size("memory", "64KiB"..="1TiB"),
         concurrency: section.integer("concurrency", 1..=MAX_CONCURRENCY),
         events_per_second: section.number("events_per_second", 0.001..=1_000_000_000.0, "100"),
@@ -241,6 +241,6 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
     let http = super::handlers::http(&mut section);
     let pinned_log = section.size("pinned_log", "64KiB"..="1PiB").map(|bytes| bytes as u64);
     section.finish();
-    let settings = TenantSettings { name: name?, ceilings, http, pinned_log };
+    let settings = TenantSettings { name: name?, quota, http, pinned_log };
     Some(Found { settings, entry })
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
-use crate::delivery::permits::Ceilings;
+use crate::delivery::permits::TenantQuota;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
 use crate::retry::RetryPolicy;
@@ -201,7 +201,7 @@ partitions = 8
         Compilation { memory_bytes: Some(1 << 30), timeout: Some(Duration::from_secs(90)) };
     assert_eq!(config.compilation, compilation);
     assert_eq!(config.retention, retention);
-    let ceilings = Ceilings {
+    let quota = TenantQuota {
         memory_bytes: Some(64 << 20),
         concurrency: Some(4),
         events_per_second: Some(100.0),
@@ -215,9 +215,9 @@ partitions = 8
         dead_letter_bytes: Some(256 << 20),
         state_bytes: Some(1 << 30),
     };
-    let tenant = |name: &str, ceilings, http: &[&str]| TenantSettings {
+    let tenant = |name: &str, quota, http: &[&str]| TenantSettings {
         name: name.parse().unwrap(),
-        ceilings,
+        quota,
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
         pinned_log: (name == "acme").then_some(2 << 30),
@@ -225,8 +225,8 @@ partitions = 8
     assert_eq!(
         config.tenants,
         [
-            tenant("acme", ceilings, &["https://*.example.com"]),
-            tenant("other", Ceilings::default(), &[]),
+            tenant("acme", quota, &["https://*.example.com"]),
+            tenant("other", TenantQuota::default(), &[]),
         ]
     );
     let [b, a] = &config.handlers[..] else { panic!("{config:?}") };
@@ -807,16 +807,16 @@ fn the_command_lines_database_wins_over_a_broken_one() {
     assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
 }
 
-/// A tenant that has `ceilings` from line 2 on, in one line, and one of its
+/// A tenant that has `quota` from line 2 on, in one line, and one of its
 /// handlers, which has `added` from line 8 on.
-fn of_tenant(ceilings: &str, added: &str) -> String {
+fn of_tenant(quota: &str, added: &str) -> String {
     let handler = with(&format!("tenant = \"acme\"\n{added}"));
-    format!("[tenants.acme]\n{ceilings}\n\n{handler}")
+    format!("[tenants.acme]\n{quota}\n\n{handler}")
 }
 
 #[test]
 fn a_handlers_own_limits_only_lower_its_tenants() {
-    for (ceilings, added, expected) in [
+    for (quota, added, expected) in [
         (
             "http = [\"https://*.example.com\"]",
             "allow.http = [\"https://api.example.com\", \"https://api.example.org\"]",
@@ -848,8 +848,8 @@ fn a_handlers_own_limits_only_lower_its_tenants() {
             "8:22: `state_value` is 2.0 MiB, more than the `state` of its tenant `acme`, 1.0 MiB (line 2): lower the one or raise the other",
         ),
     ] {
-        let said = problems(&of_tenant(ceilings, added));
-        assert_eq!(said, [format!("handlers.toml:{expected}")], "{ceilings} {added}");
+        let said = problems(&of_tenant(quota, added));
+        assert_eq!(said, [format!("handlers.toml:{expected}")], "{quota} {added}");
     }
     // Beside the other thing that is wrong with it.
     let said =

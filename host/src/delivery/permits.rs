@@ -21,7 +21,7 @@
 //!
 //! A tenant's rates are token buckets (`bucket`) on tokio's clock. Waiting for
 //! any of this happens before an attempt, counts as none, and may be given up at
-//! any moment. What is in a tenant's ceilings and not about running, such as how
+//! any moment. What is in a tenant's quota and not about running, such as how
 //! much state it may keep, is looked at where it grows.
 
 mod book;
@@ -48,7 +48,7 @@ pub use permit::Permit;
 
 use crate::event::Tenant;
 
-/// The most that a ceiling on attempts at once may be: as many instances as the
+/// The most that a quota of attempts at once may be: as many instances as the
 /// sandbox has room for of one tenant.
 pub const MAX_CONCURRENCY: usize = 1_000;
 
@@ -58,7 +58,7 @@ const ATTEMPTS_A_CORE: usize = 64;
 
 /// The most attempts at once that is chosen for a machine: a quarter of the sandbox's
 /// room, so that instances which outlive a batch have room too.
-const CHOSEN_CONCURRENCY: usize = 500;
+const MAX_DEFAULT_CONCURRENCY: usize = 500;
 
 /// How much work a group does before it makes room for others. Long against what
 /// the change costs, short against what a person or a network notices.
@@ -67,7 +67,7 @@ pub const SLICE: Duration = Duration::from_millis(2);
 /// What the handlers of one tenant may use together; `None` is unbounded. All but
 /// the last three are of each host by itself.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ceilings {
+pub struct TenantQuota {
     /// Memory in use at once, in bytes: each batch under way counts with all that
     /// its handler may take.
     pub memory_bytes: Option<usize>,
@@ -113,7 +113,7 @@ pub struct Permits {
 }
 
 impl Default for Permits {
-    /// As many attempts at once as suit the machine, and no ceilings of tenants.
+    /// As many attempts at once as suit the machine, and no quota of tenants.
     fn default() -> Self {
         Self::new(None)
     }
@@ -123,18 +123,18 @@ impl Permits {
     /// Permits for so many attempts at once, or for as many as suit the machine.
     #[must_use]
     pub fn new(concurrency: Option<usize>) -> Self {
-        let book = Book::new(concurrency.unwrap_or_else(chosen));
+        let book = Book::new(concurrency.unwrap_or_else(default_concurrency));
         Self { book: Mutex::new(book), line: Line::default() }
     }
 
-    /// Sets how many attempts run at once, and the ceilings of every tenant; one
+    /// Sets how many attempts run at once, and the quota of every tenant; one
     /// that is not named has none from now on. What runs already goes on.
     pub fn configure<'a>(
         &self,
         concurrency: Option<usize>,
-        tenants: impl IntoIterator<Item = (&'a Tenant, &'a Ceilings)>,
+        tenants: impl IntoIterator<Item = (&'a Tenant, &'a TenantQuota)>,
     ) {
-        self.book().configure(concurrency.unwrap_or_else(chosen), tenants);
+        self.book().configure(concurrency.unwrap_or_else(default_concurrency), tenants);
     }
 
     /// Enters a group. It has left once the answer, and every permit of it, is
@@ -167,9 +167,9 @@ const fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// As many attempts at once as suit the machine.
-fn chosen() -> usize {
+fn default_concurrency() -> usize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-    cores.saturating_mul(ATTEMPTS_A_CORE).min(CHOSEN_CONCURRENCY)
+    cores.saturating_mul(ATTEMPTS_A_CORE).min(MAX_DEFAULT_CONCURRENCY)
 }
 
 /// A group's share of the host.
@@ -195,10 +195,10 @@ impl Share {
         Turn::wait(&self.0, Lane::Write, at_once).await
     }
 
-    /// The ceilings of the group's tenant, as they are now.
+    /// The quota of the group's tenant, as they are now.
     #[must_use]
-    pub fn ceilings(&self) -> Ceilings {
-        self.0.permits.book().ceilings(self.0.group).clone()
+    pub fn quota(&self) -> TenantQuota {
+        self.0.permits.book().quota(self.0.group).clone()
     }
 }
 

@@ -26,7 +26,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 const LIFE_POLL: Duration = Duration::from_millis(100);
 
 /// One way to run a group: its settings and its code.
-pub(super) struct Version {
+pub(super) struct GroupVersion {
     /// What is written down of the group.
     pub(super) registration: store::GroupSettings,
     /// How it is run.
@@ -37,7 +37,7 @@ pub(super) struct Version {
     pub(super) replaced: CancellationToken,
 }
 
-impl Version {
+impl GroupVersion {
     /// Whether both are the same to the database.
     fn is_registered_like(&self, other: &Self) -> bool {
         let settings = |version: &Self| {
@@ -63,7 +63,7 @@ pub(super) struct GroupTask {
     pub(super) passable: Arc<Passable>,
     pub(super) control: watch::Receiver<Control>,
     /// The version that is to run.
-    pub(super) versions: watch::Receiver<Arc<Version>>,
+    pub(super) versions: watch::Receiver<Arc<GroupVersion>>,
     /// A version that failed everything, and the one that goes on in its stead.
     pub(super) rolled_back: Mutex<Option<RolledBack>>,
     pub(super) troubles: Troubles,
@@ -71,8 +71,8 @@ pub(super) struct GroupTask {
 
 /// A version that failed everything as soon as it took over.
 pub(super) struct RolledBack {
-    from: Arc<Version>,
-    to: Arc<Version>,
+    from: Arc<GroupVersion>,
+    to: Arc<GroupVersion>,
 }
 
 impl GroupTask {
@@ -222,12 +222,12 @@ impl GroupTask {
                         let outgoing = std::mem::replace(&mut version, Arc::clone(&next));
                         wanted = next;
                         if version.group.handler.digest() == outgoing.group.handler.digest() {
-                            version.group.take_back(&mut led);
+                            version.group.resume(&mut led);
                         } else {
                             if !led.is_unproven() {
                                 before = Some(outgoing);
                             }
-                            version.group.take_over(&mut led);
+                            version.group.swap_component(&mut led);
                         }
                     }
                     End::RolledBack => {
@@ -235,7 +235,7 @@ impl GroupTask {
                         let Some(good) = before.take() else { break };
                         let bad = std::mem::replace(&mut version, good);
                         self.roll_back(bad, &version, lease).await;
-                        version.group.take_back(&mut led);
+                        version.group.resume(&mut led);
                     }
                     End::Stopped | End::Superseded | End::Lost => break,
                 }
@@ -268,7 +268,7 @@ impl GroupTask {
     }
 
     /// The version that goes on in the stead of one that failed everything.
-    fn in_stead_of(&self, wanted: &Arc<Version>) -> Arc<Version> {
+    fn in_stead_of(&self, wanted: &Arc<GroupVersion>) -> Arc<GroupVersion> {
         match &*self.rolled_back() {
             Some(rolled_back) if Arc::ptr_eq(&rolled_back.from, wanted) => {
                 Arc::clone(&rolled_back.to)
@@ -277,7 +277,7 @@ impl GroupTask {
         }
     }
 
-    async fn roll_back(&self, bad: Arc<Version>, good: &Arc<Version>, lease: &Lease) {
+    async fn roll_back(&self, bad: Arc<GroupVersion>, good: &Arc<GroupVersion>, lease: &Lease) {
         info!(
             group = %self.name,
             handler = good.group.handler.digest(),
@@ -310,7 +310,7 @@ impl GroupTask {
         self.rolled_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn signals(&self, lease: &Lease, version: &Version, stop: &CancellationToken) -> Signals {
+    fn signals(&self, lease: &Lease, version: &GroupVersion, stop: &CancellationToken) -> Signals {
         Signals {
             stop: stop.clone(),
             interrupt: self.interrupt.clone(),
@@ -323,7 +323,7 @@ impl GroupTask {
         }
     }
 
-    async fn begin(&self, version: &Version) -> Result<store::Leadership, StoreError> {
+    async fn begin(&self, version: &GroupVersion) -> Result<store::Leadership, StoreError> {
         self.store.ensure_group(&version.registration).await?;
         self.store.begin_leadership(&self.name, &self.host).await
     }

@@ -2,6 +2,7 @@
 //! watcher sleeps on threads.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use tokio::task::JoinHandle;
@@ -9,10 +10,10 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::clock::SystemClock;
 use crate::delivery::breaker::BreakerSettings;
-use crate::delivery::by_digest::OwnAlone;
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::permits::Permits;
+use crate::delivery::replay_component::NoReplayComponents;
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::event::{Event, Partition, Tenant};
 use crate::store::memory::{Fault, MemoryStore, Operation};
@@ -86,7 +87,7 @@ fn parts(seen: &Seen, version: u32, of: u32) -> Vec<Group> {
         start: Start::Earliest,
         deployed: None,
         handler: Arc::clone(&handler),
-        components: Arc::new(OwnAlone),
+        components: Arc::new(NoReplayComponents),
     };
     (0..of).map(part).collect()
 }

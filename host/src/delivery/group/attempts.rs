@@ -8,13 +8,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument, debug};
 
-use super::ceilings::Checked;
 use super::outages::Operation;
+use super::quota::QuotaCheck;
 use super::shared::{ActiveTask, Halt, Shared, SharedState, Uncommitted};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE};
 use crate::delivery::breaker::{Tried, Verdict};
 use crate::delivery::ordering::Job;
-use crate::delivery::permits::{Ceilings, Permit};
+use crate::delivery::permits::{Permit, TenantQuota};
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
@@ -141,7 +141,7 @@ impl Shared {
         worker: &mut Box<dyn Worker>,
         halted: &mut watch::Receiver<bool>,
     ) -> bool {
-        let ceilings = &self.group.share.ceilings();
+        let quota = &self.group.share.quota();
         let began = Instant::now();
         let batch = self.group.settings.batch;
         let mut left = batch.max_events;
@@ -167,11 +167,11 @@ impl Shared {
             left = left.saturating_sub(1 + batch_mates.len());
             if batch_mates.is_empty() {
                 let report = self.attempt(&job, worker, permit).await;
-                self.conclude(job, report, ceilings, worker).await;
+                self.conclude(job, report, quota, worker).await;
             } else {
                 let jobs = std::iter::once(job).chain(batch_mates).collect();
                 // Apart, so that other handlers' tasks do not carry its future.
-                Box::pin(self.handle_batch(jobs, ceilings, worker, permit)).await;
+                Box::pin(self.handle_batch(jobs, quota, worker, permit)).await;
             }
         }
         true
@@ -229,21 +229,21 @@ impl Shared {
         &self,
         job: Job,
         (mut report, state): (Report, Arc<AttemptState>),
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         worker: &mut Box<dyn Worker>,
     ) {
         // Held until what was found to fit is in the shared state.
         let mut known = None;
-        if self.may_exceed(ceilings, &state, &report) {
+        if self.may_exceed(quota, &state, &report) {
             let known = known.insert(self.known_state.lock().await);
             let succeeded = report.outcome == Outcome::Success;
-            match self.within_ceilings(known, ceilings, &job, &state, report).await {
-                Checked::Within(checked) => report = checked,
-                Checked::Full(no_room) => {
+            match self.within_quota(known, quota, &job, &state, report).await {
+                QuotaCheck::Within(checked) => report = checked,
+                QuotaCheck::QuotaExceeded(no_room) => {
                     *worker = self.group.handler.worker();
                     let mut locked = self.lock();
                     locked.schedule.cancel(job);
-                    locked.halt.get_or_insert(Halt::Full(no_room));
+                    locked.halt.get_or_insert(Halt::QuotaExceeded(no_room));
                     return;
                 }
             }

@@ -11,7 +11,7 @@ use tracing::{Instrument, info};
 use super::shared::{Halt, Shared, Uncommitted};
 use crate::delivery::breaker::Verdict;
 use crate::delivery::ordering::{Effects, Job};
-use crate::delivery::permits::{Ceilings, Permit};
+use crate::delivery::permits::{Permit, TenantQuota};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{BatchCall, BatchReport, Outcome, Report, Worker};
 use crate::event::LogEvent;
@@ -25,7 +25,7 @@ impl Shared {
     pub(super) async fn handle_batch(
         &self,
         jobs: Vec<Job>,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         worker: &mut Box<dyn Worker>,
         permit: &mut Permit,
     ) {
@@ -50,7 +50,7 @@ impl Shared {
             state: Arc::clone(&state),
         };
         let report = permit.run(worker.attempt_all(call).instrument(span)).await;
-        self.conclude_batch(jobs, report, &state, ceilings, worker).await;
+        self.conclude_batch(jobs, report, &state, quota, worker).await;
     }
 
     async fn conclude_batch(
@@ -58,7 +58,7 @@ impl Shared {
         jobs: Vec<Job>,
         report: BatchReport,
         state: &Arc<AttemptState>,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         worker: &mut Box<dyn Worker>,
     ) {
         let BatchReport { outcomes, emits, usage } = report;
@@ -66,9 +66,9 @@ impl Shared {
         let mut report = Report { outcome: overall(outcomes), emits, usage };
         // Held until what was found to fit is in the shared state.
         let mut known = None;
-        if report.outcome == Outcome::Success && self.may_exceed(ceilings, state, &report) {
+        if report.outcome == Outcome::Success && self.may_exceed(quota, state, &report) {
             let known = known.insert(self.known_state.lock().await);
-            report.outcome = self.within_state_ceilings(known, ceilings, state).await;
+            report.outcome = self.within_state_quota(known, quota, state).await;
             if report.outcome != Outcome::Success {
                 // The instance believes that what it wrote is kept.
                 *worker = self.group.handler.worker();

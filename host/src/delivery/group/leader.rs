@@ -780,8 +780,8 @@ impl<'a> Leader<'a> {
         let Some(job) = Arc::into_inner(job) else { return Err(End::Stopped) };
         match attempted {
             Some((attempted, mut worker, permit)) => {
-                let ceilings = self.group().share.ceilings();
-                let concluding = self.shared.conclude(job, attempted, &ceilings, &mut worker);
+                let quota = self.group().share.quota();
+                let concluding = self.shared.conclude(job, attempted, &quota, &mut worker);
                 match interrupts.answer(concluding).await {
                     Ok(()) => {
                         worker.end_batch();
@@ -1048,8 +1048,8 @@ impl<'a> Leader<'a> {
                 Ok(())
             }
             Some(Halt::Tripped(why)) => self.trip(why),
-            Some(Halt::Full(no_room)) => {
-                let reason = self.full(no_room);
+            Some(Halt::QuotaExceeded(no_room)) => {
+                let reason = self.quota_reason(no_room);
                 self.pause(&reason, signals).await;
                 Ok(())
             }

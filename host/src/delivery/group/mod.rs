@@ -24,12 +24,12 @@
 
 mod attempts;
 mod batch_call;
-mod ceilings;
 mod due;
 mod large;
 mod late;
 mod leader;
 mod outages;
+mod quota;
 mod refused;
 mod settle;
 mod shared;
@@ -46,9 +46,9 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
-use ceilings::{KnownKeys, KnownState};
 use leader::Leader;
 use outages::{Operation, Outages};
+use quota::{KnownKeys, KnownState};
 use refused::Refused;
 use shared::Shared;
 use trip::{TripChange, Tripped};
@@ -346,14 +346,14 @@ impl GroupLoop {
 
     /// Goes on where a version with another component was replaced. Whether this
     /// one works is to be seen.
-    pub fn take_over(&self, progress: &mut Progress) {
-        self.take_back(progress);
+    pub fn swap_component(&self, progress: &mut Progress) {
+        self.resume(progress);
         progress.breaker = Breaker::after_swap(progress.failed());
     }
 
     /// Goes on where a version with the same component was replaced, or one that
     /// failed everything. A group that tripped tries it at once.
-    pub fn take_back(&self, progress: &mut Progress) {
+    pub fn resume(&self, progress: &mut Progress) {
         progress.idle.clear();
         progress.outages.recovered(&self.settings.name, Operation::Run);
         progress.breaker = Breaker::default();

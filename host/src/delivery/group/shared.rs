@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::ceilings::{KnownKeys, KnownState, NoRoom};
 use super::large::TooLarge;
 use super::outages::Outages;
+use super::quota::{KnownKeys, KnownState, NoRoom};
 use super::refused::Refused;
 use super::{BATCH_BYTES, GroupLoop, Progress};
 use crate::delivery::breaker::{Breaker, Verdict};
@@ -167,7 +167,7 @@ pub(super) enum Halt {
     /// The handler fails everything.
     Tripped(String),
     /// An event would become a dead letter for which its tenant has no room.
-    Full(NoRoom),
+    QuotaExceeded(NoRoom),
     /// The database stores neither what an event came to nor its failure.
     Unstorable(String),
 }

@@ -12,7 +12,7 @@ use futures_util::task::AtomicWaker;
 use super::bucket::Rates;
 use super::lane::{Lane, Users};
 use super::queue::{FairQueue, Fit};
-use super::{Ceilings, Demand};
+use super::{Demand, TenantQuota};
 use crate::event::Tenant;
 
 /// A group that is entered, by its place in the book.
@@ -67,7 +67,7 @@ pub(super) enum Memory {
 
 #[derive(Debug)]
 struct Owner {
-    ceilings: Ceilings,
+    quota: TenantQuota,
     rates: Arc<Rates>,
     /// Groups that are entered.
     groups: usize,
@@ -120,25 +120,25 @@ impl Book {
     pub(super) fn configure<'a>(
         &mut self,
         attempts: usize,
-        tenants: impl IntoIterator<Item = (&'a Tenant, &'a Ceilings)>,
+        tenants: impl IntoIterator<Item = (&'a Tenant, &'a TenantQuota)>,
     ) {
         self.attempts = attempts;
-        let mut named: HashMap<&Tenant, &Ceilings> = tenants.into_iter().collect();
+        let mut named: HashMap<&Tenant, &TenantQuota> = tenants.into_iter().collect();
         for (tenant, owner) in &self.by_name {
             let owner = &mut self.owners[*owner];
-            owner.ceilings = named.remove(tenant).cloned().unwrap_or_default();
-            owner.rates.set(&owner.ceilings);
+            owner.quota = named.remove(tenant).cloned().unwrap_or_default();
+            owner.rates.set(&owner.quota);
         }
-        for (tenant, ceilings) in named {
-            self.add_owner(tenant.clone(), ceilings.clone());
+        for (tenant, quota) in named {
+            self.add_owner(tenant.clone(), quota.clone());
         }
         self.give_places();
     }
 
-    fn add_owner(&mut self, tenant: Tenant, ceilings: Ceilings) -> usize {
+    fn add_owner(&mut self, tenant: Tenant, quota: TenantQuota) -> usize {
         let rates = Arc::new(Rates::default());
-        rates.set(&ceilings);
-        self.owners.push(Owner { ceilings, rates, groups: 0, places: 0, memory: 0 });
+        rates.set(&quota);
+        self.owners.push(Owner { quota, rates, groups: 0, places: 0, memory: 0 });
         self.by_name.insert(tenant, self.owners.len() - 1);
         self.owners.len() - 1
     }
@@ -151,7 +151,7 @@ impl Book {
     ) -> (usize, GroupId, Arc<Rates>) {
         let owner = match self.by_name.get(tenant) {
             Some(owner) => *owner,
-            None => self.add_owner(tenant.clone(), Ceilings::default()),
+            None => self.add_owner(tenant.clone(), TenantQuota::default()),
         };
         let entered = Group { owner, demand, places: 0 };
         let group = match self.free.pop() {
@@ -184,8 +184,8 @@ impl Book {
         self.give_places();
     }
 
-    pub(super) fn ceilings(&self, GroupId(group): GroupId) -> &Ceilings {
-        &self.owners[self.groups[group].owner].ceilings
+    pub(super) fn quota(&self, GroupId(group): GroupId) -> &TenantQuota {
+        &self.owners[self.groups[group].owner].quota
     }
 
     pub(super) fn in_use(&self) -> usize {
@@ -244,23 +244,23 @@ impl Book {
         }
     }
 
-    /// What a handler's memory counts as: within the ceiling, or it would wait for
+    /// What a handler's memory counts as: within the quota, or it would wait for
     /// ever.
     fn memory_of(&self, group: usize) -> usize {
         let Group { owner, demand, .. } = &self.groups[group];
-        self.owners[*owner].ceilings.memory_bytes.map_or(0, |most| demand.memory_bytes.min(most))
+        self.owners[*owner].quota.memory_bytes.map_or(0, |most| demand.memory_bytes.min(most))
     }
 
     fn fits(&self, owner: usize, group: usize, memory: Memory) -> Fit {
         let (theirs, its) = (&self.owners[owner], &self.groups[group]);
         let free = self.attempts.saturating_sub(self.places);
         let kept = if theirs.places == 0 { 0 } else { self.resting.min(self.attempts / 2) };
-        if free <= kept || theirs.ceilings.concurrency.is_some_and(|most| theirs.places >= most) {
+        if free <= kept || theirs.quota.concurrency.is_some_and(|most| theirs.places >= most) {
             return Fit::NotThisTenant;
         }
         let lacks_memory = memory == Memory::Wanted
             && theirs
-                .ceilings
+                .quota
                 .memory_bytes
                 .is_some_and(|most| theirs.memory.saturating_add(self.memory_of(group)) > most);
         if lacks_memory || its.places >= its.demand.concurrency {
@@ -353,8 +353,8 @@ impl Book {
             && self.resting == self.owners.iter().filter(|o| o.groups > 0 && o.places == 0).count()
             && self.groups.iter().all(|group| group.places <= group.demand.concurrency)
             && self.owners.iter().all(|owner| {
-                owner.ceilings.concurrency.is_none_or(|most| owner.places <= most)
-                    && owner.ceilings.memory_bytes.is_none_or(|most| owner.memory <= most)
+                owner.quota.concurrency.is_none_or(|most| owner.places <= most)
+                    && owner.quota.memory_bytes.is_none_or(|most| owner.memory <= most)
             });
         if !fine {
             panic!("{self:#?}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Ceilings;
+use super::TenantQuota;
 use crate::clock::LONGEST_WAIT;
 use crate::delivery::Usage;
 
@@ -99,20 +99,20 @@ impl Buckets {
 
 impl Rates {
     /// Takes the rates over. What was used of them before stays used.
-    pub(super) fn set(&self, ceilings: &Ceilings) {
+    pub(super) fn set(&self, quota: &TenantQuota) {
         let now = Instant::now();
         let mut buckets = self.lock();
         let renewed = |old: &Option<Bucket>, rate: Option<f64>, smallest| {
             let new = Bucket::new(rate?, smallest, now);
             Some(Bucket { full_at: old.as_ref().map_or(now, |old| old.full_at), ..new })
         };
-        buckets.events = renewed(&buckets.events, ceilings.events_per_second, 1.0);
-        buckets.cpu = renewed(&buckets.cpu, ceilings.cpu, 0.0);
-        buckets.emits = renewed(&buckets.emits, ceilings.emits_per_second, 0.0);
-        buckets.emit_bytes = renewed(&buckets.emit_bytes, ceilings.emit_bytes_per_second, 0.0);
-        let requests = ceilings.http_requests_per_second;
+        buckets.events = renewed(&buckets.events, quota.events_per_second, 1.0);
+        buckets.cpu = renewed(&buckets.cpu, quota.cpu, 0.0);
+        buckets.emits = renewed(&buckets.emits, quota.emits_per_second, 0.0);
+        buckets.emit_bytes = renewed(&buckets.emit_bytes, quota.emit_bytes_per_second, 0.0);
+        let requests = quota.http_requests_per_second;
         buckets.http_requests = renewed(&buckets.http_requests, requests, 0.0);
-        buckets.log_lines = renewed(&buckets.log_lines, ceilings.log_lines_per_second, 0.0);
+        buckets.log_lines = renewed(&buckets.log_lines, quota.log_lines_per_second, 0.0);
         let limited = buckets.events.is_some() || buckets.debts().iter().any(|debt| debt.is_some());
         // Whoever misses it begins one attempt more or less.
         self.limited.store(limited, Ordering::Relaxed);

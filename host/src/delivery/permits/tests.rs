@@ -34,10 +34,10 @@ fn one() -> Demand {
     Demand { concurrency: 1, memory_bytes: 0 }
 }
 
-fn bounded(permits: &Permits, attempts: usize, tenants: &[(&str, Ceilings)]) {
-    let tenants: Vec<(Tenant, Ceilings)> =
-        tenants.iter().map(|(name, ceilings)| (tenant(name), ceilings.clone())).collect();
-    permits.configure(Some(attempts), tenants.iter().map(|(name, ceilings)| (name, ceilings)));
+fn bounded(permits: &Permits, attempts: usize, tenants: &[(&str, TenantQuota)]) {
+    let tenants: Vec<(Tenant, TenantQuota)> =
+        tenants.iter().map(|(name, quota)| (tenant(name), quota.clone())).collect();
+    permits.configure(Some(attempts), tenants.iter().map(|(name, quota)| (name, quota)));
 }
 
 /// An attempt that waits for so long, and says that it worked for so long.
@@ -292,7 +292,7 @@ async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
 #[tokio::test(start_paused = true)]
 async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
     let permits = permits(3);
-    let four = Ceilings { concurrency: Some(2), ..Ceilings::default() };
+    let four = TenantQuota { concurrency: Some(2), ..TenantQuota::default() };
     bounded(&permits, 3, &[("a", four)]);
     let one_handler = permits.share(&tenant("a"), one());
     let first = now(&one_handler).await;
@@ -314,8 +314,8 @@ async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
 #[tokio::test(start_paused = true)]
 async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_ones() {
     let permits = permits(100);
-    let ceilings = Ceilings { memory_bytes: Some(100), ..Ceilings::default() };
-    bounded(&permits, 100, &[("a", ceilings)]);
+    let quota = TenantQuota { memory_bytes: Some(100), ..TenantQuota::default() };
+    bounded(&permits, 100, &[("a", quota)]);
     let share = |memory_bytes| permits.share(&tenant("a"), Demand { concurrency: 1, memory_bytes });
     let (large, beyond) = (share(90), share(1_000));
     let mut running = JoinSet::new();
@@ -347,8 +347,8 @@ async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_o
 #[tokio::test(start_paused = true)]
 async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
     let permits = permits(100);
-    let ceilings = Ceilings { events_per_second: Some(10.0), ..Ceilings::default() };
-    bounded(&permits, 100, &[("a", ceilings)]);
+    let quota = TenantQuota { events_per_second: Some(10.0), ..TenantQuota::default() };
+    bounded(&permits, 100, &[("a", quota)]);
     let begun = Instant::now();
     let at = Arc::new(StdMutex::new(Vec::new()));
     let mut running = JoinSet::new();
@@ -374,8 +374,8 @@ async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
     let permits = permits(100);
-    let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
-    bounded(&permits, 100, &[("a", ceilings)]);
+    let quota = TenantQuota { events_per_second: Some(1.0), ..TenantQuota::default() };
+    bounded(&permits, 100, &[("a", quota)]);
     let share = permits.share(&tenant("a"), one());
     for _ in 0..10 {
         let mut permit = share.permit();
@@ -398,8 +398,8 @@ async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
 #[tokio::test(start_paused = true)]
 async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
     let permits = permits(100);
-    let ceilings = Ceilings { cpu: Some(0.01), ..Ceilings::default() };
-    bounded(&permits, 100, &[("a", ceilings)]);
+    let quota = TenantQuota { cpu: Some(0.01), ..TenantQuota::default() };
+    bounded(&permits, 100, &[("a", quota)]);
     let [one_handler, another] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
     let mut permit = one_handler.permit();
     permit.ready(None).await;
@@ -424,8 +424,12 @@ async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
 #[tokio::test(start_paused = true)]
 async fn ceilings_that_change_reach_those_who_wait() {
     let permits = permits(100);
-    let two = Ceilings { concurrency: Some(2), ..Ceilings::default() };
-    bounded(&permits, 100, &[("a", Ceilings { concurrency: Some(1), ..Ceilings::default() })]);
+    let two = TenantQuota { concurrency: Some(2), ..TenantQuota::default() };
+    bounded(
+        &permits,
+        100,
+        &[("a", TenantQuota { concurrency: Some(1), ..TenantQuota::default() })],
+    );
     let shares = [(); 3].map(|()| permits.share(&tenant("a"), one()));
     let held = now(&shares[0]).await;
     let mut second = shares[1].permit();
@@ -457,15 +461,15 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(waits, worked, patience, until)| Step { waits, worked, patience, until })
 }
 
-fn ceilings() -> impl Strategy<Value = Ceilings> {
+fn quota() -> impl Strategy<Value = TenantQuota> {
     use proptest::option::of;
     (of(1..4_usize), of(50..200_usize), of(20.0..500.0_f64), of(0.5..2.0_f64)).prop_map(
-        |(concurrency, memory_bytes, events_per_second, cpu)| Ceilings {
+        |(concurrency, memory_bytes, events_per_second, cpu)| TenantQuota {
             concurrency,
             memory_bytes,
             events_per_second,
             cpu,
-            ..Ceilings::default()
+            ..TenantQuota::default()
         },
     )
 }
@@ -478,7 +482,7 @@ proptest! {
     #[test]
     fn every_permit_comes_back_and_nobody_waits_for_ever(
         attempts in 1..6_usize,
-        tenants in proptest::collection::vec(ceilings(), 1..4),
+        tenants in proptest::collection::vec(quota(), 1..4),
         groups in proptest::collection::vec(
             (0..4_usize, 1..3_usize, 0..150_usize, proptest::collection::vec(step(), 1..25)),
             1..12,
@@ -492,7 +496,7 @@ proptest! {
         runtime.block_on(async {
             let permits = permits(attempts);
             let names: Vec<String> = (0..4).map(|n| format!("t{n}")).collect();
-            let bounds: Vec<(&str, Ceilings)> =
+            let bounds: Vec<(&str, TenantQuota)> =
                 names.iter().map(String::as_str).zip(tenants).collect();
             bounded(&permits, attempts, &bounds);
             let mut running = JoinSet::new();

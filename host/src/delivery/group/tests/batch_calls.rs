@@ -242,8 +242,8 @@ async fn a_call_beyond_a_ceiling_of_the_state_is_taken_apart() {
     let keys = [Some("a"), Some("a"), Some("b"), Some("b")];
     let mut rig = rig(Ordering::Key, 2, &keys, |_, _| Act::Succeed).await;
     (rig.concurrency, rig.retry.max_attempts) = (1, 1);
-    let ceilings = Ceilings { state_bytes: Some(10), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { state_bytes: Some(10), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     rig.all_over(4).await;
     assert_eq!(rig.batch_calls(), [[1, 2], [3, 4]]);
@@ -257,8 +257,8 @@ async fn a_call_beyond_a_ceiling_of_the_state_is_taken_apart() {
 #[tokio::test(start_paused = true)]
 async fn each_event_of_a_call_counts_against_the_attempts_a_second() {
     let rig = rig(Ordering::Total, 10, &[None; 40], |_, _| Act::Succeed).await;
-    let ceilings = Ceilings { events_per_second: Some(10.0), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { events_per_second: Some(10.0), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     rig.settled(40).await;
     let took = rig.began.elapsed();

@@ -16,12 +16,13 @@ async fn with_a_backlog(act: Act) -> Rig {
 
 #[tokio::test(start_paused = true)]
 async fn place_and_memory_go_to_whoever_waits_for_them_when_a_batch_is_over() {
-    let memory = Ceilings { memory_bytes: Some(demand().memory_bytes), ..Ceilings::default() };
-    for (what, concurrency, ceilings) in
-        [("memory", None, memory), ("a place", Some(1), Ceilings::default())]
+    let memory =
+        TenantQuota { memory_bytes: Some(demand().memory_bytes), ..TenantQuota::default() };
+    for (what, concurrency, quota) in
+        [("memory", None, memory), ("a place", Some(1), TenantQuota::default())]
     {
         let rig = with_a_backlog(Act::Succeed).await;
-        rig.cores.permits().configure(concurrency, [(&Tenant::none(), &ceilings)]);
+        rig.cores.permits().configure(concurrency, [(&Tenant::none(), &quota)]);
         let running = rig.start().await;
         rig.called(1).await;
         let mut another = rig.cores.permits().share(&Tenant::none(), demand()).permit();
@@ -40,8 +41,8 @@ async fn ceilings_that_change_hold_from_the_next_batch_on() {
     let rig = with_a_backlog(Act::Fail(FailureKind::Reject)).await;
     let _running = rig.start().await;
     rig.called(5).await;
-    let ceilings = Ceilings { dead_letters: Some(1), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { dead_letters: Some(1), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     rig.paused().await;
     assert_eq!(rig.dead().await.len(), 10, "dead letters before the ceiling held");
 }

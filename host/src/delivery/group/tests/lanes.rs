@@ -364,12 +364,12 @@ async fn a_settlement_that_comes_in_between_lets_nobody_beyond_a_ceiling() {
             }
         })
         .await;
-        let ceilings = Ceilings {
+        let quota = TenantQuota {
             dead_letters: Some(1),
             state_bytes: (!of_letters).then_some(10),
-            ..Ceilings::default()
+            ..TenantQuota::default()
         };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
         let _running = rig.start().await;
         rig.called(3).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -408,8 +408,8 @@ async fn a_group_that_is_held_back_near_a_ceiling_goes_on() {
         .await;
         rig.max_parked = 1;
         // `count` takes seven bytes: room for that of one key.
-        let ceilings = Ceilings { state_bytes: Some(10), ..Ceilings::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        let quota = TenantQuota { state_bytes: Some(10), ..TenantQuota::default() };
+        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
         if suspect {
             for calls in 1..=2 {
                 let running = rig.start().await;
@@ -505,8 +505,8 @@ async fn the_attempts_of_an_event_are_recorded_though_one_before_it_runs_on() {
 #[tokio::test(start_paused = true)]
 async fn no_more_dead_letters_are_kept_than_may_be_however_many_are_made_at_once() {
     let rig = rig(Ordering::None, 4, &[None; 12], |_, _| Act::Fail(FailureKind::Reject)).await;
-    let ceilings = Ceilings { dead_letters: Some(6), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { dead_letters: Some(6), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     let status = || async { rig.store.another_host().group(&name()).await.unwrap() };
     while status().await.state != GroupState::Paused {
@@ -523,8 +523,8 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
         Act::Take(time, Box::new(Act::Fail(FailureKind::Reject)))
     })
     .await;
-    let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { dead_letters: Some(2), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     // It is committed at once, and the leader learns of it after a minute.
     rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
@@ -537,8 +537,8 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_a_permit_that_an_attempt_waits_for() {
     let rig = rig(Ordering::None, 4, &[None; 8], |_, _| Act::Succeed).await;
-    let ceilings = Ceilings { events_per_second: Some(0.001), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { events_per_second: Some(0.001), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let mut running = rig.start().await;
     rig.until(|_, cursor, _| cursor >= Position(1)).await;
     running.stop.cancel();

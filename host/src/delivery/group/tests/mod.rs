@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::delivery::permits::{Ceilings, Cores, Demand, Permits, SLICE};
+use crate::delivery::permits::{Cores, Demand, Permits, SLICE, TenantQuota};
 use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::digest::Digest;
 use crate::event::{Attempt, Event, LogEvent};
@@ -470,7 +470,7 @@ impl Rig {
                 }
                 current = versions.borrow_and_update().clone();
                 group.handler = Arc::new(current.0.clone());
-                group.take_over(&mut progress);
+                group.swap_component(&mut progress);
             }
         });
         Running { stop, interrupt, lost, task, feeder, epoch, version }
@@ -1279,8 +1279,8 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
     let rig = Rig::new(4, |_, _| Act::Succeed).await;
-    let ceilings = Ceilings { events_per_second: Some(1.0), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { events_per_second: Some(1.0), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let began = Instant::now();
     let _running = rig.start().await;
     for position in 1..=4_u32 {
@@ -1314,8 +1314,8 @@ fn a_group_fetches_about_as_much_as_it_handles() {
 async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;
     rig.retry = RetryPolicy { max_attempts: 2, ..rig.retry };
-    let ceilings = Ceilings { dead_letters: Some(2), ..Ceilings::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+    let quota = TenantQuota { dead_letters: Some(2), ..TenantQuota::default() };
+    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     for first in 1..=2 {
         rig.paused().await;
@@ -1339,16 +1339,17 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
 /// reads its state waits for its turn, and so does who looks what a tenant keeps.
 #[tokio::test(start_paused = true)]
 async fn a_state_that_is_read_waits_for_its_turn_as_every_read_does() {
-    let limit = Ceilings { state_bytes: Some(1), dead_letters: Some(9), ..Ceilings::default() };
-    let none = Ceilings::default();
-    for (ceilings, reads) in [
+    let limit =
+        TenantQuota { state_bytes: Some(1), dead_letters: Some(9), ..TenantQuota::default() };
+    let none = TenantQuota::default();
+    for (quota, reads) in [
         (&none, &[Operation::StateGet][..]),
         (&limit, &[Operation::StateGet, Operation::TenantStateBytes]),
     ] {
         let rig = Rig::new(1, |_, _| Act::Take(MINUTE, Box::new(Act::Succeed))).await;
         rig.store.reads_at_once(1);
         let permits = rig.cores.permits();
-        permits.configure(None, [(&Tenant::none(), ceilings)]);
+        permits.configure(None, [(&Tenant::none(), quota)]);
         let other = permits.share(&"other".parse().unwrap(), demand());
         let _running = rig.start().await;
         rig.called(1).await;
@@ -1372,8 +1373,8 @@ async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
     // Each success sets `count` to two bytes: seven in all.
     for (most, fits) in [(7, true), (6, false)] {
         let rig = Rig::new(5, |_, _| Act::Succeed).await;
-        let ceilings = Ceilings { state_bytes: Some(most), ..Ceilings::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        let quota = TenantQuota { state_bytes: Some(most), ..TenantQuota::default() };
+        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
         let _running = rig.start().await;
         rig.settled(5).await;
         let dead = rig.dead().await;
@@ -1391,8 +1392,8 @@ async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
 async fn an_instance_ends_before_the_memory_of_its_batch_is_given_back() {
     for (memory_bytes, expected) in [(Some(demand().memory_bytes), &[true; 3][..]), (None, &[])] {
         let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
-        let ceilings = Ceilings { memory_bytes, ..Ceilings::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        let quota = TenantQuota { memory_bytes, ..TenantQuota::default() };
+        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
         let another = rig.cores.permits().share(&Tenant::none(), demand());
         let memory_is_held = move || {
             let mut permit = another.permit();
@@ -1422,9 +1423,12 @@ async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
         (Operation::TenantDeadLetters, Act::Fail(FailureKind::Reject)),
     ] {
         let rig = Rig::new(1, move |_, _| act.clone()).await;
-        let ceilings =
-            Ceilings { state_bytes: Some(1_000), dead_letters: Some(1), ..Ceilings::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &ceilings)]);
+        let quota = TenantQuota {
+            state_bytes: Some(1_000),
+            dead_letters: Some(1),
+            ..TenantQuota::default()
+        };
+        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
         rig.store.fail(operation, Fault::Before, 3);
         let _running = rig.start().await;
         rig.settled(1).await;

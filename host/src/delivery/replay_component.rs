@@ -1,6 +1,6 @@
 //! The component of a replay that names one, beside the group's own.
 //!
-//! [`ByDigest`] is the handler of a group, and looks at each event: one that
+//! [`ReplayHandler`] is the handler of a group, and looks at each event: one that
 //! names a digest goes to that component, with the group's settings, and every
 //! other to the group's own. Only a few other components are kept loaded.
 //!
@@ -25,22 +25,22 @@ use crate::failure::{Failure, FailureKind};
 
 /// How many components besides its own a handler keeps loaded, or remembers
 /// that they do not load.
-const KEPT: usize = 2;
+const MAX_CACHED: usize = 2;
 
 /// Loads components for one handler of one tenant, with the handler's settings.
 #[async_trait]
-pub trait Components: Send + Sync + 'static {
+pub trait ReplayComponents: Send + Sync + 'static {
     /// Loads a component; may take as long as it takes to compile one. The
     /// future may be dropped at any await.
     ///
     /// # Errors
-    /// See [`NoComponent`].
-    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent>;
+    /// See [`ReplayComponentError`].
+    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, ReplayComponentError>;
 }
 
 /// Why there is no component to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoComponent {
+pub enum ReplayComponentError {
     /// Nobody can tell at this moment, as when the database is away.
     NotNow(String),
     /// It is not there, or loading it broke off. The next time it may work.
@@ -51,85 +51,89 @@ pub enum NoComponent {
 
 /// Nothing but the handler's own component.
 #[derive(Debug, Clone, Copy)]
-pub struct OwnAlone;
+pub struct NoReplayComponents;
 
 #[async_trait]
-impl Components for OwnAlone {
-    async fn load(&self, _: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
-        Err(NoComponent::Failed("this host runs no component but the handler's own".to_owned()))
+impl ReplayComponents for NoReplayComponents {
+    async fn load(&self, _: &Digest) -> Result<Arc<dyn Handler>, ReplayComponentError> {
+        Err(ReplayComponentError::Failed(
+            "this host runs no component but the handler's own".to_owned(),
+        ))
     }
 }
 
 /// A handler that runs each event with the component that the event names, or
 /// else with its own.
-pub struct ByDigest {
-    handlers: Arc<Handlers>,
+pub struct ReplayHandler {
+    cache: Arc<ComponentCache>,
 }
 
-struct Handlers {
+struct ComponentCache {
     own: Arc<dyn Handler>,
-    components: Arc<dyn Components>,
+    components: Arc<dyn ReplayComponents>,
     /// What was asked for last stands last.
-    others: Mutex<Vec<Other>>,
+    cached: Mutex<Vec<CachedComponent>>,
     /// Held while one is loaded: whoever wants the same waits for it.
     loading: AsyncMutex<()>,
 }
 
 /// A component that was asked for, or why it does not load.
-struct Other {
+struct CachedComponent {
     digest: Digest,
     handler: Result<Arc<dyn Handler>, String>,
 }
 
-impl ByDigest {
+impl ReplayHandler {
     /// Puts other components beside a handler's own.
     #[must_use]
-    pub fn new(own: Arc<dyn Handler>, components: Arc<dyn Components>) -> Self {
-        let (others, loading) = (Mutex::default(), AsyncMutex::default());
-        Self { handlers: Arc::new(Handlers { own, components, others, loading }) }
+    pub fn new(own: Arc<dyn Handler>, components: Arc<dyn ReplayComponents>) -> Self {
+        let (cached, loading) = (Mutex::default(), AsyncMutex::default());
+        Self { cache: Arc::new(ComponentCache { own, components, cached, loading }) }
     }
 }
 
 #[async_trait]
-impl Handler for ByDigest {
+impl Handler for ReplayHandler {
     fn digest(&self) -> &str {
-        self.handlers.own.digest()
+        self.cache.own.digest()
     }
 
     fn memory_bytes(&self) -> usize {
-        self.handlers.own.memory_bytes()
+        self.cache.own.memory_bytes()
     }
 
     fn state_keys(&self) -> Option<u64> {
-        self.handlers.own.state_keys()
+        self.cache.own.state_keys()
     }
 
     fn takes_batches(&self) -> bool {
-        self.handlers.own.takes_batches()
+        self.cache.own.takes_batches()
     }
 
     fn has(&self, digest: &Digest) -> bool {
-        let Handlers { own, .. } = &*self.handlers;
+        let ComponentCache { own, .. } = &*self.cache;
         digest.as_str() == own.digest()
-            || self.handlers.others().iter().any(|other| other.digest == *digest)
+            || self.cache.cached().iter().any(|other| other.digest == *digest)
     }
 
     async fn prepare(&self, digest: &Digest) -> Result<(), String> {
-        match self.handlers.of(digest).await {
-            Err(NoComponent::NotNow(why)) => Err(why),
+        match self.cache.load(digest).await {
+            Err(ReplayComponentError::NotNow(why)) => Err(why),
             // The attempt makes a dead letter of it.
-            Err(NoComponent::Failed(_) | NoComponent::Refused(_)) | Ok(_) => Ok(()),
+            Err(ReplayComponentError::Failed(_) | ReplayComponentError::Refused(_)) | Ok(_) => {
+                Ok(())
+            }
         }
     }
 
     fn worker(&self) -> Box<dyn Worker> {
-        let worker = self.handlers.own.worker();
-        Box::new(ByDigestWorker { handlers: Arc::clone(&self.handlers), digest: None, worker })
+        let worker = self.cache.own.worker();
+        Box::new(ReplayWorker { cache: Arc::clone(&self.cache), digest: None, worker })
     }
 }
 
-impl Handlers {
-    async fn of(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+impl ComponentCache {
+    async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, ReplayComponentError> {
         if digest.as_str() == self.own.digest() {
             return Ok(Arc::clone(&self.own));
         }
@@ -147,43 +151,43 @@ impl Handlers {
             }
             // It may take long to find out, and a replay of all may ask for it
             // thousands of times.
-            Err(NoComponent::Refused(why)) => Err(why),
+            Err(ReplayComponentError::Refused(why)) => Err(why),
             Err(passing) => return Err(passing),
         };
-        let mut others = self.others();
-        if others.len() >= KEPT {
-            others.remove(0);
+        let mut cached = self.cached();
+        if cached.len() >= MAX_CACHED {
+            cached.remove(0);
         }
-        others.push(Other { digest: digest.clone(), handler: handler.clone() });
-        handler.map_err(NoComponent::Refused)
+        cached.push(CachedComponent { digest: digest.clone(), handler: handler.clone() });
+        handler.map_err(ReplayComponentError::Refused)
     }
 
     /// A component that was asked for before, if it is kept.
-    fn known(&self, digest: &Digest) -> Option<Result<Arc<dyn Handler>, NoComponent>> {
-        let mut others = self.others();
-        let at = others.iter().position(|other| other.digest == *digest)?;
-        let other = others.remove(at);
+    fn known(&self, digest: &Digest) -> Option<Result<Arc<dyn Handler>, ReplayComponentError>> {
+        let mut cached = self.cached();
+        let at = cached.iter().position(|other| other.digest == *digest)?;
+        let other = cached.remove(at);
         let handler = other.handler.clone();
-        others.push(other);
-        Some(handler.map_err(NoComponent::Refused))
+        cached.push(other);
+        Some(handler.map_err(ReplayComponentError::Refused))
     }
 
-    fn others(&self) -> MutexGuard<'_, Vec<Other>> {
+    fn cached(&self) -> MutexGuard<'_, Vec<CachedComponent>> {
         // Every change of it is whole, whoever panicked beside it.
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct ByDigestWorker {
-    handlers: Arc<Handlers>,
+struct ReplayWorker {
+    cache: Arc<ComponentCache>,
     /// The component that `worker` runs; `None` for the handler's own.
     digest: Option<Digest>,
     /// The only one there is, so that no two instances take the memory of one.
     worker: Box<dyn Worker>,
 }
 
-impl ByDigestWorker {
-    async fn attempt_with_another(&mut self, call: Call<'_>) -> Report {
+impl ReplayWorker {
+    async fn attempt_after_switch(&mut self, call: Call<'_>) -> Report {
         let not_loaded = |digest: &Digest, why: &str| {
             let text = format!("the replay named component {digest}, which cannot be run: {why}");
             Outcome::Failure(Failure::new(FailureKind::NotLoaded, &text))
@@ -191,16 +195,16 @@ impl ByDigestWorker {
         let wanted = call.event.digest.as_ref();
         let outcome = match wanted {
             None => {
-                self.turn_to(None, self.handlers.own.worker());
+                self.switch_to(None, self.cache.own.worker());
                 return self.worker.attempt(call).await;
             }
-            Some(digest) => match self.handlers.of(digest).await {
+            Some(digest) => match self.cache.load(digest).await {
                 Ok(handler) => {
-                    self.turn_to(Some(digest.clone()), handler.worker());
+                    self.switch_to(Some(digest.clone()), handler.worker());
                     return self.worker.attempt(call).await;
                 }
-                Err(NoComponent::NotNow(why)) => Outcome::NotRun(why),
-                Err(NoComponent::Failed(why) | NoComponent::Refused(why)) => {
+                Err(ReplayComponentError::NotNow(why)) => Outcome::NotRun(why),
+                Err(ReplayComponentError::Failed(why) | ReplayComponentError::Refused(why)) => {
                     not_loaded(digest, &why)
                 }
             },
@@ -208,13 +212,13 @@ impl ByDigestWorker {
         Report { outcome, emits: Vec::new(), usage: Usage::default() }
     }
 
-    fn turn_to(&mut self, digest: Option<Digest>, worker: Box<dyn Worker>) {
+    fn switch_to(&mut self, digest: Option<Digest>, worker: Box<dyn Worker>) {
         self.digest = digest;
         self.worker = worker;
     }
 }
 
-impl Worker for ByDigestWorker {
+impl Worker for ReplayWorker {
     // Written out, because nearly every attempt is the worker's own, and would
     // else be allocated twice.
     fn attempt<'worker, 'call, 'attempt>(
@@ -229,7 +233,7 @@ impl Worker for ByDigestWorker {
         if call.event.digest == self.digest {
             self.worker.attempt(call)
         } else {
-            Box::pin(self.attempt_with_another(call))
+            Box::pin(self.attempt_after_switch(call))
         }
     }
 
@@ -244,7 +248,7 @@ impl Worker for ByDigestWorker {
     {
         // No replay is in a batch, so all of it is for the handler's own component.
         if self.digest.is_some() {
-            self.turn_to(None, self.handlers.own.worker());
+            self.switch_to(None, self.cache.own.worker());
         }
         self.worker.attempt_all(call)
     }
@@ -252,7 +256,7 @@ impl Worker for ByDigestWorker {
     fn end_batch(&mut self) {
         if self.digest.is_some() {
             // One that waits for events must not keep another's code.
-            self.turn_to(None, self.handlers.own.worker());
+            self.switch_to(None, self.cache.own.worker());
         } else {
             self.worker.end_batch();
         }
@@ -321,14 +325,14 @@ mod tests {
     /// Answers as it was told, and counts how often it was asked for each.
     #[derive(Default)]
     struct Shelf {
-        answers: SyncMutex<HashMap<Digest, NoComponent>>,
+        answers: SyncMutex<HashMap<Digest, ReplayComponentError>>,
         asked: SyncMutex<Vec<Digest>>,
         alive: Arc<()>,
     }
 
     #[async_trait]
-    impl Components for Shelf {
-        async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, NoComponent> {
+    impl ReplayComponents for Shelf {
+        async fn load(&self, digest: &Digest) -> Result<Arc<dyn Handler>, ReplayComponentError> {
             self.asked.lock().unwrap().push(digest.clone());
             tokio::task::yield_now().await;
             match self.answers.lock().unwrap().get(digest) {
@@ -343,7 +347,7 @@ mod tests {
             std::mem::take(&mut *self.asked.lock().unwrap()).len()
         }
 
-        fn answer(&self, digest: &Digest, no: NoComponent) {
+        fn answer(&self, digest: &Digest, no: ReplayComponentError) {
             self.answers.lock().unwrap().insert(digest.clone(), no);
         }
     }
@@ -373,10 +377,10 @@ mod tests {
     }
 
     /// A handler whose own component is number 0.
-    fn handler() -> (Arc<Shelf>, ByDigest) {
+    fn handler() -> (Arc<Shelf>, ReplayHandler) {
         let shelf = Arc::new(Shelf::default());
         let own = named(&digest(0), &shelf.alive);
-        let handler = ByDigest::new(own, Arc::clone(&shelf) as Arc<dyn Components>);
+        let handler = ReplayHandler::new(own, Arc::clone(&shelf) as Arc<dyn ReplayComponents>);
         (shelf, handler)
     }
 
@@ -455,8 +459,8 @@ mod tests {
     {
         let (shelf, handler) = handler();
         assert!(handler.has(&digest(0)), "its own");
-        shelf.answer(&digest(2), NoComponent::Refused("it traps".to_owned()));
-        shelf.answer(&digest(3), NoComponent::NotNow("away".to_owned()));
+        shelf.answer(&digest(2), ReplayComponentError::Refused("it traps".to_owned()));
+        shelf.answer(&digest(3), ReplayComponentError::NotNow("away".to_owned()));
         for (n, prepared) in [(1, Ok(())), (2, Ok(())), (3, Err("away".to_owned()))] {
             assert!(!handler.has(&digest(n)), "{n}");
             assert_eq!(handler.prepare(&digest(n)).await, prepared, "{n}");
@@ -478,7 +482,7 @@ mod tests {
         for n in 1..=20 {
             ran(&mut worker, Some(&digest(n))).await;
             worker.end_batch();
-            assert!(Arc::strong_count(&shelf.alive) <= idle + KEPT);
+            assert!(Arc::strong_count(&shelf.alive) <= idle + MAX_CACHED);
         }
         shelf.asked();
         for (n, asked) in [(19, 0), (20, 0), (19, 0), (1, 1), (19, 0), (20, 1)] {
@@ -503,8 +507,8 @@ mod tests {
         let (shelf, handler) = handler();
         let mut worker = handler.worker();
         let (refused, missing) = (digest(1), digest(2));
-        shelf.answer(&refused, NoComponent::Refused("it is no wasm".into()));
-        shelf.answer(&missing, NoComponent::Failed("it is not there".into()));
+        shelf.answer(&refused, ReplayComponentError::Refused("it is no wasm".into()));
+        shelf.answer(&missing, ReplayComponentError::Failed("it is not there".into()));
         for (digest, why, asked) in
             [(&refused, "it is no wasm", 1), (&missing, "it is not there", 3)]
         {
@@ -529,7 +533,7 @@ mod tests {
         let (shelf, handler) = handler();
         let mut worker = handler.worker();
         let wanted = digest(1);
-        shelf.answer(&wanted, NoComponent::NotNow("the database is away".into()));
+        shelf.answer(&wanted, ReplayComponentError::NotNow("the database is away".into()));
         let outcome = attempt(&mut worker, Some(&wanted)).await.outcome;
         assert_eq!(outcome, Outcome::NotRun("the database is away".into()));
         shelf.answers.lock().unwrap().clear();
@@ -553,7 +557,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_alone_runs_nothing_but_its_own() {
         let alive = Arc::new(());
-        let handler = ByDigest::new(named(&digest(0), &alive), Arc::new(OwnAlone));
+        let handler = ReplayHandler::new(named(&digest(0), &alive), Arc::new(NoReplayComponents));
         let mut worker = handler.worker();
         let outcome = attempt(&mut worker, Some(&digest(1))).await.outcome;
         assert!(matches!(outcome, Outcome::Failure(_)), "{outcome:?}");

@@ -1,6 +1,6 @@
-//! Keeps the log as long as the settings say, and no longer.
+//! Keeps the log for as long as the settings say, and no longer.
 //!
-//! Every host does it; the store sees to it that they do not hurt each other.
+//! Every host runs this task; the store keeps them from disturbing each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,47 +13,48 @@ use crate::event::{GroupName, Tenant};
 use crate::repeats::Repeats;
 use crate::store::{Maintained, Retention, Store, StoreError, unpinned_reason};
 
-/// How often is looked whether events may go.
+/// How often the task looks for events to drop.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// As part of the time that events are kept, so that a short one is kept too.
+/// Looks within the time that events are kept, so that a short one is kept too.
 const LOOKS_WHILE_KEPT: u32 = 16;
 
 /// No more often than this.
 const SHORTEST: Duration = Duration::from_millis(250);
 
-/// For how long events stay in the log.
+/// How long events stay in the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keeping {
-    /// Which may go once no group needs them.
+pub struct RetentionSettings {
+    /// Which events may go once no group needs them.
     pub retention: Retention,
-    /// How many bytes the groups of a tenant may keep beyond that; a tenant that is not
-    /// named may keep all that its groups have not handled.
+    /// Bytes that the groups of a tenant may keep beyond that; without an entry, the
+    /// groups keep all that they have not handled.
     pub pinned_log: Vec<(Tenant, u64)>,
 }
 
-/// The upkeep of one host.
+/// Drops old events of the log, on behalf of one host.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct RetentionTask {
     /// The database.
     pub store: Arc<dyn Store>,
     /// For how long events stay, as the settings say now.
-    pub keeping: watch::Receiver<Keeping>,
+    pub settings: watch::Receiver<RetentionSettings>,
 }
 
-impl Keeper {
-    /// Looks again and again, until the stop. The first look comes after a while,
-    /// when the groups that are new have their places.
+impl RetentionTask {
+    /// Looks at an interval until the stop. The first look comes after one interval, when
+    /// the new groups are registered.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pinned_by = None;
         let mut failures = Repeats::default();
         loop {
-            let Keeping { retention, pinned_log } = self.keeping.borrow_and_update().clone();
+            let RetentionSettings { retention, pinned_log } =
+                self.settings.borrow_and_update().clone();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(interval(&retention)) => {}
-                // Whoever reads the settings may be gone; then they stay.
-                Ok(()) = self.keeping.changed() => continue,
+                // A closed channel means that the settings no longer change.
+                Ok(()) = self.settings.changed() => continue,
             }
             let keep = async {
                 // First, so that what it frees goes in the same round.
@@ -159,10 +160,10 @@ mod tests {
     async fn the_log_is_kept_through_failures_and_changed_settings_until_the_stop() {
         let store = MemoryStore::new();
         store.publish(&Tenant::none(), &[event()]).await.unwrap();
-        let (settings, retention) = watch::channel(Keeping::default());
+        let (settings, retention) = watch::channel(RetentionSettings::default());
         let stop = CancellationToken::new();
-        let keeper = Keeper { store: Arc::new(store.clone()), keeping: retention };
-        let keeping = tokio::spawn(keeper.run(stop.clone()));
+        let task = RetentionTask { store: Arc::new(store.clone()), settings: retention };
+        let running = tokio::spawn(task.run(stop.clone()));
         let mut changes = store.changes();
         while store.calls(Operation::Maintain) < 3 {
             changes.changed().await.unwrap();
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(store.status().await.unwrap().events, 1, "it is kept for ever");
         store.fail(Operation::Maintain, Fault::Before, 2);
         let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
-        settings.send_replace(Keeping { retention, ..Keeping::default() });
+        settings.send_replace(RetentionSettings { retention, ..RetentionSettings::default() });
         while store.status().await.unwrap().events == 1 {
             changes.changed().await.unwrap();
         }
@@ -181,6 +182,6 @@ mod tests {
             changes.changed().await.unwrap();
         }
         stop.cancel();
-        keeping.await.unwrap();
+        running.await.unwrap();
     }
 }

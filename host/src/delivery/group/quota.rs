@@ -1,7 +1,7 @@
 //! What a group and its tenant may keep in the database: looked at when it is
 //! about to grow.
 //!
-//! Nothing is ever lost to a ceiling. An attempt that would write more state than
+//! No event is ever lost to a quota. An attempt that would write more state than
 //! its tenant may keep, or leave more keys than its group may have, fails; an event
 //! that would become one dead letter too many stays where it is, and its group is
 //! paused with the reason.
@@ -21,7 +21,7 @@ use super::outages::Operation;
 use super::shared::{Shared, Uncommitted};
 use super::{GroupLoop, Signals};
 use crate::delivery::ordering::{Job, Ordering};
-use crate::delivery::permits::{Ceilings, Turn};
+use crate::delivery::permits::{TenantQuota, Turn};
 use crate::delivery::settlement::gives_up;
 use crate::delivery::state::{AttemptState, Touched};
 use crate::delivery::{Outcome, Report};
@@ -59,12 +59,12 @@ const NEARLY_FULL: i64 = 16;
 
 /// What is to become of a report.
 #[derive(Debug)]
-pub(super) enum Checked {
+pub(super) enum QuotaCheck {
     /// It may be recorded.
     Within(Report),
     /// It must not: the event would become a dead letter for which the tenant has no
     /// room.
-    Full(NoRoom),
+    QuotaExceeded(NoRoom),
 }
 
 /// Why a tenant has no room for a dead letter.
@@ -95,7 +95,7 @@ impl Shared {
     /// passed by this alone.
     pub(super) fn may_exceed(
         &self,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         state: &AttemptState,
         report: &Report,
     ) -> bool {
@@ -103,11 +103,11 @@ impl Shared {
             Outcome::Success => {
                 let Touched { set, deleted } = state.touched();
                 set + deleted > 0
-                    && (set > 0 && ceilings.state_bytes.is_some()
+                    && (set > 0 && quota.state_bytes.is_some()
                         || !self.has_room_for_keys(set + deleted))
             }
             Outcome::Failure(_) => {
-                ceilings.dead_letters.is_some() || ceilings.dead_letter_bytes.is_some()
+                quota.dead_letters.is_some() || quota.dead_letter_bytes.is_some()
             }
             Outcome::NotRun(_) => false,
         }
@@ -132,24 +132,24 @@ impl Shared {
 
     /// Holds what an attempt did against what its tenant may keep. `known` is what
     /// the tenant's state comes to; whoever has it is the only one who looks.
-    pub(super) async fn within_ceilings(
+    pub(super) async fn within_quota(
         &self,
         known: &mut Option<KnownState>,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         job: &Job,
         state: &AttemptState,
         mut report: Report,
-    ) -> Checked {
+    ) -> QuotaCheck {
         if report.outcome == Outcome::Success {
-            report.outcome = self.within_state_ceilings(known, ceilings, state).await;
+            report.outcome = self.within_state_quota(known, quota, state).await;
         }
         // Whether it failed by itself, or just now because of the state.
         if let Outcome::Failure(failure) = &report.outcome
             && gives_up(&report.outcome, job.attempt, &self.group.settings.retry)
         {
             let bytes = job.event.bytes() + failure.text.len();
-            match self.no_room(ceilings, bytes).await {
-                Ok(Some(no_room)) => return Checked::Full(no_room),
+            match self.no_room(quota, bytes).await {
+                Ok(Some(no_room)) => return QuotaCheck::QuotaExceeded(no_room),
                 Ok(None) => {}
                 Err(why) => {
                     report.outcome =
@@ -157,17 +157,17 @@ impl Shared {
                 }
             }
         }
-        Checked::Within(report)
+        QuotaCheck::Within(report)
     }
 
     /// Holds what a success wrote against what its group and its tenant may keep.
-    pub(super) async fn within_state_ceilings(
+    pub(super) async fn within_state_quota(
         &self,
         known: &mut Option<KnownState>,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         state: &AttemptState,
     ) -> Outcome {
-        if let Some(most) = ceilings.state_bytes {
+        if let Some(most) = quota.state_bytes {
             match self.exceeds_state(known, most, state).await {
                 Ok(None) => {}
                 Ok(Some(failure)) => return Outcome::Failure(failure),
@@ -201,7 +201,7 @@ impl Shared {
     /// has.
     async fn no_room(
         &self,
-        ceilings: &Ceilings,
+        quota: &TenantQuota,
         bytes: usize,
     ) -> Result<Option<NoRoom>, StoreError> {
         let GroupLoop { settings, store, .. } = &self.group;
@@ -211,10 +211,10 @@ impl Shared {
             let (mut letters, mut bytes) = (0, 0);
             {
                 let _turn = self.turn().await;
-                if ceilings.dead_letters.is_some() {
+                if quota.dead_letters.is_some() {
                     letters = store.tenant_dead_letters(&settings.tenant).await?.unsigned_abs();
                 }
-                if ceilings.dead_letter_bytes.is_some() {
+                if quota.dead_letter_bytes.is_some() {
                     let kept = store.tenant_dead_letter_bytes(&settings.tenant).await?;
                     bytes = kept.unsigned_abs();
                 }
@@ -232,9 +232,9 @@ impl Shared {
             if commits.has_changed().unwrap_or(false) {
                 continue;
             }
-            let too_many = ceilings.dead_letters.filter(|most| letters >= *most);
+            let too_many = quota.dead_letters.filter(|most| letters >= *most);
             let too_large =
-                ceilings.dead_letter_bytes.filter(|most| bytes.saturating_add(next) > *most);
+                quota.dead_letter_bytes.filter(|most| bytes.saturating_add(next) > *most);
             let no_room = match (too_many, too_large) {
                 (None, None) => return Ok(None),
                 (Some(most), _) => NoRoom::Letters(most),
@@ -251,7 +251,7 @@ impl Shared {
     }
 
     /// The failure of an attempt whose writes would take the tenant's state beyond
-    /// its ceiling.
+    /// its quota.
     async fn exceeds_state(
         &self,
         known_state: &mut Option<KnownState>,
@@ -277,7 +277,7 @@ impl Shared {
             *known_state = Some(KnownState { bytes: at_most, ..known });
             return Ok(None);
         }
-        // Near the ceiling it is worth to know exactly, because most writes replace
+        // Near the limit the exact size is worth a query, because most writes replace
         // a value.
         loop {
             let mut commits = self.commits();
@@ -390,7 +390,7 @@ impl Shared {
 
 impl Leader<'_> {
     /// Why the group is paused at an event that its tenant has no room for.
-    pub(super) fn full(&self, no_room: NoRoom) -> String {
+    pub(super) fn quota_reason(&self, no_room: NoRoom) -> String {
         let GroupLoop { settings, .. } = &self.shared.group;
         let (group, tenant) = (&settings.group(), &settings.tenant);
         let why = match no_room {
