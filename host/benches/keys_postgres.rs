@@ -139,7 +139,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let ended = Instant::now();
-    let parked = store.group(&name).await.unwrap().parked;
+    let parked = store.group_status(&name).await.unwrap().parked;
     stop.cancel();
     running.await.unwrap().unwrap();
     let began = first.lock().unwrap().unwrap();

@@ -304,7 +304,7 @@ fn main() {
             .await
             .unwrap();
         // The first round's host is to find it.
-        let settings = store::GroupSettings {
+        let settings = store::GroupRegistration {
             name: group(),
             tenant: Tenant::none(),
             subscription: Subscription::new(["bench.*"]).unwrap(),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use event_host::event::{Position, Tenant};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::{GroupSettings, Maintained, Retention, Start, Store, StoreError};
+use event_host::store::{Enforced, GroupRegistration, Retention, Start, Store, StoreError};
 use event_host::subscription::Subscription;
 use postgres::{Database, Effort, percentile};
 use sqlx::PgConnection;
@@ -99,7 +99,7 @@ async fn settle_all(store: &dyn Store) {
 }
 
 async fn make_group(store: &dyn Store) {
-    let settings = GroupSettings {
+    let settings = GroupRegistration {
         name: postgres::group(),
         tenant: Tenant::none(),
         subscription: Subscription::all(),
@@ -109,11 +109,11 @@ async fn make_group(store: &dyn Store) {
     store.ensure_group(&settings).await.unwrap();
 }
 
-async fn maintain(store: &dyn Store) -> Result<Maintained, StoreError> {
+async fn enforce_retention(store: &dyn Store) -> Result<Enforced, StoreError> {
     loop {
-        let maintained = store.maintain(&NOTHING_STAYS).await?;
-        if !maintained.postponed || maintained.dropped_up_to.is_some() {
-            return Ok(maintained);
+        let enforced = store.enforce_retention(&NOTHING_STAYS).await?;
+        if !enforced.postponed || enforced.dropped_up_to.is_some() {
+            return Ok(enforced);
         }
     }
 }
@@ -131,7 +131,7 @@ async fn on_postgres(effort: Effort) {
         .await
         .unwrap();
     // Ends the partition.
-    store.maintain(&NOTHING_STAYS).await.unwrap();
+    store.enforce_retention(&NOTHING_STAYS).await.unwrap();
 
     let stores = (0..PRODUCERS).map(|_| Arc::new(database.store()) as Arc<dyn Store>);
     let producers = Producers::start(stores);
@@ -141,10 +141,10 @@ async fn on_postgres(effort: Effort) {
     let watching = CancellationToken::new();
     let locks = tokio::spawn(watch_locks(database.connect().await, watching.clone()));
     let begun = Instant::now();
-    let maintained = maintain(&store).await.unwrap();
+    let enforced = enforce_retention(&store).await.unwrap();
     let took = begun.elapsed();
     watching.cancel();
-    assert!(maintained.dropped_up_to >= Some(Position(events)), "{maintained:?}");
+    assert!(enforced.dropped_up_to >= Some(Position(events)), "{enforced:?}");
 
     println!(
         "retention on PostgreSQL: {events} events, {:.1} MB, with {PRODUCERS} producers",
@@ -224,9 +224,9 @@ async fn on_sqlite(effort: Effort) {
     tokio::time::sleep(alone).await;
     settle_all(&store).await;
     let begun = Instant::now();
-    let maintained = maintain(&store).await.unwrap();
+    let enforced = enforce_retention(&store).await.unwrap();
     let took = begun.elapsed();
-    assert!(maintained.dropped_up_to.is_some(), "{maintained:?}");
+    assert!(enforced.dropped_up_to.is_some(), "{enforced:?}");
     println!("retention on SQLite: {events} events, with 1 producer");
     println!("they went in {:.0} ms", took.as_secs_f64() * 1e3);
     producers.print([("before", before, begun), ("meanwhile", begun, begun + took)]).await;

@@ -108,7 +108,8 @@ impl Groups {
                 }
             }
             Self::Show(show) => {
-                let group = store.group_counted(&show.name, status::counting(show.exact)).await?;
+                let group =
+                    store.group_status_counted(&show.name, status::counting(show.exact)).await?;
                 if show.json {
                     output::json(&group)?;
                 } else {

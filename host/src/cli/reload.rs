@@ -345,7 +345,7 @@ impl Reloader {
     }
 
     async fn tell(&self, groups: &[GroupName], remark: Option<&str>) -> bool {
-        let told = self.store.remark(groups, remark).await;
+        let told = self.store.set_note(groups, remark).await;
         if let Err(why) = &told {
             warn!("`host status` cannot be told: {why}");
         }

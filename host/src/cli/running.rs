@@ -23,8 +23,8 @@ impl Loaded {
 }
 
 /// How the group of a handler is registered in the database.
-pub(super) fn registration(settings: &HandlerSettings) -> store::GroupSettings {
-    store::GroupSettings {
+pub(super) fn registration(settings: &HandlerSettings) -> store::GroupRegistration {
+    store::GroupRegistration {
         name: settings.group.clone(),
         partitions: settings.partitions.max(1),
         tenant: settings.tenant.clone(),

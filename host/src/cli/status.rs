@@ -10,8 +10,7 @@ use super::output::{self, seconds, short};
 use super::{Global, database};
 use crate::foreign::one_line;
 use crate::store::{
-    Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogHolder, LogPin,
-    LogStatus,
+    Blocker, Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogPin, LogStatus,
 };
 
 #[derive(Debug, Args)]
@@ -187,7 +186,7 @@ fn led_for(group: &GroupStatus) -> String {
 
 /// What a host has to say of what a group is to run, if anything.
 pub(super) fn remark(group: &GroupStatus) -> Option<String> {
-    let remark = group.remark.as_deref()?;
+    let remark = group.note.as_deref()?;
     let (name, remark) = (&group.name, short(remark, 400));
     // One that nobody leads may be waiting for its first load.
     let goes_on = if group.leader.is_some() { "; it goes on as before" } else { "" };
@@ -248,8 +247,8 @@ pub(super) fn open(group: &GroupStatus) -> Option<String> {
 }
 
 /// A session of the server's, in a few words.
-fn session(holder: &LogHolder) -> String {
-    let LogHolder { pid, application, user, .. } = holder;
+fn session(holder: &Blocker) -> String {
+    let Blocker { pid, application, user, .. } = holder;
     match pid {
         Some(pid) => {
             format!("server process {pid} ({}) of role {}", one_line(application), one_line(user))
@@ -323,14 +322,16 @@ mod tests {
     use super::*;
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
-    use crate::store::{GroupSettings, OpenRange, Redelivery, Settled, Settlement, Start, Store};
+    use crate::store::{
+        GroupRegistration, Redelivery, Settled, Settlement, Start, Store, UndecidedRange,
+    };
     use crate::subscription::Subscription;
 
     /// What is said of a group whose redeliveries are due so many seconds from
     /// now.
     async fn said(due: &[i64]) -> Option<String> {
         let store = MemoryStore::new();
-        let settings = GroupSettings {
+        let settings = GroupRegistration {
             name: "g".parse().unwrap(),
             tenant: Tenant::none(),
             subscription: Subscription::all(),
@@ -358,12 +359,12 @@ mod tests {
             redeliveries: (1..).zip(due).map(redelivery).collect(),
             redelivered: Vec::new(),
             failures: None,
-            overtaking: None,
+            undecided: None,
             mark: None,
             deferred: Vec::new(),
         };
         assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
-        parked(&store.group(&settings.name).await.unwrap())
+        parked(&store.group_status(&settings.name).await.unwrap())
     }
 
     #[tokio::test]
@@ -377,7 +378,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_open_is_said_with_who_holds_it() {
         let store = MemoryStore::new();
-        let settings = GroupSettings {
+        let settings = GroupRegistration {
             name: "g".parse().unwrap(),
             tenant: Tenant::none(),
             subscription: Subscription::all(),
@@ -385,16 +386,16 @@ mod tests {
             partitions: 1,
         };
         store.ensure_group(&settings).await.unwrap();
-        let mut group = store.group(&settings.name).await.unwrap();
+        let mut group = store.group_status(&settings.name).await.unwrap();
         assert_eq!(open(&group), None);
-        let range = |first, last| OpenRange { first: Position(first), last: Position(last) };
+        let range = |first, last| UndecidedRange { first: Position(first), last: Position(last) };
         group.open_ranges = vec![range(7, 7)];
         assert_eq!(
             open(&group).unwrap(),
             "g: went on past position 7, where transactions that have begun or ended just now may still commit an event"
         );
         group.open_ranges = vec![range(3, 5), range(7, 7), range(9, 9)];
-        let holder = LogHolder {
+        let holder = Blocker {
             pid: Some(42),
             prepared: None,
             application: "shop".to_owned(),

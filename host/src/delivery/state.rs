@@ -45,7 +45,7 @@ impl StoredState {
     /// The turn to read: as good a reason to wait as the log is.
     async fn turn(&self) -> Option<Turn> {
         match &self.share {
-            Some(share) => Some(share.read_turn(self.store.at_once().reads).await),
+            Some(share) => Some(share.read_turn(self.store.limits().reads).await),
             None => None,
         }
     }

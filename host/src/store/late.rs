@@ -2,18 +2,18 @@
 
 use jiff::Timestamp;
 
-use super::{Fetched, OpenRanges, Subscription};
+use super::{Fetched, Subscription, UndecidedRanges};
 use crate::event::{GroupName, Partition, Position, Tenant};
 
 /// A part of the log that was read past the safe position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overtaken {
+pub struct OvertakingFetch {
     /// What was there.
     pub fetched: Fetched,
     /// What may still appear in it: of the part that was read and is above the safe
     /// position, every position that held no event of anybody's in the very snapshot
     /// in which it was read.
-    pub open: OpenRanges,
+    pub undecided: UndecidedRanges,
 }
 
 /// What a leader asks of what it has passed and what was open then.
@@ -29,7 +29,7 @@ pub struct LateFetch<'a> {
     /// open either.
     pub partition: Option<Partition>,
     /// Where they may have appeared.
-    pub open: &'a OpenRanges,
+    pub undecided: &'a UndecidedRanges,
     /// Nothing can appear any more at or below this position, which was safe before
     /// the call. The store may know of more.
     pub safe: Position,
@@ -50,21 +50,21 @@ pub struct LateEvent {
 
 /// What has become of positions that were open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Late {
+pub struct FetchedLate {
     /// Events for the group, in position order.
     pub events: Vec<LateEvent>,
     /// Where something may still appear, or where something was not looked at.
-    pub open: OpenRanges,
+    pub undecided: UndecidedRanges,
     /// Whether there may be more at this moment than was looked at.
     pub has_more: bool,
 }
 
 /// What a settlement changes of what is open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Overtaking {
+pub struct UndecidedChange {
     /// What the cursor has passed from now on and what may still appear: at or below
     /// it.
-    pub open: OpenRanges,
+    pub undecided: UndecidedRanges,
     /// How many late events the settlement takes over from it, as redeliveries or
     /// as handled.
     pub late: u64,

@@ -22,13 +22,13 @@ use tokio::sync::watch;
 use super::backlog::{Backlog, Class, Counted, Part, Seen};
 use super::gone::{self, Beginning, Gone, without_what_is_gone};
 use super::{
-    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, FailureCounts, Fetch, Fetched, Found, GroupControl, GroupSettings,
-    GroupState, GroupStatus, Head, HostIdentity, Late, LateEvent, LateFetch, Leader, Leadership,
-    LockSession, LogPin, LogStatus, MOST_COUNTED, Maintained, Mark, NewVersion, OpenRange,
-    OpenRanges, Overtaken, Overtaking, Redelivery, Removed, Replayed, Retention, Settled,
-    Settlement, Sketch, Sought, Start, Store, StoreError, Subscription, Version, VersionNumber,
-    VersionState, dead_letter_bytes, refusals, unpinned_reason,
+    Adopted, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
+    Due, DueFetch, Enforced, FailureCounts, Fetch, Fetched, FetchedLate, Found, GroupControl,
+    GroupRegistration, GroupState, GroupStatus, Head, HostIdentity, LateEvent, LateFetch, Leader,
+    Leadership, LockSession, LogPin, LogStatus, MOST_COUNTED, Mark, NewVersion, OvertakingFetch,
+    Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sketch, Sought, Start, Store,
+    StoreError, StoreLimits, Subscription, UndecidedChange, UndecidedRange, UndecidedRanges,
+    Version, VersionNumber, VersionState, dead_letter_bytes, refusals, unpinned_reason,
 };
 use crate::digest::Digest;
 use crate::event::{
@@ -43,7 +43,7 @@ use crate::store::split::whole;
 pub enum Operation {
     Publish,
     SafePosition,
-    Maintain,
+    EnforceRetention,
     Fetch,
     LockSession,
     TryLocks,
@@ -53,22 +53,22 @@ pub enum Operation {
     EnsureGroup,
     BeginLeadership,
     EndLeadership,
-    BeginWork,
-    BeginAttempt,
+    RecordWorkStarted,
+    RecordAttemptStarted,
     WithdrawAttempt,
     Settle,
     Redeliveries,
     Due,
     Deferred,
-    EventsAt,
+    FetchAt,
     Cursor,
-    Controls,
+    GroupStates,
     StateGet,
     StateKeys,
     Status,
-    Group,
-    Remark,
-    Trip,
+    GroupStatus,
+    SetNote,
+    RecordTrip,
     Pause,
     Resume,
     Seek,
@@ -103,13 +103,13 @@ impl Operation {
                 | Self::Redeliveries
                 | Self::Due
                 | Self::Deferred
-                | Self::EventsAt
+                | Self::FetchAt
                 | Self::Cursor
-                | Self::Controls
+                | Self::GroupStates
                 | Self::StateGet
                 | Self::StateKeys
                 | Self::Status
-                | Self::Group
+                | Self::GroupStatus
                 | Self::DeadLetters
                 | Self::DeadLetterIds
                 | Self::DeadLetter
@@ -226,13 +226,13 @@ struct Group {
     reason: Option<String>,
     /// It keeps nothing in the log.
     unpinned: bool,
-    remark: Option<String>,
+    note: Option<String>,
     failures: FailureCounts,
     head: Option<Head>,
     mark: Option<Mark>,
     redeliveries: BTreeMap<Position, Redelivery>,
     deferred: BTreeMap<Position, Kept>,
-    open: OpenRanges,
+    undecided: UndecidedRanges,
     late_events: u64,
     fruitless: u32,
     created_at: Timestamp,
@@ -686,7 +686,7 @@ impl Log {
             row.reason = None;
             row.epoch.0 += i64::from(row.unpinned);
             row.unpinned = false;
-            row.open = row.open.above(up_to);
+            row.undecided = row.undecided.above(up_to);
             row.head.take_if(|head| head.position <= up_to);
             let deferred = &row.deferred;
             row.redeliveries.retain(|at, _| *at > up_to || deferred.contains_key(at));
@@ -694,20 +694,20 @@ impl Log {
         Ok(gone)
     }
 
-    fn maintain(&mut self, retention: Retention) -> Maintained {
+    fn enforce_retention(&mut self, retention: Retention) -> Enforced {
         self.retention = retention;
         let (due, behind) = self.due(None);
         let needed = behind.map_or(Position(i64::MAX), |(_, position)| position);
         let due: Vec<i64> = self.events.keys().take(due).copied().collect();
         let pinned = self.pinned_by(None);
-        let mut maintained =
-            Maintained { pinned_by: pinned.map(|pin| pin.group), ..Maintained::default() };
+        let mut enforced =
+            Enforced { pinned_by: pinned.map(|pin| pin.group), ..Enforced::default() };
         for position in due.into_iter().filter(|position| *position <= needed.0) {
             self.gone = (Position(position), self.gone.1 + 1);
             self.events.remove(&position);
-            maintained.dropped_up_to = Some(Position(position));
+            enforced.dropped_up_to = Some(Position(position));
         }
-        maintained
+        enforced
     }
 
     fn dead_letters_of(&self, name: &GroupName) -> usize {
@@ -785,7 +785,7 @@ impl Log {
             state: group.state,
             reason: group.reason.clone(),
             unpinned: group.unpinned,
-            remark: group.remark.clone(),
+            note: group.note.clone(),
             failures: group.failures.clone(),
             lock_held_by: None,
             row_held_by: None,
@@ -807,7 +807,7 @@ impl Log {
             in_flight: group.mark,
             dead_letters: dead.rows,
             dead_letters_is_at_least: dead.is_at_least,
-            open_ranges: group.open.as_slice().to_vec(),
+            open_ranges: group.undecided.as_slice().to_vec(),
             open_ranges_held_by: Vec::new(),
             late_events: i64::try_from(group.late_events).unwrap_or(i64::MAX),
             partitions: Vec::new(),
@@ -863,8 +863,8 @@ impl Log {
         if let Some(failures) = &settlement.failures {
             group.failures.clone_from(failures);
         }
-        if let Some(Overtaking { open, late }) = &settlement.overtaking {
-            group.open.clone_from(open);
+        if let Some(UndecidedChange { undecided, late }) = &settlement.undecided {
+            group.undecided.clone_from(undecided);
             group.late_events = group.late_events.saturating_add(*late);
         }
         group.settled_at = Some(Timestamp::now());
@@ -1027,38 +1027,38 @@ impl Store for MemoryStore {
     }
 
     /// Every transaction that is open is a slow one.
-    async fn passable(&self, _: Duration) -> Position {
+    async fn overtake_limit(&self, _: Duration) -> Position {
         locked(&self.shared.log).last_position()
     }
 
-    async fn overtake(
+    async fn fetch_overtaking(
         &self,
         fetch: Fetch<'_>,
         safe: Position,
         max_ranges: usize,
-    ) -> Result<Overtaken, StoreError> {
+    ) -> Result<OvertakingFetch, StoreError> {
         self.call(Operation::Fetch, |log| {
             let mut fetched = log.fetch(&fetch)?;
             let from = fetch.after.max(safe);
-            let read = OpenRange { first: Position(from.0 + 1), last: fetched.scanned_to };
-            let mut open = OpenRanges::of([read]).without(&log.positions());
-            if let Some(beyond) = open.as_slice().get(max_ranges) {
+            let read = UndecidedRange { first: Position(from.0 + 1), last: fetched.scanned_to };
+            let mut undecided = UndecidedRanges::of([read]).without(&log.positions());
+            if let Some(beyond) = undecided.as_slice().get(max_ranges) {
                 fetched.scanned_to = Position(beyond.first.0 - 1);
                 fetched.events.retain(|event| event.position <= fetched.scanned_to);
-                open = open.up_to(fetched.scanned_to);
+                undecided = undecided.up_to(fetched.scanned_to);
             }
-            Ok(Overtaken { fetched, open })
+            Ok(OvertakingFetch { fetched, undecided })
         })
         .await
     }
 
-    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+    async fn fetch_late(&self, late: LateFetch<'_>) -> Result<FetchedLate, StoreError> {
         self.call(Operation::Fetch, |log| {
             let LateFetch { group, tenant, subscription, partition, .. } = late;
-            let LateFetch { open, safe, max_events, .. } = late;
+            let LateFetch { undecided, safe, max_events, .. } = late;
             let mut events = Vec::new();
             let mut looked_to = Position(i64::MAX);
-            for range in open.as_slice() {
+            for range in undecided.as_slice() {
                 let before = Position(range.first.0 - 1);
                 let theirs = log.for_group(group, tenant, subscription, before, range.last);
                 for stored in theirs.filter(|stored| stored.is_in(partition)) {
@@ -1074,20 +1074,20 @@ impl Store for MemoryStore {
                     }
                 }
             }
-            let seen = open.up_to(looked_to).without(&log.positions());
-            let open = seen.and(open.above(looked_to)).above(safe.min(looked_to));
-            Ok(Late { events, open, has_more: looked_to < Position(i64::MAX) })
+            let seen = undecided.up_to(looked_to).without(&log.positions());
+            let undecided = seen.and(undecided.above(looked_to)).above(safe.min(looked_to));
+            Ok(FetchedLate { events, undecided, has_more: looked_to < Position(i64::MAX) })
         })
         .await
     }
 
-    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
-        self.call(Operation::Maintain, |log| Ok(log.maintain(*retention))).await
+    async fn enforce_retention(&self, retention: &Retention) -> Result<Enforced, StoreError> {
+        self.call(Operation::EnforceRetention, |log| Ok(log.enforce_retention(*retention))).await
     }
 
-    fn at_once(&self) -> AtOnce {
+    fn limits(&self) -> StoreLimits {
         let reads = *self.handle.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        AtOnce { reads: reads.unwrap_or(usize::MAX), writes: usize::MAX }
+        StoreLimits { reads: reads.unwrap_or(usize::MAX), writes: usize::MAX }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -1118,7 +1118,7 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+    async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         self.call(Operation::EnsureGroup, |log| {
             let last = log.last_position();
             if let Some(group) = log.groups.get(&settings.name) {
@@ -1130,7 +1130,7 @@ impl Store for MemoryStore {
                     return Err(refusals::cursor_beyond_the_log(&settings.name, position, last));
                 }
                 if group.partitions != settings.partitions {
-                    log.split_anew(&settings.name, settings.partitions, &settings.subscription)?;
+                    log.repartition(&settings.name, settings.partitions, &settings.subscription)?;
                 }
                 for row in log.rows_of_mut(&settings.name) {
                     row.subscription = settings.subscription.clone();
@@ -1147,13 +1147,13 @@ impl Store for MemoryStore {
                 state: GroupState::Running,
                 reason: None,
                 unpinned: false,
-                remark: None,
+                note: None,
                 failures: FailureCounts::new(),
                 head: None,
                 mark: None,
                 redeliveries: BTreeMap::new(),
                 deferred: BTreeMap::new(),
-                open: OpenRanges::NONE,
+                undecided: UndecidedRanges::NONE,
                 late_events: 0,
                 fruitless: 0,
                 created_at: Timestamp::now(),
@@ -1186,7 +1186,7 @@ impl Store for MemoryStore {
                 fruitless: group.fruitless,
                 failures: group.failures.clone(),
                 begun_by: None,
-                open: group.open.clone(),
+                undecided: group.undecided.clone(),
             })
         })
         .await
@@ -1204,14 +1204,14 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn begin_work(
+    async fn record_work_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
     ) -> Result<Settled, StoreError> {
         let group = group.clone();
-        self.write(Operation::BeginWork, move |log| {
+        self.write(Operation::RecordWorkStarted, move |log| {
             let Some(group) = log.led_after(&group, epoch, settled) else {
                 return Ok(Settled::NotLeader);
             };
@@ -1221,7 +1221,7 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn begin_attempt(
+    async fn record_attempt_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
@@ -1229,7 +1229,7 @@ impl Store for MemoryStore {
         mark: Mark,
     ) -> Result<Settled, StoreError> {
         let group = group.clone();
-        self.write(Operation::BeginAttempt, move |log| {
+        self.write(Operation::RecordAttemptStarted, move |log| {
             let Some(group) = log.led_after(&group, epoch, settled) else {
                 return Ok(Settled::NotLeader);
             };
@@ -1298,13 +1298,13 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn events_at(
+    async fn fetch_at(
         &self,
         group: &GroupName,
         positions: &[Position],
         max_bytes: usize,
     ) -> Result<Found, StoreError> {
-        self.call(Operation::EventsAt, |log| {
+        self.call(Operation::FetchAt, |log| {
             let looked_to = positions.iter().max().copied().unwrap_or_default();
             let mut found = Found { events: Vec::new(), looked_to };
             let Some(Group { tenant, deferred, .. }) = log.groups.get(group) else {
@@ -1354,14 +1354,14 @@ impl Store for MemoryStore {
                 position: group.position,
                 head: group.head.clone(),
                 mark: group.mark,
-                open: group.open.clone(),
+                undecided: group.undecided.clone(),
             })
         })
         .await
     }
 
-    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
-        self.call(Operation::Controls, |log| {
+    async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError> {
+        self.call(Operation::GroupStates, |log| {
             let control = |(name, group): (&GroupName, &Group)| GroupControl {
                 name: name.clone(),
                 epoch: group.epoch,
@@ -1428,12 +1428,12 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn group_counted(
+    async fn group_status_counted(
         &self,
         group: &GroupName,
         counting: Counting,
     ) -> Result<GroupStatus, StoreError> {
-        self.call(Operation::Group, |log| {
+        self.call(Operation::GroupStatus, |log| {
             let backlog = log.backlog(log.rows_of(group), counting);
             let rows =
                 log.rows_of(group).map(|(name, row)| log.status_of(name, row, &backlog, counting));
@@ -1442,19 +1442,19 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
-        self.call(Operation::Remark, |log| {
+    async fn set_note(&self, groups: &[GroupName], note: Option<&str>) -> Result<(), StoreError> {
+        self.call(Operation::SetNote, |log| {
             for group in groups {
-                match remark {
-                    Some(remark) => {
+                match note {
+                    Some(note) => {
                         if let Ok(group) = log.group_mut(group) {
-                            group.remark = Some(remark.to_owned());
+                            group.note = Some(note.to_owned());
                         }
                     }
                     None => {
-                        log.rows_of_mut(group).for_each(|row| row.remark = None);
+                        log.rows_of_mut(group).for_each(|row| row.note = None);
                         if let Ok(row) = log.group_mut(group) {
-                            row.remark = None;
+                            row.note = None;
                         }
                     }
                 }
@@ -1464,13 +1464,13 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn trip(
+    async fn record_trip(
         &self,
         group: &GroupName,
         epoch: Epoch,
         reason: Option<&str>,
     ) -> Result<Settled, StoreError> {
-        self.call(Operation::Trip, |log| {
+        self.call(Operation::RecordTrip, |log| {
             let led = log.group_mut(group).ok().filter(|group| group.epoch == epoch);
             let Some(group) = led else { return Ok(Settled::NotLeader) };
             let (from, to) = match reason {
@@ -1515,7 +1515,7 @@ impl Store for MemoryStore {
         retention: &Retention,
         most: u64,
     ) -> Result<Option<LogPin>, StoreError> {
-        self.call(Operation::Maintain, |log| {
+        self.call(Operation::EnforceRetention, |log| {
             log.retention = *retention;
             let Some(pin) = log.pinned_by(Some(tenant)).filter(|pin| pin.bytes > most) else {
                 return Ok(None);
@@ -1560,7 +1560,7 @@ impl Store for MemoryStore {
                 row.head = None;
                 row.mark = None;
                 row.redeliveries.retain(|redelivered, _| *redelivered <= position);
-                row.open = row.open.up_to(position);
+                row.undecided = row.undecided.up_to(position);
                 row.fruitless = 0;
             }
             Ok(Sought { position, gone })
@@ -1864,7 +1864,7 @@ mod tests {
     async fn a_fault_happens_before_or_after_the_effect_and_then_it_is_over() {
         let store = MemoryStore::new();
         let group: GroupName = "g".parse().unwrap();
-        let settings = GroupSettings {
+        let settings = GroupRegistration {
             name: group.clone(),
             tenant: Tenant::none(),
             subscription: Subscription::all(),
@@ -1875,9 +1875,9 @@ mod tests {
         store.fail(Operation::EnsureGroup, Fault::Before, 1);
         store.fail(Operation::EnsureGroup, Fault::After, 1);
         store.ensure_group(&settings).await.unwrap_err();
-        assert!(other.group(&group).await.is_err());
+        assert!(other.group_status(&group).await.is_err());
         store.ensure_group(&settings).await.unwrap_err();
-        assert!(other.group(&group).await.is_ok());
+        assert!(other.group_status(&group).await.is_ok());
         store.ensure_group(&settings).await.unwrap();
         assert_eq!(store.calls(Operation::EnsureGroup), 3);
         assert_eq!(other.calls(Operation::EnsureGroup), 0);

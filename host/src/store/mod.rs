@@ -63,11 +63,11 @@ pub use backlog::Counting;
 pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
 pub use gone::{Gone, Sought};
-pub use late::{Late, LateEvent, LateFetch, Overtaken, Overtaking};
-pub use open_ranges::{OpenRange, OpenRanges};
+pub use late::{FetchedLate, LateEvent, LateFetch, OvertakingFetch, UndecidedChange};
+pub use open_ranges::{UndecidedRange, UndecidedRanges};
 pub use redelivery::Redelivery;
 pub(crate) use retention::unpinned_reason;
-pub use retention::{LogPin, Maintained, Retention};
+pub use retention::{Enforced, LogPin, Retention};
 pub use split::PartitionStatus;
 
 pub use crate::subscription::Subscription;
@@ -190,7 +190,7 @@ pub struct HostIdentity {
 /// What a new group begins with. An existing group keeps its cursor, and takes
 /// over the subscription.
 #[derive(Debug, Clone)]
-pub struct GroupSettings {
+pub struct GroupRegistration {
     /// Its name.
     pub name: GroupName,
     /// Whose events it receives.
@@ -290,13 +290,13 @@ pub struct Leadership {
     /// without a settlement and without a clean end.
     pub fruitless: u32,
     /// The host that recorded the marked attempt as begun, in a store where a
-    /// host can lose its lock and live on: [`Store::has_shown_itself`] tells
+    /// host can lose its lock and live on: [`Store::is_alive_since`] tells
     /// whether it does.
     pub begun_by: Option<String>,
     /// How often attempts have failed so far.
     pub failures: FailureCounts,
     /// What the cursor has passed and what may still appear: at or below it.
-    pub open: OpenRanges,
+    pub undecided: UndecidedRanges,
 }
 
 /// What a leader asks the log for.
@@ -421,7 +421,7 @@ pub struct Settlement {
     /// before.
     pub failures: Option<FailureCounts>,
     /// What is open, if that is not as it was.
-    pub overtaking: Option<Overtaking>,
+    pub undecided: Option<UndecidedChange>,
 }
 
 /// How many attempts of a group have failed, by the label of the failure's kind.
@@ -451,7 +451,7 @@ pub struct Cursor {
     /// The attempt that is recorded as begun.
     pub mark: Option<Mark>,
     /// What the cursor has passed and what may still appear.
-    pub open: OpenRanges,
+    pub undecided: UndecidedRanges,
 }
 
 /// The little of a group that a running host watches.
@@ -496,16 +496,17 @@ pub struct GroupStatus {
     pub unpinned: bool,
     /// What a host has to say of it though it goes on, such as that its new
     /// component does not load.
-    pub remark: Option<String>,
+    #[serde(rename = "remark")]
+    pub note: Option<String>,
     /// Who leads it now.
     pub leader: Option<Leader>,
     /// The session that holds its lock and is no host's; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lock_held_by: Option<LogHolder>,
+    pub lock_held_by: Option<Blocker>,
     /// The transaction that has had its row for a while, so that nobody begins to lead
     /// it, or settles; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub row_held_by: Option<LogHolder>,
+    pub row_held_by: Option<Blocker>,
     /// Its fencing token.
     pub epoch: Epoch,
     /// Its cursor.
@@ -553,9 +554,9 @@ pub struct GroupStatus {
     /// they only ever grow.
     pub failures: FailureCounts,
     /// What its cursor has passed and what open transactions may still commit.
-    pub open_ranges: Vec<OpenRange>,
+    pub open_ranges: Vec<UndecidedRange>,
     /// The transactions that may hold something of it, while there is such a thing.
-    pub open_ranges_held_by: Vec<LogHolder>,
+    pub open_ranges_held_by: Vec<Blocker>,
     /// Events that were committed after the group had passed them, since it was
     /// created: they only ever grow.
     pub late_events: i64,
@@ -570,7 +571,7 @@ pub struct GroupStatus {
     pub settled_at: Option<Timestamp>,
 }
 
-/// Whether a number is what it says, and so needs no remark.
+/// Whether a number is what it says, and so needs no note.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 pub(crate) fn is_exact(is_at_least: &bool) -> bool {
     !is_at_least
@@ -600,7 +601,7 @@ pub struct LogStatus {
     #[serde(skip_serializing_if = "is_exact")]
     pub events_is_estimate: bool,
     /// Who holds the log up, and has for more than a second.
-    pub held_up_by: Vec<LogHolder>,
+    pub held_up_by: Vec<Blocker>,
     /// The group, if there is one, that keeps events in the log which would have
     /// gone otherwise.
     pub pinned_by: Option<LogPin>,
@@ -618,7 +619,7 @@ pub struct LogStatus {
 /// A transaction that may have drawn positions and is still open: nothing above
 /// them is delivered until it ends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LogHolder {
+pub struct Blocker {
     /// The server's process; none for a prepared transaction.
     pub pid: Option<i64>,
     /// The name of a prepared transaction, which only `COMMIT PREPARED` or
@@ -633,7 +634,7 @@ pub struct LogHolder {
     pub age_seconds: Option<f64>,
 }
 
-impl LogHolder {
+impl Blocker {
     /// Which transaction, in a few words.
     #[must_use]
     pub fn name(&self) -> String {
@@ -645,7 +646,7 @@ impl LogHolder {
     }
 }
 
-impl fmt::Display for LogHolder {
+impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())?;
         if !self.application.is_empty() {
@@ -766,7 +767,7 @@ pub trait LockSession: Send {
 
 /// How much a store does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AtOnce {
+pub struct StoreLimits {
     /// Fetches. At least 1.
     pub reads: usize,
     /// Settlements. At least 1.
@@ -819,13 +820,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Who holds the log up, and has for more than a second. Cheap while nobody
     /// does.
-    async fn log_holders(&self) -> Result<Vec<LogHolder>, StoreError> {
+    async fn blockers(&self) -> Result<Vec<Blocker>, StoreError> {
         Ok(Vec::new())
     }
 
     /// Returns when the database hints that something was published. Only saves
     /// time: hints may be missing, late, or for nothing.
-    async fn hint(&self) {
+    async fn wait_for_hint(&self) {
         std::future::pending().await
     }
 
@@ -838,7 +839,7 @@ pub trait Store: Send + Sync + 'static {
     /// An event that goes is at or below every cursor at that moment, those of
     /// paused groups and of groups that no host runs included. A cursor that is
     /// moved back, and a new group, begin with what is left.
-    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError>;
+    async fn enforce_retention(&self, retention: &Retention) -> Result<Enforced, StoreError>;
 
     /// Looks whether the groups of a tenant keep more than `most` bytes of events in the log
     /// that would go without them. If so, pauses the one that is furthest behind, with all
@@ -854,7 +855,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// How much it does at once. What is beyond that stands in line here, in the
     /// order in which it came.
-    fn at_once(&self) -> AtOnce;
+    fn limits(&self) -> StoreLimits;
 
     /// Reads a part of the log: as much of it as comes in time, and at least one event
     /// if there is one.
@@ -876,7 +877,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes back events that were read and that nobody needs any more: their memory may
     /// be used for those that are read next.
-    fn put_back(&self, events: Vec<Arc<LogEvent>>) {
+    fn recycle(&self, events: Vec<Arc<LogEvent>>) {
         drop(events);
     }
 
@@ -884,7 +885,7 @@ pub trait Store: Send + Sync + 'static {
     /// transactions that have been about to publish for longer than this, as of the
     /// last [`Store::safe_position`] of this handle. Asks the database nothing. At or
     /// below the safe position in a store where nothing is ever held up.
-    async fn passable(&self, longer_than: Duration) -> Position {
+    async fn overtake_limit(&self, longer_than: Duration) -> Position {
         let _ = longer_than;
         Position::ZERO
     }
@@ -895,31 +896,31 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Every event that the group receives is in what was read, or will appear in
     /// what is open, or is above what was read; and of these it is one.
-    async fn overtake(
+    async fn fetch_overtaking(
         &self,
         fetch: Fetch<'_>,
         safe: Position,
         max_ranges: usize,
-    ) -> Result<Overtaken, StoreError> {
+    ) -> Result<OvertakingFetch, StoreError> {
         let _ = max_ranges;
         let up_to = fetch.up_to.min(safe);
-        Ok(Overtaken {
+        Ok(OvertakingFetch {
             fetched: self.fetch(Fetch { up_to, ..fetch }).await?,
-            open: OpenRanges::NONE,
+            undecided: UndecidedRanges::NONE,
         })
     }
 
     /// Looks whether something has appeared where a group had passed. What has is no
     /// longer open, whoever receives it; nor is what is safe and holds nothing.
-    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+    async fn fetch_late(&self, late: LateFetch<'_>) -> Result<FetchedLate, StoreError> {
         let _ = late;
-        Ok(Late { events: Vec::new(), open: OpenRanges::NONE, has_more: false })
+        Ok(FetchedLate { events: Vec::new(), undecided: UndecidedRanges::NONE, has_more: false })
     }
 
     /// Writes down what this host is troubled by, one thing a line, for `status`;
     /// `None` for nothing. To be repeated while it is so: `status` shows it for a
     /// minute. A store without a list of hosts has no place for it.
-    async fn tell_trouble(
+    async fn record_outages(
         &self,
         host: &HostIdentity,
         trouble: Option<&str>,
@@ -933,7 +934,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes a group that is not there, and leaves one that is as it is, whatever it is
     /// like. For a store in which a group's lock stands in the group.
-    async fn make_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+    async fn make_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         let _ = settings;
         Ok(())
     }
@@ -952,7 +953,7 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Refused`] for a group of another tenant, and when it cannot be
     /// split anew: while somebody leads a part of it, while what it has passed is open,
     /// and where a part is more than 100,000 events behind another.
-    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError>;
+    async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError>;
 
     /// Raises the epoch and records the leader. The caller holds the group's
     /// lock.
@@ -965,7 +966,7 @@ pub trait Store: Send + Sync + 'static {
     /// Whether a host, by its id, has shown itself since the group's present
     /// leadership began. One that has did not die before that, whatever became of
     /// its lock.
-    async fn has_shown_itself(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
+    async fn is_alive_since(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
         let _ = (host, group);
         Ok(false)
     }
@@ -982,7 +983,7 @@ pub trait Store: Send + Sync + 'static {
     /// that is late must not take back what a settlement has proved. One that is
     /// tried again after an unknown outcome may count twice, which makes a group
     /// careful a crash too early and costs nothing else.
-    async fn begin_work(
+    async fn record_work_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
@@ -995,7 +996,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Only while `settled` is the number of the group's last settlement: one
     /// that is late would mark an attempt that is long over.
-    async fn begin_attempt(
+    async fn record_attempt_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
@@ -1045,7 +1046,7 @@ pub trait Store: Send + Sync + 'static {
     /// They come with their data, so nobody should ask for more than is to be
     /// handled next. The first of them, as many as come in time, up to the one that
     /// brings all of them to so many bytes; at least one if there is one.
-    async fn events_at(
+    async fn fetch_at(
         &self,
         group: &GroupName,
         positions: &[Position],
@@ -1056,7 +1057,7 @@ pub trait Store: Send + Sync + 'static {
     async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError>;
 
     /// Epoch, state and cursor of every group and partition, in one cheap query.
-    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError>;
+    async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError>;
 
     /// One value of a group's state.
     async fn state_get(
@@ -1090,12 +1091,12 @@ pub trait Store: Send + Sync + 'static {
     async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError>;
 
     /// One group, as [`Store::status`] has it.
-    async fn group(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
-        self.group_counted(group, Counting::BOUNDED).await
+    async fn group_status(&self, group: &GroupName) -> Result<GroupStatus, StoreError> {
+        self.group_status_counted(group, Counting::BOUNDED).await
     }
 
     /// One group, with numbers that are as exact as is said.
-    async fn group_counted(
+    async fn group_status_counted(
         &self,
         group: &GroupName,
         counting: Counting,
@@ -1103,12 +1104,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Says something of groups for `status`, though they go on; `None` takes it
     /// back, and what was said of their partitions with it. A group that does not exist is passed over.
-    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError>;
+    async fn set_note(&self, groups: &[GroupName], note: Option<&str>) -> Result<(), StoreError>;
 
     /// The leader's: marks a running group as tripped, for this reason, or
     /// without one a tripped group as running again. A group that an operator
     /// paused stays paused.
-    async fn trip(
+    async fn record_trip(
         &self,
         group: &GroupName,
         epoch: Epoch,

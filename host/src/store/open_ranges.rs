@@ -14,7 +14,7 @@ use crate::event::Position;
 
 /// Positions next to each other that are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct OpenRange {
+pub struct UndecidedRange {
     /// The first of them.
     pub first: Position,
     /// The last of them; never below the first.
@@ -23,19 +23,19 @@ pub struct OpenRange {
 
 /// Every position that is open: ranges in order, of which no two touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpenRanges(Vec<OpenRange>);
+pub struct UndecidedRanges(Vec<UndecidedRange>);
 
-impl OpenRanges {
+impl UndecidedRanges {
     /// Nothing is open.
     pub const NONE: Self = Self(Vec::new());
 
     /// The positions of all these ranges, in whichever order they come. One whose
     /// last position is below its first is none.
     #[must_use]
-    pub fn of(ranges: impl IntoIterator<Item = OpenRange>) -> Self {
+    pub fn of(ranges: impl IntoIterator<Item = UndecidedRange>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|r| r.first <= r.last).collect();
         sorted.sort_unstable_by_key(|range| range.first);
-        let mut merged: Vec<OpenRange> = Vec::with_capacity(sorted.len());
+        let mut merged: Vec<UndecidedRange> = Vec::with_capacity(sorted.len());
         for range in sorted {
             match merged.last_mut() {
                 Some(before) if range.first.0 <= before.last.0.saturating_add(1) => {
@@ -61,7 +61,7 @@ impl OpenRanges {
 
     /// The ranges, in order.
     #[must_use]
-    pub fn as_slice(&self) -> &[OpenRange] {
+    pub fn as_slice(&self) -> &[UndecidedRange] {
         &self.0
     }
 
@@ -81,7 +81,11 @@ impl OpenRanges {
     #[must_use]
     pub fn up_to(&self, position: Position) -> Self {
         let below = self.0.iter().take_while(|range| range.first <= position);
-        Self(below.map(|range| OpenRange { last: range.last.min(position), ..*range }).collect())
+        Self(
+            below
+                .map(|range| UndecidedRange { last: range.last.min(position), ..*range })
+                .collect(),
+        )
     }
 
     /// What of it is above a position.
@@ -89,7 +93,7 @@ impl OpenRanges {
     pub fn above(&self, position: Position) -> Self {
         let next = Position(position.0.saturating_add(1));
         let above = self.0.iter().skip_while(|range| range.last <= position);
-        Self(above.map(|range| OpenRange { first: range.first.max(next), ..*range }).collect())
+        Self(above.map(|range| UndecidedRange { first: range.first.max(next), ..*range }).collect())
     }
 
     /// With what is open elsewhere, too.
@@ -115,10 +119,10 @@ impl OpenRanges {
                 if position < first {
                     continue;
                 }
-                left.push(OpenRange { first, last: Position(position.0 - 1) });
+                left.push(UndecidedRange { first, last: Position(position.0 - 1) });
                 first = Position(position.0.saturating_add(1));
             }
-            left.push(OpenRange { first, last: range.last });
+            left.push(UndecidedRange { first, last: range.last });
         }
         left.retain(|range| range.first <= range.last);
         Self(left)
@@ -133,12 +137,13 @@ mod tests {
 
     use super::*;
 
-    fn ranges(pairs: &[(i64, i64)]) -> OpenRanges {
-        let range = |&(first, last)| OpenRange { first: Position(first), last: Position(last) };
-        OpenRanges::of(pairs.iter().map(range))
+    fn ranges(pairs: &[(i64, i64)]) -> UndecidedRanges {
+        let range =
+            |&(first, last)| UndecidedRange { first: Position(first), last: Position(last) };
+        UndecidedRanges::of(pairs.iter().map(range))
     }
 
-    fn positions(ranges: &OpenRanges) -> BTreeSet<i64> {
+    fn positions(ranges: &UndecidedRanges) -> BTreeSet<i64> {
         ranges.as_slice().iter().flat_map(|range| range.first.0..=range.last.0).collect()
     }
 
@@ -146,7 +151,7 @@ mod tests {
     fn ranges_that_touch_are_one() {
         assert_eq!(ranges(&[(5, 6), (1, 2), (3, 3), (9, 8)]), ranges(&[(1, 3), (5, 6)]));
         assert_eq!(ranges(&[(1, 9), (2, 3)]), ranges(&[(1, 9)]));
-        assert_eq!(ranges(&[(2, 1)]), OpenRanges::NONE);
+        assert_eq!(ranges(&[(2, 1)]), UndecidedRanges::NONE);
     }
 
     #[test]
@@ -155,10 +160,10 @@ mod tests {
         let open = ranges(&[(3, 8), (20, 21)]);
         assert_eq!(open.without(&seen), ranges(&[(4, 4), (6, 7), (20, 21)]));
         assert_eq!(open.without(&[]), open);
-        assert_eq!(ranges(&[(7, 7)]).without(&[Position(7)]), OpenRanges::NONE);
+        assert_eq!(ranges(&[(7, 7)]).without(&[Position(7)]), UndecidedRanges::NONE);
     }
 
-    fn some_ranges() -> impl Strategy<Value = OpenRanges> {
+    fn some_ranges() -> impl Strategy<Value = UndecidedRanges> {
         proptest::collection::vec((1..40_i64, 0..5_i64), 0..8).prop_map(|pairs| {
             ranges(&pairs.iter().map(|(first, more)| (*first, first + more)).collect::<Vec<_>>())
         })
@@ -173,7 +178,7 @@ mod tests {
             cut in 0..45_i64,
             seen in proptest::collection::btree_set(0..45_i64, 0..20),
         ) {
-            let is_whole = |ranges: &OpenRanges| {
+            let is_whole = |ranges: &UndecidedRanges| {
                 ranges.as_slice().windows(2).all(|two| two[0].last.0 + 1 < two[1].first.0)
             };
             let (set, of_other) = (positions(&one), positions(&other));

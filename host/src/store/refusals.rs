@@ -1,12 +1,12 @@
 //! What every store refuses, in the same words.
 
-use super::{DeadLetterId, GroupSettings, Leader, Missing, StoreError, VersionNumber};
+use super::{DeadLetterId, GroupRegistration, Leader, Missing, StoreError, VersionNumber};
 use crate::digest::Digest;
 use crate::event::{GroupName, HandlerName, Position, Tenant};
 
 /// The group belongs to somebody else.
-pub(super) fn other_tenant(settings: &GroupSettings, owner: &Tenant) -> StoreError {
-    let GroupSettings { name, tenant, .. } = settings;
+pub(super) fn other_tenant(settings: &GroupRegistration, owner: &Tenant) -> StoreError {
+    let GroupRegistration { name, tenant, .. } = settings;
     StoreError::Refused(format!(
         "group `{name}` belongs to {}, not to {}: give the group of this handler another name, or remove group `{name}` first",
         named(owner),

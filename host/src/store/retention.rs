@@ -45,7 +45,7 @@ impl Retention {
 
 /// What one round of upkeep did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Maintained {
+pub struct Enforced {
     /// Events up to this position went.
     pub dropped_up_to: Option<Position>,
     /// The group that keeps the oldest of the events that would have gone.

@@ -208,8 +208,8 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         group.state = part.state;
         group.reason = part.reason.map(|reason| format!("{}: {reason}", part.name));
     }
-    if group.remark.is_none() {
-        group.remark = part.remark.map(|remark| format!("{}: {remark}", part.name));
+    if group.note.is_none() {
+        group.note = part.note.map(|note| format!("{}: {note}", part.name));
     }
     group.lock_held_by = group.lock_held_by.take().or(part.lock_held_by);
     group.row_held_by = group.row_held_by.take().or(part.row_held_by);

@@ -28,7 +28,7 @@ async fn is_drained(
     clock: &dyn Clock,
 ) -> Result<Option<i64>, StoreError> {
     let (mut lowest, mut lowest_open, mut led) = (None, None, Vec::new());
-    let mut controls = store.controls().await?;
+    let mut controls = store.group_states().await?;
     controls
         .retain(|control| control.state == GroupState::Running && groups.contains(&control.name));
     // While something is before one of them, which is nearly always, that is all that is
@@ -56,7 +56,7 @@ async fn is_drained(
         {
             return Ok(None);
         }
-        lowest_open = [lowest_open, cursor.open.first()].into_iter().flatten().min();
+        lowest_open = [lowest_open, cursor.undecided.first()].into_iter().flatten().min();
         let position = cursor.position;
         lowest = Some(lowest.map_or(position, |lowest: Position| lowest.min(position)));
         led.push(control.name);

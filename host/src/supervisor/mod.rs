@@ -40,7 +40,7 @@ use drain::drained;
 use reporter::Reporter;
 pub use retention::{RetentionSettings, RetentionTask};
 use running::RunningGroups;
-use watcher::{Controls, Passable, Watcher};
+use watcher::{Controls, OvertakeLimits, Watcher};
 
 /// A group to run.
 #[derive(Clone)]
@@ -93,7 +93,7 @@ pub struct Change {
 pub struct Later {
     /// How they are registered, which is done before the first group runs: what that one
     /// emits reaches them all.
-    pub groups: Vec<store::GroupSettings>,
+    pub groups: Vec<store::GroupRegistration>,
     /// Is cancelled once that is done.
     pub registered: CancellationToken,
     /// Cancelled once all of them were given. A host that drains does not end before.
@@ -155,7 +155,7 @@ impl Supervisor {
         let published = Arc::new(Notify::new());
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let awaited = Arc::default();
-        let passable = Arc::new(Passable::default());
+        let overtake_limit = Arc::new(OvertakeLimits::default());
         let controls = Arc::new(Controls::default());
         let troubles = Troubles::default();
         let locks = Locks::start(Arc::clone(&self.store), self.host.clone(), troubles.clone());
@@ -164,7 +164,7 @@ impl Supervisor {
             store: Arc::clone(&self.store),
             safe,
             awaited: Arc::clone(&awaited),
-            passable: Arc::clone(&passable),
+            overtake_limit: Arc::clone(&overtake_limit),
             controls: Arc::clone(&controls),
             published: Arc::clone(&published),
             locks: locks.clone(),
@@ -182,7 +182,7 @@ impl Supervisor {
             grace: self.grace,
             safe: safe_seen,
             awaited,
-            passable,
+            overtake_limit,
             controls,
             published,
             crash_guard: Arc::new(Semaphore::new(1)),
@@ -265,8 +265,8 @@ fn watcher_broke(why: &JoinError) -> String {
     format!("the watcher of the log broke: {why}")
 }
 
-fn registration(group: &Group) -> store::GroupSettings {
-    store::GroupSettings {
+fn registration(group: &Group) -> store::GroupRegistration {
+    store::GroupRegistration {
         name: group.settings.group(),
         partitions: group.settings.partition.map_or(1, |partition| partition.of),
         tenant: group.settings.tenant.clone(),

@@ -62,7 +62,7 @@ impl Reporter {
             if told.is_none() && !self.told.load(Ordering::Relaxed) {
                 continue;
             }
-            match self.store.tell_trouble(&self.host, told.as_deref()).await {
+            match self.store.record_outages(&self.host, told.as_deref()).await {
                 Ok(()) => self.told.store(told.is_some(), Ordering::Relaxed),
                 // Most troubles are that the database cannot be reached; then
                 // `status` says so itself.
@@ -78,7 +78,7 @@ impl Reporter {
     /// A host that ends is troubled by nothing.
     pub(super) async fn end(self) {
         if self.told.load(Ordering::Relaxed) {
-            let told = self.store.tell_trouble(&self.host, None);
+            let told = self.store.record_outages(&self.host, None);
             if let Ok(Err(why)) = tokio::time::timeout(LAST_WORD, told).await {
                 debug!("`status` is not told: {why}");
             }

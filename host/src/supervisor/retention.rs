@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use crate::event::{GroupName, Tenant};
 use crate::repeats::Repeats;
-use crate::store::{Maintained, Retention, Store, StoreError, unpinned_reason};
+use crate::store::{Enforced, Retention, Store, StoreError, unpinned_reason};
 
 /// How often the task looks for events to drop.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -61,15 +61,15 @@ impl RetentionTask {
                 for (tenant, most) in &pinned_log {
                     unpin(&*self.store, tenant, &retention, *most).await?;
                 }
-                self.store.maintain(&retention).await
+                self.store.enforce_retention(&retention).await
             };
-            let maintained = tokio::select! {
+            let enforced = tokio::select! {
                 () = stop.cancelled() => return,
-                maintained = keep => maintained,
+                enforced = keep => enforced,
             };
-            match maintained {
-                Ok(maintained) => {
-                    tell(&maintained, &mut pinned_by);
+            match enforced {
+                Ok(enforced) => {
+                    tell(&enforced, &mut pinned_by);
                     if failures.over() {
                         info!("old events can be let go of again");
                     }
@@ -109,19 +109,19 @@ fn interval(retention: &Retention) -> Duration {
     part.clamp(SHORTEST, LOOK_EVERY)
 }
 
-fn tell(maintained: &Maintained, pinned_by: &mut Option<GroupName>) {
-    if let Some(position) = maintained.dropped_up_to {
+fn tell(enforced: &Enforced, pinned_by: &mut Option<GroupName>) {
+    if let Some(position) = enforced.dropped_up_to {
         info!(up_to = position.0, "old events were dropped");
     }
-    if maintained.postponed {
+    if enforced.postponed {
         debug!("somebody else uses the log; the rest of its upkeep comes later");
     }
-    if maintained.pinned_by != *pinned_by {
-        match &maintained.pinned_by {
+    if enforced.pinned_by != *pinned_by {
+        match &enforced.pinned_by {
             Some(group) => warn!(%group, "old events stay, because the group has not handled them"),
             None => info!("no group keeps old events any more"),
         }
-        pinned_by.clone_from(&maintained.pinned_by);
+        pinned_by.clone_from(&enforced.pinned_by);
     }
 }
 
@@ -165,20 +165,20 @@ mod tests {
         let task = RetentionTask { store: Arc::new(store.clone()), settings: retention };
         let running = tokio::spawn(task.run(stop.clone()));
         let mut changes = store.changes();
-        while store.calls(Operation::Maintain) < 3 {
+        while store.calls(Operation::EnforceRetention) < 3 {
             changes.changed().await.unwrap();
         }
         assert_eq!(store.status().await.unwrap().events, 1, "it is kept for ever");
-        store.fail(Operation::Maintain, Fault::Before, 2);
+        store.fail(Operation::EnforceRetention, Fault::Before, 2);
         let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
         settings.send_replace(RetentionSettings { retention, ..RetentionSettings::default() });
         while store.status().await.unwrap().events == 1 {
             changes.changed().await.unwrap();
         }
-        assert_eq!(store.faults_left(Operation::Maintain), 0);
+        assert_eq!(store.faults_left(Operation::EnforceRetention), 0);
         drop(settings);
-        let calls = store.calls(Operation::Maintain);
-        while store.calls(Operation::Maintain) < calls + 3 {
+        let calls = store.calls(Operation::EnforceRetention);
+        while store.calls(Operation::EnforceRetention) < calls + 3 {
             changes.changed().await.unwrap();
         }
         stop.cancel();

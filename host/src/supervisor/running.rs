@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::task::{GroupTask, GroupVersion};
-use super::watcher::{Controls, Passable};
+use super::watcher::{Controls, OvertakeLimits};
 use super::{Group, registration};
 use crate::clock::Clock;
 use crate::delivery::group::{Awaited, Control, GroupLoop};
@@ -34,7 +34,7 @@ pub(super) struct RunningGroups {
     pub(super) grace: Duration,
     pub(super) safe: watch::Receiver<Position>,
     pub(super) awaited: Arc<Awaited>,
-    pub(super) passable: Arc<Passable>,
+    pub(super) overtake_limit: Arc<OvertakeLimits>,
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
     pub(super) crash_guard: Arc<Semaphore>,
@@ -182,7 +182,7 @@ impl RunningGroups {
             interrupt: running.interrupt.clone(),
             safe: self.safe.clone(),
             awaited: Arc::clone(&self.awaited),
-            passable: Arc::clone(&self.passable),
+            overtake_limit: Arc::clone(&self.overtake_limit),
             control: self.controls.add(name.clone(), control),
             versions,
             rolled_back: Mutex::default(),

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::restart_delay;
-use super::watcher::Passable;
+use super::watcher::OvertakeLimits;
 use crate::delivery::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Signals};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
@@ -28,7 +28,7 @@ const LIFE_POLL: Duration = Duration::from_millis(100);
 /// One way to run a group: its settings and its code.
 pub(super) struct GroupVersion {
     /// What is written down of the group.
-    pub(super) registration: store::GroupSettings,
+    pub(super) registration: store::GroupRegistration,
     /// How it is run.
     pub(super) group: GroupLoop,
     /// The version of the handler, if it is deployed.
@@ -60,7 +60,7 @@ pub(super) struct GroupTask {
     pub(super) interrupt: CancellationToken,
     pub(super) safe: watch::Receiver<Position>,
     pub(super) awaited: Arc<Awaited>,
-    pub(super) passable: Arc<Passable>,
+    pub(super) overtake_limit: Arc<OvertakeLimits>,
     pub(super) control: watch::Receiver<Control>,
     /// The version that is to run.
     pub(super) versions: watch::Receiver<Arc<GroupVersion>>,
@@ -318,7 +318,7 @@ impl GroupTask {
             leadership: lease.proof().clone(),
             safe: self.safe.clone(),
             awaited: Arc::clone(&self.awaited),
-            passable: self.passable.follow(version.group.settings.overtake),
+            overtake_limit: self.overtake_limit.follow(version.group.settings.overtake),
             control: self.control.clone(),
         }
     }
@@ -361,7 +361,7 @@ impl GroupTask {
         let until = Instant::now() + SIGN_OF_LIFE;
         let mut lives = *begun_by == self.host.id;
         while !lives && Instant::now() < until {
-            let asked = self.store.has_shown_itself(begun_by, &self.name);
+            let asked = self.store.is_alive_since(begun_by, &self.name);
             match signals.answer(asked).await {
                 Some(Ok(true)) => lives = true,
                 Some(Ok(false)) => {}

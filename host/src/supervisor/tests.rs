@@ -183,7 +183,7 @@ async fn a_group_that_is_split_anew_has_all_its_new_parts_or_all_of_those_before
         assert_eq!(rig.versions().await, [1].into());
         rig.store.fail(Operation::EnsureGroup, Fault::Slow(Duration::ZERO), failing);
         rig.store.fail(Operation::EnsureGroup, Fault::Before, 1);
-        rig.store.fail(Operation::Controls, Fault::Before, 3);
+        rig.store.fail(Operation::GroupStates, Fault::Before, 3);
         let refused = rig.change(2, PARTS + 1).await;
         rig.store.heal();
         let runs = if refused.is_empty() { 2 } else { 1 };

@@ -16,7 +16,7 @@ use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::repeats::Repeats;
 use crate::restart::sleep_precisely;
-use crate::store::{GroupControl, GroupState, LogHolder, Store, StoreError};
+use crate::store::{Blocker, GroupControl, GroupState, Store, StoreError};
 use crate::troubles::Troubles;
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
@@ -96,9 +96,9 @@ impl Controls {
 /// How far groups may read that do not wait for slow transactions, by how long they
 /// do wait.
 #[derive(Default)]
-pub(super) struct Passable(Mutex<HashMap<Duration, watch::Sender<Position>>>);
+pub(super) struct OvertakeLimits(Mutex<HashMap<Duration, watch::Sender<Position>>>);
 
-impl Passable {
+impl OvertakeLimits {
     /// Follows it for a group that waits so long; without, for one that always waits,
     /// nothing ever comes.
     pub(super) fn follow(&self, overtake: Option<Duration>) -> watch::Receiver<Position> {
@@ -147,7 +147,7 @@ pub(super) struct Watcher {
     pub(super) store: Arc<dyn Store>,
     pub(super) safe: watch::Sender<Position>,
     pub(super) awaited: Arc<Awaited>,
-    pub(super) passable: Arc<Passable>,
+    pub(super) overtake_limit: Arc<OvertakeLimits>,
     pub(super) controls: Arc<Controls>,
     pub(super) published: Arc<Notify>,
     pub(super) locks: Locks,
@@ -213,7 +213,7 @@ impl Watcher {
             };
             tokio::select! {
                 () = self.published.notified(), if awaited => {}
-                () = self.store.hint(), if awaited => {}
+                () = self.store.wait_for_hint(), if awaited => {}
                 () = self.awaited.begun() => {}
                 () = pause => {}
             }
@@ -227,7 +227,7 @@ impl Watcher {
         warn!("{why}; stepping down from all groups");
         // What may be read first: whoever leads anew is to read nothing of the old log.
         self.safe.send_replace(Position::ZERO);
-        self.passable.forget();
+        self.overtake_limit.forget();
         self.controls.forget_epochs();
         self.locks.step_down(why);
     }
@@ -235,14 +235,14 @@ impl Watcher {
     /// Whether there is a new event.
     async fn look(&self, next_control: &mut Instant) -> Result<bool, StoreError> {
         if Instant::now() >= *next_control {
-            for row in self.store.controls().await? {
+            for row in self.store.group_states().await? {
                 self.controls.tell(&row);
             }
             *next_control = Instant::now() + CONTROL_POLL;
         }
         let safe = self.store.safe_position().await?;
-        for longer_than in self.passable.followed() {
-            self.passable.tell(longer_than, self.store.passable(longer_than).await);
+        for longer_than in self.overtake_limit.followed() {
+            self.overtake_limit.tell(longer_than, self.store.overtake_limit(longer_than).await);
         }
         Ok(self.safe.send_if_modified(|seen| {
             let modified = safe > *seen;
@@ -267,7 +267,7 @@ impl Holders {
             return Ok(());
         }
         self.asked = Some(Instant::now());
-        let holders = store.log_holders().await?;
+        let holders = store.blockers().await?;
         for holder in &holders {
             if !self.said.contains(&holder.name()) {
                 warn!(
@@ -278,7 +278,7 @@ impl Holders {
         if holders.is_empty() && !self.said.is_empty() {
             info!("the log is no longer held up");
         }
-        self.said = holders.iter().map(LogHolder::name).collect();
+        self.said = holders.iter().map(Blocker::name).collect();
         Ok(())
     }
 }

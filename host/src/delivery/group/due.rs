@@ -28,7 +28,7 @@ impl Leader<'_> {
         let shared = Arc::clone(&self.shared);
         self.reading_due = Some(BackgroundCall::spawn(async move {
             let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.at_once().reads).await;
+            let _turn = share.read_turn(store.limits().reads).await;
             let DueRead { after, up_to, max_events } = asked;
             let due = DueFetch { group: &settings.name, now, after, up_to, max_events };
             DueAnswer { asked, answer: store.due(due).await }

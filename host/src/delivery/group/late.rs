@@ -11,7 +11,7 @@ use super::leader::{BackgroundCall, Leader, is_over};
 use super::outages::Operation;
 use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
-use crate::store::{Late, LateFetch, OpenRanges, StoreError};
+use crate::store::{FetchedLate, LateFetch, StoreError, UndecidedRanges};
 
 /// How often is looked whether something has appeared where the group had passed.
 /// Nobody tells: whoever holds it may be gone before anybody has seen it.
@@ -27,8 +27,8 @@ pub(super) const MAX_UNDECIDED_RANGES: usize = 1_000;
 
 /// A look at what the group had passed and what was open then.
 pub(super) struct Looked {
-    at: OpenRanges,
-    answer: Result<Late, StoreError>,
+    at: UndecidedRanges,
+    answer: Result<FetchedLate, StoreError>,
 }
 
 impl Leader<'_> {
@@ -44,17 +44,17 @@ impl Leader<'_> {
         let shared = Arc::clone(&self.shared);
         self.looking = Some(BackgroundCall::spawn(async move {
             let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.at_once().reads).await;
+            let _turn = share.read_turn(store.limits().reads).await;
             let late = LateFetch {
                 group: &settings.name,
                 tenant: &settings.tenant,
                 subscription: &settings.subscription,
                 partition: settings.partition,
-                open: &at,
+                undecided: &at,
                 safe,
                 max_events: room.min(LATE_AT_ONCE),
             };
-            let answer = store.late(late).await;
+            let answer = store.fetch_late(late).await;
             Looked { at, answer }
         }));
     }
@@ -87,16 +87,16 @@ impl Leader<'_> {
     pub(super) async fn say_whether_held_back(
         &mut self,
         safe: Position,
-        passable: Position,
+        overtake_limit: Position,
         signals: &Signals,
     ) {
         let now = self.group().clock.now();
         let held_back = {
             let schedule = &self.shared.lock().schedule;
-            if schedule.is_held_back(safe.max(passable), now) {
+            if schedule.is_held_back(safe.max(overtake_limit), now) {
                 Some(HeldBack::Parked)
             } else if schedule.undecided_ranges() >= MAX_UNDECIDED_RANGES
-                && schedule.scanned_to() < passable
+                && schedule.scanned_to() < overtake_limit
             {
                 Some(HeldBack::Open)
             } else {
@@ -125,7 +125,7 @@ impl Leader<'_> {
         }
         self.progress.held_back = held_back;
         let names = [settings.name.clone()];
-        if let Some(Err(why)) = signals.answer(store.remark(&names, remark.as_deref())).await {
+        if let Some(Err(why)) = signals.answer(store.set_note(&names, remark.as_deref())).await {
             debug!(group = %settings.name, "`status` is not told: {why}");
         }
     }

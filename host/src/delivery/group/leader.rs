@@ -29,7 +29,7 @@ use crate::delivery::settlement::with_failures;
 use crate::digest::Digest;
 use crate::event::Position;
 use crate::store::{
-    Fetch, Fetched, Found, GroupState, Mark, OpenRanges, Overtaken, Settled, Settlement,
+    Fetch, Fetched, Found, GroupState, Mark, OvertakingFetch, Settled, Settlement, UndecidedRanges,
 };
 use crate::subscription::Subscription;
 
@@ -107,7 +107,7 @@ struct Prepared {
 
 /// A part of the log that was read.
 struct Read {
-    overtaken: Overtaken,
+    overtaken: OvertakingFetch,
     /// It was read past the safe position.
     overtakes: bool,
 }
@@ -234,7 +234,7 @@ impl<'a> Leader<'a> {
         }
         let state = self.progress.state(control);
         let safe = *signals.safe.borrow_and_update();
-        let passable = *signals.passable.borrow_and_update();
+        let overtake_limit = *signals.overtake_limit.borrow_and_update();
         self.waits.set(self.is_through_soon(safe));
         let seen = signals.seen();
         if seen.interrupt && !self.tasks.is_empty() {
@@ -275,8 +275,8 @@ impl<'a> Leader<'a> {
             }
         }
         if !idles {
-            self.say_whether_held_back(safe, passable, signals).await;
-            self.fetch(safe, passable);
+            self.say_whether_held_back(safe, overtake_limit, signals).await;
+            self.fetch(safe, overtake_limit);
             self.look_for_late(safe);
             self.read_due();
             self.load();
@@ -402,7 +402,7 @@ impl<'a> Leader<'a> {
 
     /// Reads the log on, if that is worth while: up to the safe position, and past it
     /// where only transactions are open that the group does not wait for.
-    fn fetch(&mut self, safe: Position, passable: Position) {
+    fn fetch(&mut self, safe: Position, overtake_limit: Position) {
         if self.fetching.is_some() || !is_over(self.fetch_after) {
             return;
         }
@@ -410,7 +410,7 @@ impl<'a> Leader<'a> {
         let after = locked.schedule.scanned_to();
         let overtakes = after >= safe;
         let max_ranges = MAX_UNDECIDED_RANGES.saturating_sub(locked.schedule.undecided_ranges());
-        let up_to = if overtakes { passable } else { safe };
+        let up_to = if overtakes { overtake_limit } else { safe };
         if after >= up_to || overtakes && max_ranges == 0 || !self.shared.should_fetch(&locked) {
             return;
         }
@@ -439,7 +439,7 @@ impl<'a> Leader<'a> {
         let shared = Arc::clone(&self.shared);
         self.fetching = Some(BackgroundCall::spawn(async move {
             let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.at_once().reads).await;
+            let _turn = share.read_turn(store.limits().reads).await;
             let fetch = Fetch {
                 group: &settings.name,
                 tenant: &settings.tenant,
@@ -451,14 +451,14 @@ impl<'a> Leader<'a> {
                 max_bytes: BATCH_BYTES,
             };
             let overtaken = if overtakes {
-                store.overtake(fetch, safe, max_ranges).await?
+                store.fetch_overtaking(fetch, safe, max_ranges).await?
             } else {
                 let fetched = if is_alone {
                     read_alone(&**store, fetch).await?
                 } else {
                     store.fetch(fetch).await?
                 };
-                Overtaken { fetched, open: OpenRanges::NONE }
+                OvertakingFetch { fetched, undecided: UndecidedRanges::NONE }
             };
             Ok(Read { overtaken, overtakes })
         }));
@@ -478,7 +478,7 @@ impl<'a> Leader<'a> {
                 }
                 self.overtake_most = self.overtake_most.saturating_mul(2);
                 let schedule = &mut self.shared.lock().schedule;
-                if schedule.undecided_ranges() == 0 && !overtaken.open.is_empty() {
+                if schedule.undecided_ranges() == 0 && !overtaken.undecided.is_empty() {
                     info!(
                         group = %self.group().settings.name,
                         "going on past open transactions; what they commit is delivered late"
@@ -534,7 +534,7 @@ impl<'a> Leader<'a> {
         let shared = Arc::clone(&self.shared);
         self.loading = Some(BackgroundCall::spawn(async move {
             let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.at_once().reads).await;
+            let _turn = share.read_turn(store.limits().reads).await;
             let answer = match asked.as_slice() {
                 [position] if is_alone => {
                     let all = Subscription::all();
@@ -554,7 +554,7 @@ impl<'a> Leader<'a> {
                     })
                 }
                 _ => {
-                    let found = store.events_at(&settings.name, &asked, BATCH_BYTES).await;
+                    let found = store.fetch_at(&settings.name, &asked, BATCH_BYTES).await;
                     found.map_err(Unread::from)
                 }
             };
@@ -704,8 +704,11 @@ impl<'a> Leader<'a> {
             return Err(End::Lost);
         }
         let GroupLoop { settings, store, .. } = &self.shared.group;
-        let begin =
-            store.begin_work(&settings.name, self.progress.epoch, self.progress.settlement_number);
+        let begin = store.record_work_started(
+            &settings.name,
+            self.progress.epoch,
+            self.progress.settlement_number,
+        );
         let Some(begun) = signals.answer(begin).await else { return Ok(false) };
         match begun {
             Ok(Settled::Committed) => {
@@ -854,7 +857,7 @@ impl<'a> Leader<'a> {
         }
         let mark = Mark { position: job.event.position, attempt: job.attempt };
         self.progress.marked = true;
-        let begin = store.begin_attempt(
+        let begin = store.record_attempt_started(
             &settings.name,
             self.progress.epoch,
             self.progress.settlement_number,
@@ -972,7 +975,7 @@ impl<'a> Leader<'a> {
             redeliveries: Vec::new(),
             redelivered: Vec::new(),
             deferred: Vec::new(),
-            overtaking: None,
+            undecided: None,
         };
         let retired = std::mem::take(&mut cut.retired);
         let only = cut.only();
@@ -981,8 +984,7 @@ impl<'a> Leader<'a> {
         BackgroundCall::spawn(async move {
             let commit = shared.group.commit(&settlement, &shared.outages, &signals);
             // While the database commits.
-            let (outcome, ()) =
-                tokio::join!(commit, async { shared.group.store.put_back(retired) });
+            let (outcome, ()) = tokio::join!(commit, async { shared.group.store.recycle(retired) });
             Committed { settlement, written, only, outcome }
         })
     }
@@ -1018,8 +1020,8 @@ impl<'a> Leader<'a> {
         if let Some(failures) = settlement.failures {
             self.progress.failures = failures;
         }
-        if let Some(overtaking) = settlement.overtaking {
-            self.progress.undecided = overtaking.open;
+        if let Some(overtaking) = settlement.undecided {
+            self.progress.undecided = overtaking.undecided;
         }
         self.progress.last_commit = Instant::now();
         let mut locked = self.shared.lock();

@@ -61,7 +61,7 @@ use crate::clock::Clock;
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
 use crate::retry::RetryPolicy;
 use crate::store::{
-    FailureCounts, GroupState, Head, Leadership, Mark, OpenRanges, Redelivery, Store,
+    FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, Store, UndecidedRanges,
 };
 use crate::subscription::Subscription;
 use crate::troubles::Troubles;
@@ -213,7 +213,7 @@ pub struct Progress {
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
     /// What the cursor has passed and what may still appear, as it is committed.
-    undecided: OpenRanges,
+    undecided: UndecidedRanges,
     /// How often attempts have failed, as it is committed.
     failures: FailureCounts,
     /// So many events are still handled one at a time, because the process may
@@ -307,7 +307,7 @@ impl GroupLoop {
             head: leadership.head,
             mark: leadership.mark,
             redeliveries: None,
-            undecided: leadership.open,
+            undecided: leadership.undecided,
             failures: leadership.failures,
             crash_guard_left: 0,
             refusal_search_left: 0,

@@ -194,7 +194,7 @@ impl Shared {
 
     /// The turn to read what the tenant keeps.
     async fn turn(&self) -> Turn {
-        self.group.share.read_turn(self.group.store.at_once().reads).await
+        self.group.share.read_turn(self.group.store.limits().reads).await
     }
 
     /// Why the tenant has no room for one dead letter more, of so many bytes; none if it

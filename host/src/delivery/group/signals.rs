@@ -34,7 +34,7 @@ pub struct Signals {
     pub awaited: Arc<Awaited>,
     /// How far a group may read that does not wait for slow transactions; stays below
     /// the safe position for one that waits for all.
-    pub passable: watch::Receiver<Position>,
+    pub overtake_limit: watch::Receiver<Position>,
     /// The group's row.
     pub control: watch::Receiver<Control>,
 }
@@ -187,7 +187,7 @@ impl Signals {
             () = self.replaced.cancelled() => {}
             Ok(()) = self.control.changed() => {}
             Ok(()) = self.safe.changed() => {}
-            Ok(()) = self.passable.changed() => {}
+            Ok(()) = self.overtake_limit.changed() => {}
             () = limit => {}
         }
     }
@@ -203,8 +203,16 @@ impl Signals {
 
     /// Waits until there is news, or for that moment. What was seen is none.
     pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
-        let Self { stop, interrupt, replaced, leadership, safe, passable, control, awaited: _ } =
-            self;
+        let Self {
+            stop,
+            interrupt,
+            replaced,
+            leadership,
+            safe,
+            overtake_limit,
+            control,
+            awaited: _,
+        } = self;
         let moment = async {
             match until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -218,7 +226,7 @@ impl Signals {
             () = interrupt.cancelled(), if !seen.interrupt => {}
             Ok(()) = control.changed() => {}
             Ok(()) = safe.changed() => {}
-            Ok(()) = passable.changed() => {}
+            Ok(()) = overtake_limit.changed() => {}
             () = moment => {}
         }
     }
@@ -301,7 +309,7 @@ mod tests {
         for token in [0, 1, 2] {
             let (_, proven_until) = watch::channel(Instant::now() + Duration::from_secs(3_600));
             let (_safe, safe) = watch::channel(Position::ZERO);
-            let (_passable, passable) = watch::channel(Position::ZERO);
+            let (_overtake_limit, overtake_limit) = watch::channel(Position::ZERO);
             let running = Control { epoch: Epoch(1), state: GroupState::Running };
             let (_control, control) = watch::channel(running);
             let mut signals = Signals {
@@ -310,7 +318,7 @@ mod tests {
                 replaced: CancellationToken::new(),
                 leadership: LeadershipProof::new(CancellationToken::new(), proven_until),
                 safe,
-                passable,
+                overtake_limit,
                 control,
                 awaited: Arc::default(),
             };

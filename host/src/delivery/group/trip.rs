@@ -90,8 +90,8 @@ impl Leader<'_> {
         let (group, epoch) = (&settings.name, self.progress.epoch);
         let recording = async {
             match &self.progress.unrecorded {
-                Some(TripChange::Tripped(why)) => store.trip(group, epoch, Some(why)).await,
-                Some(TripChange::Over) => store.trip(group, epoch, None).await,
+                Some(TripChange::Tripped(why)) => store.record_trip(group, epoch, Some(why)).await,
+                Some(TripChange::Over) => store.record_trip(group, epoch, None).await,
                 None => Ok(Settled::Committed),
             }
         };

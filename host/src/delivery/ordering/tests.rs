@@ -719,7 +719,7 @@ fn settlement() -> Settlement {
         emits: Vec::new(),
         state: Vec::new(),
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
         redeliveries: Vec::new(),

@@ -5,7 +5,9 @@ use jiff::Timestamp;
 use super::{Group, Log, Stored};
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position};
 use crate::store::split::{MOST_AGAIN, add_failures, parts};
-use crate::store::{FailureCounts, OpenRanges, Redelivery, StoreError, Subscription, refusals};
+use crate::store::{
+    FailureCounts, Redelivery, StoreError, Subscription, UndecidedRanges, refusals,
+};
 
 impl Stored {
     pub(super) fn is_in(&self, partition: Option<Partition>) -> bool {
@@ -54,13 +56,13 @@ impl Log {
             state: group.state,
             reason: group.reason.clone(),
             unpinned: group.unpinned,
-            remark: None,
+            note: None,
             failures: FailureCounts::new(),
             head: None,
             mark: None,
             redeliveries: std::collections::BTreeMap::new(),
             deferred: std::collections::BTreeMap::new(),
-            open: OpenRanges::NONE,
+            undecided: UndecidedRanges::NONE,
             late_events: 0,
             fruitless: 0,
             created_at: Timestamp::now(),
@@ -72,7 +74,7 @@ impl Log {
         }
     }
 
-    pub(super) fn split_anew(
+    pub(super) fn repartition(
         &mut self,
         name: &GroupName,
         partitions: u32,
@@ -87,7 +89,7 @@ impl Log {
         let old: Vec<(GroupName, Group)> =
             self.rows_of(name).map(|(name, row)| (name.clone(), row.clone())).collect();
         for (name, row) in &old {
-            if !row.open.is_empty() {
+            if !row.undecided.is_empty() {
                 return Err(refusals::part_with_open_ranges(name));
             }
         }

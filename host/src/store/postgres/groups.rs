@@ -19,8 +19,8 @@ use crate::store::lock_key::LockKey;
 use crate::store::split::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Mark, OpenRange, OpenRanges, Removed, Settled, Start, refusals, stored,
+    Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
+    Leadership, Mark, Removed, Settled, Start, UndecidedRange, UndecidedRanges, refusals, stored,
 };
 
 /// The columns of a head, in the order of [`read_head`] and [`bind_head`].
@@ -95,12 +95,12 @@ macro_rules! open_columns {
 pub(super) use open_columns;
 
 /// Reads the columns of [`open_columns`], the first of which stands at `first`.
-pub(super) fn read_open(row: &PgRow, first: usize) -> Result<OpenRanges, Broken> {
+pub(super) fn read_open(row: &PgRow, first: usize) -> Result<UndecidedRanges, Broken> {
     let firsts: Option<Vec<i64>> = row.try_get_unchecked(first)?;
     let lasts: Option<Vec<i64>> = row.try_get_unchecked(first + 1)?;
     let ends = firsts.unwrap_or_default().into_iter().zip(lasts.unwrap_or_default());
-    let range = |(first, last)| OpenRange { first: Position(first), last: Position(last) };
-    Ok(OpenRanges::of(ends.map(range)))
+    let range = |(first, last)| UndecidedRange { first: Position(first), last: Position(last) };
+    Ok(UndecidedRanges::of(ends.map(range)))
 }
 
 /// What a group's row says of it, as far as settings go.
@@ -136,9 +136,9 @@ pub(super) async fn known(
 
 pub(super) async fn ensure(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, partitions, .. } = settings;
+    let GroupRegistration { name, tenant, subscription, partitions, .. } = settings;
     let subscribe = subscription.patterns();
     make(connection, settings).await?;
     let known = known(connection, name).await?.ok_or_else(|| refusals::no_group(name))?;
@@ -153,7 +153,7 @@ pub(super) async fn ensure(
     if known.partitions != *partitions {
         let mut transaction = keep_all_events(connection).await?;
         transaction.execute(LONG_STATEMENT).await?;
-        split::split_anew(&mut transaction, settings).await?;
+        split::repartition(&mut transaction, settings).await?;
         transaction.commit().await?;
     }
     if known.subscribe != subscribe {
@@ -171,9 +171,9 @@ pub(super) async fn ensure(
 /// Makes a group that is not there.
 pub(super) async fn make(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
+    let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
     if known(connection, name).await?.is_some() {
         return Ok(());
     }
@@ -260,13 +260,13 @@ pub(super) async fn begin_leadership(
         begun_by: row.try_get_unchecked(5)?,
         failures: stored::failures(row.try_get_unchecked(6)?),
         head: read_head(&row, 7)?,
-        open: read_open(&row, 12)?,
+        undecided: read_open(&row, 12)?,
         mark: read_mark(&row, 14)?,
     }))
 }
 
 /// Both times are the server's.
-pub(super) async fn has_shown_itself(
+pub(super) async fn is_alive_since(
     connection: &mut PgConnection,
     host: &str,
     group: &GroupName,
@@ -300,7 +300,7 @@ pub(super) async fn end_leadership(
     Ok(())
 }
 
-pub(super) async fn begin_work(
+pub(super) async fn record_work_started(
     connection: &mut PgConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -318,10 +318,10 @@ pub(super) async fn begin_work(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-pub(super) async fn remark(
+pub(super) async fn set_note(
     connection: &mut PgConnection,
     groups: &[GroupName],
-    remark: Option<&str>,
+    note: Option<&str>,
 ) -> Result<(), Broken> {
     sqlx::query(
         "UPDATE event_host.consumer_groups SET remark = $2
@@ -329,13 +329,13 @@ pub(super) async fn remark(
            AND remark IS DISTINCT FROM $2",
     )
     .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
-    .bind(remark.map(kept))
+    .bind(note.map(kept))
     .execute(connection)
     .await?;
     Ok(())
 }
 
-pub(super) async fn trip(
+pub(super) async fn record_trip(
     connection: &mut PgConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -361,7 +361,7 @@ pub(super) async fn trip(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-pub(super) async fn begin_attempt(
+pub(super) async fn record_attempt_started(
     connection: &mut PgConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -423,12 +423,12 @@ pub(super) async fn cursor(
         position: Position(row.try_get_unchecked(1)?),
         settled: row.try_get_unchecked(2)?,
         head: read_head(&row, 3)?,
-        open: read_open(&row, 8)?,
+        undecided: read_open(&row, 8)?,
         mark: read_mark(&row, 10)?,
     })
 }
 
-pub(super) async fn controls(
+pub(super) async fn group_states(
     connection: &mut PgConnection,
 ) -> Result<Sifted<GroupControl>, Broken> {
     let rows = sqlx::query(

@@ -18,7 +18,7 @@
 //! nothing else can appear there. So while transactions commit one after the other,
 //! which they mostly do within milliseconds, nobody's locks are looked at.
 //!
-//! [`Horizon::passable`] is for groups that go on past slow transactions: what would
+//! [`Horizon::overtake_limit`] is for groups that go on past slow transactions: what would
 //! be safe if those never came to write. It only says where to read to. What is still
 //! open of what is read there is found by that read itself, so nothing is lost
 //! whatever it says.
@@ -103,13 +103,13 @@ impl Horizon {
 
     /// The highest position at or below which nothing can appear any more but of
     /// transactions that are slow.
-    pub(super) fn passable(&self, is_slow: impl Fn(&str) -> bool) -> Position {
-        let passable = self
+    pub(super) fn overtake_limit(&self, is_slow: impl Fn(&str) -> bool) -> Position {
+        let overtake_limit = self
             .pending
             .iter()
             .rev()
             .find(|pending| pending.writers.iter().all(|writer| is_slow(writer)));
-        Position(passable.map_or(self.safe, |pending| pending.last_position.max(self.safe)))
+        Position(overtake_limit.map_or(self.safe, |pending| pending.last_position.max(self.safe)))
     }
 
     /// Takes one more look into account. Looks must come in the order in which
@@ -303,30 +303,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passable_waits_for_all_but_the_slow() {
+    fn what_is_overtake_limit_waits_for_all_but_the_slow() {
         let mut horizon = Horizon::default();
-        let passable = |horizon: &Horizon| horizon.passable(|writer| writer == "3/1").0;
+        let overtake_limit = |horizon: &Horizon| horizon.overtake_limit(|writer| writer == "3/1").0;
         took(&mut horizon, 5, &["3/1", "4/1"]);
-        assert_eq!(passable(&horizon), 0, "4/1 may have drawn one of them");
+        assert_eq!(overtake_limit(&horizon), 0, "4/1 may have drawn one of them");
         took(&mut horizon, 7, &["3/1", "5/1"]);
-        assert_eq!(passable(&horizon), 5);
+        assert_eq!(overtake_limit(&horizon), 5);
         assert_eq!(took(&mut horizon, 8, &["3/1"]), 0);
-        assert_eq!(passable(&horizon), 8, "nobody else was there when 8 was drawn");
-        assert_eq!(horizon.passable(|_| false).0, 0);
+        assert_eq!(overtake_limit(&horizon), 8, "nobody else was there when 8 was drawn");
+        assert_eq!(horizon.overtake_limit(|_| false).0, 0);
         assert_eq!(took(&mut horizon, 9, &[]), 9);
-        assert_eq!(passable(&horizon), 9);
+        assert_eq!(overtake_limit(&horizon), 9);
     }
 
     #[test]
-    fn a_slow_transaction_never_keeps_what_is_passable_from_moving() {
+    fn a_slow_transaction_never_keeps_what_is_overtake_limit_from_moving() {
         let mut horizon = Horizon::default();
         for last in 2..10_000_i64 {
             // Each of the others is seen at three looks.
             let others = [last - 1, last, last + 1].map(|n| format!("4/{n}"));
             let writers = ["3/1", &others[0], &others[1], &others[2]];
             assert_eq!(took(&mut horizon, last, &writers), 0);
-            let passable = horizon.passable(|writer| writer == "3/1").0;
-            assert!(passable >= last - 3 || last < 6, "at {last}: {passable}");
+            let overtake_limit = horizon.overtake_limit(|writer| writer == "3/1").0;
+            assert!(overtake_limit >= last - 3 || last < 6, "at {last}: {overtake_limit}");
         }
         assert!(horizon.pending.len() <= MOST_PENDING);
         assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);

@@ -16,7 +16,8 @@ use super::reading::{Part, Reading};
 use super::spares::Spares;
 use crate::event::Position;
 use crate::store::{
-    Fetch, Fetched, Late, LateEvent, LateFetch, OpenRange, OpenRanges, Overtaken, StoreError,
+    Fetch, Fetched, FetchedLate, LateEvent, LateFetch, OvertakingFetch, StoreError, UndecidedRange,
+    UndecidedRanges,
 };
 
 /// How many events one look for late ones reads, whoever receives them.
@@ -32,14 +33,14 @@ pub(super) const GAPS: &str = "SELECT before + 1, position - 1
      ORDER BY position LIMIT $3";
 
 /// In one snapshot, which is what it is all about.
-pub(super) async fn overtake(
+pub(super) async fn fetch_overtaking(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
     safe: Position,
     max_ranges: usize,
     spares: &Spares,
     reading: Reading,
-) -> Result<Overtaken, Broken> {
+) -> Result<OvertakingFetch, Broken> {
     let mut snapshot = super::connection::snapshot(connection).await?;
     let Part { read: mut fetched, is_whole } =
         log::fetch(&mut snapshot, fetch, spares, reading).await?;
@@ -63,13 +64,13 @@ pub(super) async fn overtake(
     let mut gaps = Vec::with_capacity(rows.len());
     for row in &rows {
         let [first, last] = [row.try_get_unchecked(0)?, row.try_get_unchecked(1)?].map(Position);
-        gaps.push(OpenRange { first, last });
+        gaps.push(UndecidedRange { first, last });
     }
     if let Some(beyond) = gaps.get(max_ranges).copied() {
         gaps.truncate(max_ranges);
         cut(&mut fetched, Position(beyond.first.0 - 1));
     }
-    Ok(Overtaken { fetched, open: OpenRanges::of(gaps) })
+    Ok(OvertakingFetch { fetched, undecided: UndecidedRanges::of(gaps) })
 }
 
 /// As if no more had been read.
@@ -97,12 +98,12 @@ pub(super) const LATE: &str = concat!(
 );
 
 /// One statement, and so one snapshot, after everything up to `safe` was decided.
-pub(super) async fn look(
+pub(super) async fn fetch_late(
     connection: &mut PgConnection,
     late: &LateFetch<'_>,
-) -> Result<Late, Broken> {
-    let &LateFetch { group, tenant, subscription, partition, open, safe, max_events } = late;
-    let ranges = open.as_slice();
+) -> Result<FetchedLate, Broken> {
+    let &LateFetch { group, tenant, subscription, partition, undecided, safe, max_events } = late;
+    let ranges = undecided.as_slice();
     let statement = sqlx::query(LATE).bind(group.whole()).bind(tenant.as_str());
     let statement = Types::of(subscription)
         .bind(statement)
@@ -131,6 +132,6 @@ pub(super) async fn look(
     // Where the look ended early, what lies behind was not looked at.
     let looked_to =
         if has_more { seen.last().copied().unwrap_or(Position::ZERO) } else { Position(i64::MAX) };
-    let open = open.without(&seen).above(safe.min(looked_to));
-    Ok(Late { events, open, has_more })
+    let undecided = undecided.without(&seen).above(safe.min(looked_to));
+    Ok(FetchedLate { events, undecided, has_more })
 }

@@ -25,7 +25,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// Gives a hint.
-pub(super) async fn hint(connection: &mut PgConnection) -> Result<(), Broken> {
+pub(super) async fn send_hint(connection: &mut PgConnection) -> Result<(), Broken> {
     sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await?;
     Ok(())
 }
@@ -47,7 +47,7 @@ impl Listener {
 
     /// Returns after the next hint, or at once if there was one since the last
     /// time.
-    pub(super) async fn hint(&self) {
+    pub(super) async fn wait_for_hint(&self) {
         self.hints.notified().await;
     }
 }

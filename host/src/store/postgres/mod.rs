@@ -62,11 +62,11 @@ use tracing::debug;
 
 use super::unreadable::Said;
 use super::{
-    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, Fetch, Fetched, Found, Gone, GroupControl, GroupSettings,
-    GroupState, GroupStatus, HostIdentity, Late, LateFetch, Leadership, LockSession, LogHolder,
-    LogPin, LogStatus, Maintained, Mark, NewVersion, Overtaken, Redelivery, Removed, Replayed,
-    Retention, Settled, Settlement, Sketch, Sought, Start, Store, StoreError, Version,
+    Adopted, Blocker, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
+    Deployment, Due, DueFetch, Enforced, Fetch, Fetched, FetchedLate, Found, Gone, GroupControl,
+    GroupRegistration, GroupState, GroupStatus, HostIdentity, LateFetch, Leadership, LockSession,
+    LogPin, LogStatus, Mark, NewVersion, OvertakingFetch, Redelivery, Removed, Replayed, Retention,
+    Settled, Settlement, Sketch, Sought, Start, Store, StoreError, StoreLimits, Version,
     VersionNumber, deployment,
 };
 use crate::digest::Digest;
@@ -356,7 +356,7 @@ impl Store for PostgresStore {
         // After the commit and not within it: a NOTIFY makes commits wait for
         // each other. It is a hint, and they are published without it.
         let hinted = on_shared!(self.connections, "hint that something was published", |c| {
-            listen::hint(c)
+            listen::send_hint(c)
         });
         if let Err(why) = hinted {
             debug!("no hint was given: {why}");
@@ -390,7 +390,7 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn log_holders(&self) -> Result<Vec<LogHolder>, StoreError> {
+    async fn blockers(&self) -> Result<Vec<Blocker>, StoreError> {
         on_watch!(self, "see who holds the log up", |c, watch| async {
             match watch.held_since {
                 Some(since) if since.elapsed() >= HELD_UP_AFTER => status::holders(c).await,
@@ -399,13 +399,13 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn hint(&self) {
+    async fn wait_for_hint(&self) {
         let listener = self.listener.get_or_init(|| Listener::start(Arc::clone(&self.connections)));
-        listener.hint().await;
+        listener.wait_for_hint().await;
     }
 
-    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
-        retention::maintain(&self.connections, &self.ahead, retention).await
+    async fn enforce_retention(&self, retention: &Retention) -> Result<Enforced, StoreError> {
+        retention::enforce_retention(&self.connections, &self.ahead, retention).await
     }
 
     async fn unpin(
@@ -419,8 +419,8 @@ impl Store for PostgresStore {
         })
     }
 
-    fn at_once(&self) -> AtOnce {
-        AtOnce { reads: POOL_SIZE, writes: POOL_SIZE }
+    fn limits(&self) -> StoreLimits {
+        StoreLimits { reads: POOL_SIZE, writes: POOL_SIZE }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -443,46 +443,48 @@ impl Store for PostgresStore {
         on_shared!(self.connections, "look at an event", |c| log::sketch(c, &fetch))
     }
 
-    fn put_back(&self, events: Vec<Arc<LogEvent>>) {
+    fn recycle(&self, events: Vec<Arc<LogEvent>>) {
         self.spares.put(events);
     }
 
-    async fn passable(&self, longer_than: Duration) -> Position {
+    async fn overtake_limit(&self, longer_than: Duration) -> Position {
         let watch = self.watch.lock().await;
-        watch.horizon.passable(|writer| {
+        watch.horizon.overtake_limit(|writer| {
             watch.writing_since.get(writer).is_some_and(|since| since.elapsed() >= longer_than)
         })
     }
 
-    async fn overtake(
+    async fn fetch_overtaking(
         &self,
         fetch: Fetch<'_>,
         safe: Position,
         max_ranges: usize,
-    ) -> Result<Overtaken, StoreError> {
+    ) -> Result<OvertakingFetch, StoreError> {
         on_shared_in_its_own!(
             self.connections,
             "fetch events past open transactions",
             DEADLINE,
-            |c| { late::overtake(c, &fetch, safe, max_ranges, &self.spares, Reading::begin()) }
+            |c| {
+                late::fetch_overtaking(c, &fetch, safe, max_ranges, &self.spares, Reading::begin())
+            }
         )
     }
 
-    async fn late(&self, late: LateFetch<'_>) -> Result<Late, StoreError> {
+    async fn fetch_late(&self, late: LateFetch<'_>) -> Result<FetchedLate, StoreError> {
         // Where nobody writes, more is decided than the safe position says, which stops
         // at the last event.
         let decided = Position(self.watch.lock().await.horizon.decided());
         let late = LateFetch { safe: late.safe.max(decided), ..late };
-        on_shared!(self.connections, "look for late events", |c| late::look(c, &late))
+        on_shared!(self.connections, "look for late events", |c| late::fetch_late(c, &late))
     }
 
-    async fn tell_trouble(
+    async fn record_outages(
         &self,
         host: &HostIdentity,
         trouble: Option<&str>,
     ) -> Result<(), StoreError> {
         on_shared!(self.connections, "tell what troubles this host", |c| {
-            status::tell_trouble(c, host, trouble)
+            status::record_outages(c, host, trouble)
         })
     }
 
@@ -491,11 +493,11 @@ impl Store for PostgresStore {
         Ok(Box::new(locks::AdvisoryLocks::begin(connections, keys, host).await?))
     }
 
-    async fn make_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+    async fn make_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         on_shared!(self.connections, "make a group", |c| groups::make(c, settings))
     }
 
-    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+    async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         on_shared!(self.connections, "make a group", LONG_DEADLINE, |c| {
             groups::ensure(c, settings)
         })
@@ -521,9 +523,9 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn has_shown_itself(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
+    async fn is_alive_since(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
         on_shared!(self.connections, "see whether a host lives", |c| {
-            groups::has_shown_itself(c, host, group)
+            groups::is_alive_since(c, host, group)
         })
     }
 
@@ -533,18 +535,18 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn begin_work(
+    async fn record_work_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
     ) -> Result<Settled, StoreError> {
         on_shared!(self.connections, "record the begin of work", |c| {
-            groups::begin_work(c, group, epoch, settled)
+            groups::record_work_started(c, group, epoch, settled)
         })
     }
 
-    async fn begin_attempt(
+    async fn record_attempt_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
@@ -552,7 +554,7 @@ impl Store for PostgresStore {
         mark: Mark,
     ) -> Result<Settled, StoreError> {
         on_shared!(self.connections, "record the begin of an attempt", |c| {
-            groups::begin_attempt(c, group, epoch, settled, mark)
+            groups::record_attempt_started(c, group, epoch, settled, mark)
         })
     }
 
@@ -588,7 +590,7 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn events_at(
+    async fn fetch_at(
         &self,
         group: &GroupName,
         positions: &[Position],
@@ -599,9 +601,9 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
+    async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError> {
         let read =
-            on_watch!(self, "read the states of the groups", |c, _watch| groups::controls(c))?;
+            on_watch!(self, "read the states of the groups", |c, _watch| groups::group_states(c))?;
         Ok(self.said.tell("groups", read))
     }
 
@@ -638,7 +640,7 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn group_counted(
+    async fn group_status_counted(
         &self,
         group: &GroupName,
         counting: Counting,
@@ -648,20 +650,20 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
+    async fn set_note(&self, groups: &[GroupName], note: Option<&str>) -> Result<(), StoreError> {
         on_shared_patiently!(self.connections, "say something of groups", DEADLINE, |c| {
-            groups::remark(c, groups, remark)
+            groups::set_note(c, groups, note)
         })
     }
 
-    async fn trip(
+    async fn record_trip(
         &self,
         group: &GroupName,
         epoch: Epoch,
         reason: Option<&str>,
     ) -> Result<Settled, StoreError> {
         on_shared!(self.connections, "record that a group tripped", |c| {
-            groups::trip(c, group, epoch, reason)
+            groups::record_trip(c, group, epoch, reason)
         })
     }
 

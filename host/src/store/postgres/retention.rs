@@ -19,7 +19,7 @@ use super::error::Broken;
 use super::incarnation::Known;
 use super::partitions::{Look, Partition, Plan, Span};
 use crate::event::{GroupName, Position, Tenant};
-use crate::store::{LogPin, Maintained, Retention, StoreError};
+use crate::store::{Enforced, LogPin, Retention, StoreError};
 
 /// A lock that was held for so long may be held for much longer, and whoever waits
 /// for it has others wait behind.
@@ -76,16 +76,16 @@ impl Ahead {
     }
 }
 
-pub(super) async fn maintain(
+pub(super) async fn enforce_retention(
     connections: &Connections,
     ahead: &Mutex<Ahead>,
     retention: &Retention,
-) -> Result<Maintained, StoreError> {
+) -> Result<Enforced, StoreError> {
     on_shared!(connections, "record how long events are kept", |c| record(c, retention))?;
     if retention.is_forever() {
-        return Ok(Maintained::default());
+        return Ok(Enforced::default());
     }
-    let mut maintained = Maintained::default();
+    let mut enforced = Enforced::default();
     let mut plan = Plan::default();
     for _ in 0..ROUNDS {
         let here = connections.known().borrow().clone();
@@ -94,7 +94,7 @@ pub(super) async fn maintain(
         let mut changed = false;
         if let Some(number) = plan.make {
             let made = Step { sql: MAKE, number: Some(number), needs: "events_elsewhere" };
-            changed |= made.take(connections, &mut maintained).await?;
+            changed |= made.take(connections, &mut enforced).await?;
         }
         // Where it is not there yet, the next round finds it.
         if let Some(number) = plan.begin.filter(|number| look.has(*number)) {
@@ -103,7 +103,7 @@ pub(super) async fn maintain(
                     call(c, BEGIN, Some(number))
                 })?;
             } else {
-                maintained.postponed = true;
+                enforced.postponed = true;
             }
         }
         if !changed {
@@ -113,18 +113,18 @@ pub(super) async fn maintain(
     for (number, last) in plan.empty {
         let partition = name(number);
         let emptied = Step { sql: EMPTY, number, needs: &partition };
-        if !emptied.take(connections, &mut maintained).await? {
+        if !emptied.take(connections, &mut enforced).await? {
             // The oldest go first.
             break;
         }
-        maintained.dropped_up_to = Some(last);
+        enforced.dropped_up_to = Some(last);
     }
     for number in plan.drop {
         let dropped = Step { sql: DROP, number: Some(number), needs: "events" };
-        dropped.take(connections, &mut maintained).await?;
+        dropped.take(connections, &mut enforced).await?;
     }
-    maintained.pinned_by = plan.pinned.map(|pin| pin.group);
-    Ok(maintained)
+    enforced.pinned_by = plan.pinned.map(|pin| pin.group);
+    Ok(enforced)
 }
 
 /// What keeps events in the log beyond the time that the hosts were told last.
@@ -162,10 +162,10 @@ impl Step<'_> {
     async fn take(
         &self,
         connections: &Connections,
-        maintained: &mut Maintained,
+        enforced: &mut Enforced,
     ) -> Result<bool, StoreError> {
         if !self.is_free(connections).await? {
-            maintained.postponed = true;
+            enforced.postponed = true;
             return Ok(false);
         }
         let taken = on_shared!(connections, "keep the log", |c| async {
@@ -174,7 +174,7 @@ impl Step<'_> {
                 answer => answer.map(Some),
             }
         })?;
-        maintained.postponed |= taken.is_none();
+        enforced.postponed |= taken.is_none();
         Ok(taken.unwrap_or(false))
     }
 

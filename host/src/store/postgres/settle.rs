@@ -12,7 +12,9 @@ use super::groups::bind_head;
 use super::{log, redeliveries};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::prefix::after_prefix;
-use crate::store::{NewDeadLetter, Overtaking, Settled, Settlement, StateWrite, refusals, stored};
+use crate::store::{
+    NewDeadLetter, Settled, Settlement, StateWrite, UndecidedChange, refusals, stored,
+};
 
 /// The cursor's row, under the epoch and after the settlement before this one.
 /// Written first in every settlement: from then on nobody else can move the
@@ -37,7 +39,7 @@ pub(super) async fn settle(
     connection: &mut PgConnection,
     settlement: &Settlement,
 ) -> Result<Settled, Broken> {
-    let Settlement { group, dead_letters, emits, state, overtaking, .. } = settlement;
+    let Settlement { group, dead_letters, emits, state, undecided, .. } = settlement;
     let changes = settlement.redelivery_changes()?;
     let nothing_else = dead_letters.is_empty()
         && emits.is_empty()
@@ -45,7 +47,7 @@ pub(super) async fn settle(
         && settlement.redeliveries.is_empty()
         && settlement.redelivered.is_empty()
         && settlement.deferred.is_empty()
-        && overtaking.is_none();
+        && undecided.is_none();
     if nothing_else {
         // The common case: a single statement, which commits by itself, in one
         // round trip.
@@ -59,12 +61,12 @@ pub(super) async fn settle(
         transaction.rollback().await?;
         return why_not(connection, settlement).await;
     };
-    if let Some(overtaking) = overtaking {
-        write_open(&mut transaction, group, overtaking).await?;
+    if let Some(undecided) = undecided {
+        write_open(&mut transaction, group, undecided).await?;
     }
     redeliveries::write(&mut transaction, group, &changes).await?;
     let stored = async {
-        bury(&mut transaction, group, &tenant, dead_letters).await?;
+        insert_dead_letters(&mut transaction, group, &tenant, dead_letters).await?;
         log::append(&mut transaction, &tenant, emits).await?;
         write_state(&mut transaction, group, state).await
     };
@@ -120,9 +122,9 @@ async fn why_not(
 async fn write_open(
     connection: &mut PgConnection,
     group: &GroupName,
-    Overtaking { open, late }: &Overtaking,
+    UndecidedChange { undecided, late }: &UndecidedChange,
 ) -> Result<(), Broken> {
-    let ranges = open.as_slice();
+    let ranges = undecided.as_slice();
     sqlx::query(
         "UPDATE event_host.consumer_groups
          SET late_events = CASE WHEN late_events > 9223372036854775807 - $4
@@ -140,7 +142,7 @@ async fn write_open(
     Ok(())
 }
 
-async fn bury(
+async fn insert_dead_letters(
     connection: &mut PgConnection,
     group: &GroupName,
     tenant: &Tenant,

@@ -9,7 +9,7 @@ use super::log::{Types, in_partition, partition_hash, receives};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::lock_key::LockKey;
 use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
-use crate::store::{GroupSettings, Head, refusals, stored};
+use crate::store::{GroupRegistration, Head, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
 /// cursor and the state of the group's own. Without partitions there are none.
@@ -130,11 +130,11 @@ macro_rules! move_rows {
 /// part had before it of the subscription as it is now, comes again in the part where it
 /// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
 /// more. So is what tripped.
-pub(super) async fn split_anew(
+pub(super) async fn repartition(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
 ) -> Result<(), Broken> {
-    let GroupSettings { name: group, partitions, .. } = settings;
+    let GroupRegistration { name: group, partitions, .. } = settings;
     // First the group's row alone, so that of two who do this one does it.
     let row = sqlx::query(
         "SELECT partitions::bigint FROM event_host.consumer_groups
@@ -200,7 +200,7 @@ async fn refuse_a_leap(connection: &mut PgConnection, before: &Parts) -> Result<
 }
 
 /// Into how many partitions, where there are several.
-fn of(settings: &GroupSettings) -> Option<i64> {
+fn of(settings: &GroupRegistration) -> Option<i64> {
     (settings.partitions > 1).then(|| i64::from(settings.partitions))
 }
 
@@ -208,7 +208,7 @@ fn of(settings: &GroupSettings) -> Option<i64> {
 /// group's own from now on.
 async fn join_cursors(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
     before: &Parts,
 ) -> Result<(), Broken> {
     sqlx::query(
@@ -238,7 +238,7 @@ async fn join_cursors(
 /// Moves what is parked and what is deferred to where it belongs now.
 async fn move_redeliveries(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
     before: &Parts,
 ) -> Result<(), Broken> {
     for statement in [move_rows!("redeliveries"), move_rows!("deferred")] {
@@ -256,7 +256,7 @@ async fn move_redeliveries(
 /// belong. Gives how many they are: at most one more than may be.
 async fn bring_again(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
     partition: Option<Partition>,
     (after, up_to): (Position, Position),
 ) -> Result<i64, Broken> {
@@ -288,7 +288,7 @@ async fn bring_again(
 /// Has what was retried at a cursor come again as it was, whatever the group receives now.
 async fn retry_again(
     connection: &mut PgConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
     head: &Head,
 ) -> Result<(), Broken> {
     // There, unless the group no longer receives it.

@@ -20,8 +20,8 @@ use crate::store::backlog::{Backlog, Counted};
 use crate::store::split::whole;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    Counting, GroupStatus, HostIdentity, HostStatus, LogHolder, LogStatus, StoreError,
-    Subscription, refusals, stored,
+    Blocker, Counting, GroupStatus, HostIdentity, HostStatus, LogStatus, StoreError, Subscription,
+    refusals, stored,
 };
 
 /// A leader is shown while its own session holds the lock: a process that was killed
@@ -274,7 +274,7 @@ fn read(row: &PgRow) -> Result<Read, Broken> {
         state: stored::group_state(row.try_get_unchecked(3)?)?,
         reason: row.try_get_unchecked(4)?,
         unpinned: row.try_get_unchecked(36)?,
-        remark: row.try_get_unchecked(14)?,
+        note: row.try_get_unchecked(14)?,
         failures: stored::failures(row.try_get_unchecked(15)?),
         leader,
         lock_held_by,
@@ -427,12 +427,12 @@ async fn redeliveries(
 
 /// Reads process, name of a prepared transaction, application, user and age, the first
 /// of which stands at `first`.
-fn read_holder(row: &PgRow, first: usize) -> Result<Option<LogHolder>, Broken> {
+fn read_holder(row: &PgRow, first: usize) -> Result<Option<Blocker>, Broken> {
     // Null where nobody was found.
     let Some(application) = row.try_get_unchecked::<Option<String>, _>(first + 2)? else {
         return Ok(None);
     };
-    Ok(Some(LogHolder {
+    Ok(Some(Blocker {
         pid: row.try_get_unchecked(first)?,
         prepared: row.try_get_unchecked(first + 1)?,
         application,
@@ -443,7 +443,7 @@ fn read_holder(row: &PgRow, first: usize) -> Result<Option<LogHolder>, Broken> {
 
 /// In the row of the host, which may be the first that is said of it: its trouble may be
 /// that it gets no lock session.
-pub(super) async fn tell_trouble(
+pub(super) async fn record_outages(
     connection: &mut PgConnection,
     host: &HostIdentity,
     trouble: Option<&str>,
@@ -504,7 +504,7 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
 
 /// Who may hold the log up: every transaction that has held the lock of an
 /// insert on the log for more than a second, the oldest first.
-pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHolder>, Broken> {
+pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<Blocker>, Broken> {
     let rows = sqlx::query(
         "WITH locks AS (SELECT * FROM pg_lock_status() WHERE granted),
          writers AS (
@@ -546,7 +546,7 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<LogHold
 /// waits, and by whom.
 pub(super) async fn locked_tables(
     connection: &mut PgConnection,
-) -> Result<Vec<(String, LogHolder)>, Broken> {
+) -> Result<Vec<(String, Blocker)>, Broken> {
     let rows = sqlx::query(
         "WITH locks AS MATERIALIZED (SELECT * FROM pg_lock_status() WHERE granted)
          SELECT l.pid::bigint, p.gid, coalesce(a.application_name, ''),

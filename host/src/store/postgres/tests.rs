@@ -38,7 +38,7 @@ use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
 use crate::store::{
-    FailureRecord, Fetch, GroupSettings, HostIdentity, NewDeadLetter, Redelivery, Settlement,
+    FailureRecord, Fetch, GroupRegistration, HostIdentity, NewDeadLetter, Redelivery, Settlement,
     Start, Store, StoreError, Subscription,
 };
 
@@ -207,8 +207,8 @@ fn group(name: &str) -> GroupName {
     name.parse().unwrap()
 }
 
-fn settings(name: &str) -> GroupSettings {
-    GroupSettings {
+fn settings(name: &str) -> GroupRegistration {
+    GroupRegistration {
         name: group(name),
         tenant: Tenant::none(),
         subscription: Subscription::all(),
@@ -309,7 +309,7 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
     }

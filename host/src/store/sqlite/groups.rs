@@ -18,8 +18,8 @@ use crate::store::gone::{self, Sought};
 use crate::store::split::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    Cursor, FailureRecord, GroupControl, GroupSettings, GroupState, Head, HostIdentity, Leader,
-    Leadership, Mark, OpenRanges, Removed, Settled, Start, StoreError, Subscription, refusals,
+    Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
+    Leadership, Mark, Removed, Settled, Start, StoreError, Subscription, UndecidedRanges, refusals,
     stored,
 };
 
@@ -131,7 +131,7 @@ pub(super) async fn led_parts(
 /// Whether a group would have to be split anew, for which nobody may lead a part of it.
 pub(super) async fn is_split_otherwise(
     connection: &mut SqliteConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
 ) -> Result<bool, Broken> {
     let known = known(connection, &settings.name).await?;
     Ok(known.is_some_and(|known| {
@@ -143,10 +143,10 @@ pub(super) async fn is_split_otherwise(
 /// it, and that nobody begins.
 pub(super) async fn ensure(
     connection: &mut SqliteConnection,
-    settings: &GroupSettings,
+    settings: &GroupRegistration,
     is_vacant: bool,
 ) -> Result<(), Broken> {
-    let GroupSettings { name, tenant, subscription, start, partitions } = settings;
+    let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
     let subscribe = patterns_to_json(subscription);
     let mut made = None;
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
@@ -164,7 +164,7 @@ pub(super) async fn ensure(
                     return Err(refusals::still_led_somewhere(name).into());
                 }
                 let split = split::Split { group: name, tenant, subscription };
-                split::split_anew(&mut transaction, split, known.partitions, *partitions).await?;
+                split::repartition(&mut transaction, split, known.partitions, *partitions).await?;
             }
             if known.subscribe != subscribe {
                 sqlx::query(
@@ -255,7 +255,7 @@ pub(super) async fn begin_leadership(
         failures: stored::failures(&text(&row, 5)?),
         head: read_head(&row, 6)?,
         mark: read_mark(&row, 11)?,
-        open: OpenRanges::NONE,
+        undecided: UndecidedRanges::NONE,
     })
 }
 
@@ -293,7 +293,7 @@ pub(super) async fn end_leadership(
 
 /// One statement, which takes the write lock before it reads anything, like an
 /// immediate transaction, and commits by itself.
-pub(super) async fn begin_work(
+pub(super) async fn record_work_started(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -311,10 +311,10 @@ pub(super) async fn begin_work(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-pub(super) async fn remark(
+pub(super) async fn set_note(
     connection: &mut SqliteConnection,
     groups: &[GroupName],
-    remark: Option<&str>,
+    note: Option<&str>,
 ) -> Result<(), Broken> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for group in groups {
@@ -323,7 +323,7 @@ pub(super) async fn remark(
              WHERE (name = ?1 OR (?2 IS NULL AND part_of = ?1)) AND remark IS NOT ?2",
         )
         .bind(group.as_str())
-        .bind(remark)
+        .bind(note)
         .execute(&mut *transaction)
         .await?;
     }
@@ -331,7 +331,7 @@ pub(super) async fn remark(
     Ok(())
 }
 
-pub(super) async fn trip(
+pub(super) async fn record_trip(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -357,8 +357,8 @@ pub(super) async fn trip(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-/// One statement, as in [`begin_work`].
-pub(super) async fn begin_attempt(
+/// One statement, as in [`record_work_started`].
+pub(super) async fn record_attempt_started(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
@@ -379,7 +379,7 @@ pub(super) async fn begin_attempt(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-/// One statement, as in [`begin_work`].
+/// One statement, as in [`record_work_started`].
 pub(super) async fn withdraw_attempt(
     connection: &mut SqliteConnection,
     group: &GroupName,
@@ -417,11 +417,11 @@ pub(super) async fn cursor(
         position: Position(row.try_get_unchecked(2)?),
         head: read_head(&row, 3)?,
         mark: read_mark(&row, 8)?,
-        open: OpenRanges::NONE,
+        undecided: UndecidedRanges::NONE,
     })
 }
 
-pub(super) async fn controls(
+pub(super) async fn group_states(
     connection: &mut SqliteConnection,
 ) -> Result<Sifted<GroupControl>, Broken> {
     let rows =

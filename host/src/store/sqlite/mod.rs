@@ -43,11 +43,11 @@ use async_trait::async_trait;
 use super::split::parts as split_into;
 use super::unreadable::Said;
 use super::{
-    Adopted, AtOnce, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed,
-    Deployment, Due, DueFetch, Fetch, Fetched, Found, Gone, GroupControl, GroupSettings,
-    GroupState, GroupStatus, HostIdentity, Leadership, LockSession, LogPin, LogStatus, Maintained,
-    Mark, NewVersion, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sought, Start,
-    Store, StoreError, Version, VersionNumber, deployment, refusals,
+    Adopted, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
+    Due, DueFetch, Enforced, Fetch, Fetched, Found, Gone, GroupControl, GroupRegistration,
+    GroupState, GroupStatus, HostIdentity, Leadership, LockSession, LogPin, LogStatus, Mark,
+    NewVersion, Redelivery, Removed, Replayed, Retention, Settled, Settlement, Sought, Start,
+    Store, StoreError, StoreLimits, Version, VersionNumber, deployment, refusals,
 };
 use crate::digest::Digest;
 use crate::event::{Epoch, Event, GroupName, HandlerName, Position, Tenant};
@@ -169,8 +169,8 @@ impl Store for SqliteStore {
         on_reader!(self.connections, "read the safe position", |c| log::last_position(c))
     }
 
-    async fn maintain(&self, retention: &Retention) -> Result<Maintained, StoreError> {
-        retention::maintain(&self.connections, retention).await
+    async fn enforce_retention(&self, retention: &Retention) -> Result<Enforced, StoreError> {
+        retention::enforce_retention(&self.connections, retention).await
     }
 
     async fn unpin(
@@ -191,8 +191,8 @@ impl Store for SqliteStore {
         })
     }
 
-    fn at_once(&self) -> AtOnce {
-        AtOnce { reads: READERS, writes: 1 }
+    fn limits(&self) -> StoreLimits {
+        StoreLimits { reads: READERS, writes: 1 }
     }
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
@@ -221,7 +221,7 @@ impl Store for SqliteStore {
         Ok(Box::new(locks::FileLocks::new(Arc::clone(&self.connections), host)))
     }
 
-    async fn ensure_group(&self, settings: &GroupSettings) -> Result<(), StoreError> {
+    async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         // Held, if at all, until the group is split anew.
         let mut vacancies = None;
         if on_reader!(self.connections, "read a group", |c| {
@@ -254,18 +254,18 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn begin_work(
+    async fn record_work_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
         settled: i64,
     ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record the begin of work", |c| {
-            groups::begin_work(c, group, epoch, settled)
+            groups::record_work_started(c, group, epoch, settled)
         })
     }
 
-    async fn begin_attempt(
+    async fn record_attempt_started(
         &self,
         group: &GroupName,
         epoch: Epoch,
@@ -273,7 +273,7 @@ impl Store for SqliteStore {
         mark: Mark,
     ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record the begin of an attempt", |c| {
-            groups::begin_attempt(c, group, epoch, settled, mark)
+            groups::record_attempt_started(c, group, epoch, settled, mark)
         })
     }
 
@@ -311,7 +311,7 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn events_at(
+    async fn fetch_at(
         &self,
         group: &GroupName,
         positions: &[Position],
@@ -322,9 +322,10 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn controls(&self) -> Result<Vec<GroupControl>, StoreError> {
-        let read =
-            on_reader!(self.connections, "read the states of the groups", |c| groups::controls(c))?;
+    async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError> {
+        let read = on_reader!(self.connections, "read the states of the groups", |c| {
+            groups::group_states(c)
+        })?;
         Ok(self.said.tell("groups", read))
     }
 
@@ -361,7 +362,7 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn group_counted(
+    async fn group_status_counted(
         &self,
         group: &GroupName,
         counting: Counting,
@@ -371,20 +372,20 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn remark(&self, groups: &[GroupName], remark: Option<&str>) -> Result<(), StoreError> {
+    async fn set_note(&self, groups: &[GroupName], note: Option<&str>) -> Result<(), StoreError> {
         on_writer!(self.connections, "say something of groups", |c| {
-            groups::remark(c, groups, remark)
+            groups::set_note(c, groups, note)
         })
     }
 
-    async fn trip(
+    async fn record_trip(
         &self,
         group: &GroupName,
         epoch: Epoch,
         reason: Option<&str>,
     ) -> Result<Settled, StoreError> {
         on_writer!(self.connections, "record that a group tripped", |c| {
-            groups::trip(c, group, epoch, reason)
+            groups::record_trip(c, group, epoch, reason)
         })
     }
 

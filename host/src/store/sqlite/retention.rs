@@ -15,7 +15,7 @@ use super::columns::text;
 use super::connection::{Connections, on_reader, on_writer};
 use super::error::Broken;
 use crate::event::{GroupName, Position, Tenant};
-use crate::store::{Counting, LogPin, Maintained, Retention, StoreError};
+use crate::store::{Counting, Enforced, LogPin, Retention, StoreError};
 
 /// What one step deletes at most, in events and in bytes of data, so that it takes
 /// a few milliseconds.
@@ -36,15 +36,15 @@ struct Step {
     more: bool,
 }
 
-pub(super) async fn maintain(
+pub(super) async fn enforce_retention(
     connections: &Connections,
     retention: &Retention,
-) -> Result<Maintained, StoreError> {
+) -> Result<Enforced, StoreError> {
     let recorded = on_reader!(connections, "read how long events are kept", |c| recorded(c))?;
     if recorded.to_stored() != retention.to_stored() {
         on_writer!(connections, "record how long events are kept", |c| record(c, retention))?;
     }
-    let mut maintained = Maintained::default();
+    let mut enforced = Enforced::default();
     // Most rounds find nothing, and have no need of the write lock for that.
     while !retention.is_forever()
         && on_reader!(connections, "see what may go", |c| is_due(c, retention))?
@@ -52,14 +52,14 @@ pub(super) async fn maintain(
         wait_for_quiet(connections).await;
         let begun = Instant::now();
         let step = on_writer!(connections, "delete old events", |c| step(c, retention))?;
-        maintained.dropped_up_to = step.dropped_up_to.or(maintained.dropped_up_to);
-        maintained.pinned_by = step.pinned_by;
+        enforced.dropped_up_to = step.dropped_up_to.or(enforced.dropped_up_to);
+        enforced.pinned_by = step.pinned_by;
         if !step.more {
             break;
         }
         tokio::time::sleep(begun.elapsed().max(Duration::from_millis(1))).await;
     }
-    Ok(maintained)
+    Ok(enforced)
 }
 
 async fn wait_for_quiet(connections: &Connections) {

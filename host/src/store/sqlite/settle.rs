@@ -49,7 +49,7 @@ pub(super) async fn settle(
     redeliveries::write(&mut transaction, &settlement.group, &changes).await?;
     let stored = async {
         for dead_letter in dead_letters {
-            bury(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
+            insert_dead_letters(&mut transaction, &settlement.group, &tenant, dead_letter).await?;
         }
         log::append(&mut transaction, &tenant, emits).await?;
         write_state(&mut transaction, &settlement.group, state).await
@@ -85,7 +85,7 @@ async fn tenant_of(connection: &mut SqliteConnection, group: &GroupName) -> Resu
     Ok(stored::tenant(&text(&row, 0)?)?)
 }
 
-async fn bury(
+async fn insert_dead_letters(
     connection: &mut SqliteConnection,
     group: &GroupName,
     tenant: &Tenant,

@@ -75,7 +75,7 @@ pub(super) struct Split<'a> {
 /// part had before it of the subscription as it is now, comes again in the part where it
 /// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
 /// more. So is what tripped.
-pub(super) async fn split_anew(
+pub(super) async fn repartition(
     connection: &mut SqliteConnection,
     split: Split<'_>,
     before: u32,

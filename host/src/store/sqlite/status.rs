@@ -180,7 +180,7 @@ fn read(row: &SqliteRow, database: &Path) -> Result<Read, Broken> {
         state: stored::group_state(&text(row, 3)?)?,
         reason: optional_text(row, 4)?,
         unpinned: row.try_get_unchecked(23)?,
-        remark: optional_text(row, 14)?,
+        note: optional_text(row, 14)?,
         failures: stored::failures(&text(row, 15)?),
         lock_held_by: None,
         row_held_by: None,

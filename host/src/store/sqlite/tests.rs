@@ -21,7 +21,7 @@ use sqlx::{ConnectOptions, SqliteConnection};
 use super::{OpenOptions, SqliteStore};
 use crate::event::{Event, GroupName, Tenant};
 use crate::store::suite::TestDatabase;
-use crate::store::{GroupSettings, HostIdentity, Start, Store, Subscription};
+use crate::store::{GroupRegistration, HostIdentity, Start, Store, Subscription};
 
 /// A database file in a folder of its own, which goes with this value.
 struct SqliteDatabase {
@@ -70,8 +70,8 @@ fn group(name: &str) -> GroupName {
     name.parse().unwrap()
 }
 
-fn settings(name: &str) -> GroupSettings {
-    GroupSettings {
+fn settings(name: &str) -> GroupRegistration {
+    GroupRegistration {
         name: group(name),
         tenant: Tenant::none(),
         subscription: Subscription::all(),

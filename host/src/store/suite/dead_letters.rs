@@ -15,8 +15,8 @@ use crate::digest::Digest;
 use crate::event::{Epoch, Event, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, GroupSettings, Missing, Replayed,
-    Settled, Settlement, Store, StoreError,
+    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, GroupRegistration, Missing,
+    Replayed, Settled, Settlement, Store, StoreError,
 };
 
 fn is_missing(error: &StoreError, id: DeadLetterId) -> bool {
@@ -25,7 +25,7 @@ fn is_missing(error: &StoreError, id: DeadLetterId) -> bool {
 
 pub async fn a_dead_letter_keeps_everything(database: &dyn TestDatabase) {
     let store = database.handle().await;
-    let acme = GroupSettings { tenant: tenant("acme"), ..settings("g") };
+    let acme = GroupRegistration { tenant: tenant("acme"), ..settings("g") };
     store.ensure_group(&acme).await.unwrap();
     let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
     let no_data = Event { data: None, ..event("a", "2") };
@@ -136,7 +136,7 @@ pub async fn a_replay_can_name_the_component_that_handles_the_event(database: &d
         assert_eq!((copy.digest.clone(), copy.event.clone()), expected);
     }
     let positions: Vec<Position> = copies.iter().map(|copy| copy.position).collect();
-    let found = store.events_at(&group("g"), &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(&group("g"), &positions, usize::MAX).await.unwrap();
     assert_eq!(found.events, copies);
 
     // Once more a dead letter, it says itself what failed, and the next replay
@@ -247,7 +247,7 @@ pub async fn of_two_replays_of_one_dead_letter_one_runs(database: &dyn TestDatab
     assert!(one.is_disjoint(&two));
     let discarded = letters.iter().step_by(3).filter(|letter| two.contains(&letter.id)).count();
     assert_eq!(fetch_all(&store, "g", last.0).await.len(), ROUNDS - discarded);
-    assert_eq!(store.group(&group("g")).await.unwrap().dead_letters, 0);
+    assert_eq!(store.group_status(&group("g")).await.unwrap().dead_letters, 0);
 }
 
 pub async fn two_replays_of_all_split_the_work(database: &dyn TestDatabase) {

@@ -13,8 +13,8 @@ use super::samples::{
 };
 use crate::event::{Attempt, Epoch, Event, GroupName, LogEvent, Partition, Position};
 use crate::store::{
-    Deferral, Due, DueFetch, GroupSettings, Redelivery, Removed, Retention, Settled, Settlement,
-    Start, Store,
+    Deferral, Due, DueFetch, GroupRegistration, Redelivery, Removed, Retention, Settled,
+    Settlement, Start, Store,
 };
 
 const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
@@ -71,7 +71,7 @@ fn positions(due: &Due) -> Vec<i64> {
 
 async fn found(store: &Arc<dyn Store>, name: &str, positions: &[i64]) -> Vec<LogEvent> {
     let positions: Vec<Position> = positions.iter().copied().map(Position).collect();
-    store.events_at(&group(name), &positions, usize::MAX).await.unwrap().events
+    store.fetch_at(&group(name), &positions, usize::MAX).await.unwrap().events
 }
 
 async fn waits(store: &Arc<dyn Store>, name: &str) -> i64 {
@@ -80,7 +80,7 @@ async fn waits(store: &Arc<dyn Store>, name: &str) -> i64 {
 
 async fn let_the_log_go(store: &Arc<dyn Store>) {
     until("the log is empty", async || {
-        store.maintain(&NOTHING_STAYS).await.unwrap();
+        store.enforce_retention(&NOTHING_STAYS).await.unwrap();
         store.status().await.unwrap().events == 0
     })
     .await;
@@ -121,7 +121,7 @@ pub async fn a_deferred_event_is_kept_whole_though_the_log_lets_it_go(database: 
     assert_eq!(store.settle(&failing).await.unwrap(), Settled::Committed);
     assert_eq!(due(&other, &name, at(9)).await, Due::default(), "it comes in another way");
     assert_eq!(store.redeliveries(&name).await.unwrap(), [redelivery(1, 2)]);
-    store.maintain(&NOTHING_STAYS).await.unwrap();
+    store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     assert_eq!(found(&other, "g", &[1]).await.len(), 1);
     assert_eq!(store.status().await.unwrap().pinned_by, None);
     let over =
@@ -247,12 +247,12 @@ pub async fn the_deferred_event_of_a_marked_attempt_is_known_to_the_next_leader(
     let epoch = deferring(&store, "g", &[deferral(1, 1), deferral(2, 2)], 2).await;
     let name = group("g");
     assert_eq!(store.redeliveries(&name).await.unwrap(), []);
-    store.begin_attempt(&name, epoch, 1, mark(2, 1)).await.unwrap();
+    store.record_attempt_started(&name, epoch, 1, mark(2, 1)).await.unwrap();
     let marked =
         Redelivery { due_at: at(2), key: Some("k1".to_owned()), failure: None, ..redelivery(2, 1) };
     store.begin_leadership(&name, &host("two")).await.unwrap();
     assert_eq!(store.redeliveries(&name).await.unwrap(), std::slice::from_ref(&marked));
-    assert_eq!(store.group(&name).await.unwrap().parked, 0);
+    assert_eq!(store.group_status(&name).await.unwrap().parked, 0);
     // As it is once it failed.
     let epoch = led(&store, "g").await;
     let failed = Settlement {
@@ -330,7 +330,7 @@ pub async fn status_counts_what_is_deferred_apart(database: &dyn TestDatabase) {
     ] {
         let settled = Settlement { redeliveries, ..settlement(&store, "g", epoch, 3).await };
         assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
-        let shown = store.group(&name).await.unwrap();
+        let shown = store.group_status(&name).await.unwrap();
         let all = store.status().await.unwrap().groups;
         for status in [&shown, &all[0]] {
             assert_eq!((status.parked, status.retries_pending), (parked, parked));
@@ -350,21 +350,21 @@ pub async fn what_is_deferred_goes_along_when_a_group_is_split_anew(database: &d
     let_the_log_go(&store).await;
     let mut found_in = Vec::new();
     for of in [3_u32, 1, 2] {
-        store.ensure_group(&GroupSettings { partitions: of, ..settings("g") }).await.unwrap();
+        store.ensure_group(&GroupRegistration { partitions: of, ..settings("g") }).await.unwrap();
         found_in.clear();
         for number in 0..of {
             let name = if of == 1 { group("g") } else { group("g").partition(number) };
             for one in due(&store, &name, at(99)).await.events {
                 let place = Partition::number_of(one.key.as_deref(), one.position, of);
                 assert_eq!(place, number, "{one:?}");
-                let found = store.events_at(&name, &[one.position], usize::MAX).await.unwrap();
+                let found = store.fetch_at(&name, &[one.position], usize::MAX).await.unwrap();
                 assert_eq!(ids(&found.events), [one.position.0.to_string()]);
                 found_in.push(one.position.0);
             }
         }
         found_in.sort_unstable();
         assert_eq!(found_in, seconds);
-        assert_eq!(store.group(&group("g")).await.unwrap().deferred, 20);
+        assert_eq!(store.group_status(&group("g")).await.unwrap().deferred, 20);
     }
 }
 

@@ -225,6 +225,6 @@ pub async fn events_that_were_put_back_leave_nothing_in_those_that_are_read_next
             assert_eq!((&read.deliver_to, &read.digest), (&None, &None));
         }
         assert_eq!(fetched.events.len(), events.len() - from);
-        store.put_back(fetched.events);
+        store.recycle(fetched.events);
     }
 }

@@ -17,8 +17,8 @@ use crate::event::jsonl::EventLines;
 use crate::event::{Epoch, Event, HandlerName, LogEvent, Position, Tenant};
 use crate::fuzz;
 use crate::store::{
-    DeadLetterFilter, DueFetch, GroupSettings, NewVersion, Retention, Settled, Settlement, Store,
-    StoreError,
+    DeadLetterFilter, DueFetch, GroupRegistration, NewVersion, Retention, Settled, Settlement,
+    Store, StoreError,
 };
 
 /// Whether the host lets it in.
@@ -88,7 +88,7 @@ pub(crate) async fn every_row_is_read(store: &Arc<dyn Store>, rows: usize) -> Ve
     until("all are safe", async || fetch_all(store, name, 0).await.len() == rows).await;
     let events = fetch_all(store, name, 0).await;
     let positions: Vec<Position> = events.iter().map(|event| event.position).collect();
-    let found = store.events_at(&group(name), &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(&group(name), &positions, usize::MAX).await.unwrap();
     assert_eq!(found.events, events);
     let status = store.status().await.unwrap();
     assert_eq!(status.unreadable, Vec::<String>::new());
@@ -112,10 +112,10 @@ pub(crate) async fn every_row_is_read(store: &Arc<dyn Store>, rows: usize) -> Ve
         }
     }
     let all = settings("parts");
-    store.ensure_group(&GroupSettings { partitions: 2, ..all }).await.unwrap();
+    store.ensure_group(&GroupRegistration { partitions: 2, ..all }).await.unwrap();
     store.status().await.unwrap();
     let retention = Retention { max_age: Some(Duration::from_secs(1)), max_bytes: Some(1) };
-    store.maintain(&retention).await.unwrap();
+    store.enforce_retention(&retention).await.unwrap();
     events
 }
 
@@ -291,19 +291,19 @@ pub(crate) async fn rows_by_hand_hurt_no_other(
         let innocent = status.groups.iter().find(|one| one.name == group("innocent")).unwrap();
         assert_eq!(innocent.lag_events, 2);
         assert_eq!(status.groups.len() + status.unreadable.len(), ODD_GROUPS + 1);
-        let controls = store.controls().await.unwrap();
+        let controls = store.group_states().await.unwrap();
         assert!(controls.iter().any(|control| control.name == group("innocent")));
         let deployed = store.deployed().await.unwrap();
         assert!(deployed.iter().any(|one| one.handler == deployer && one.tenant.is_none()));
         store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
         let retention = Retention { max_age: Some(Duration::from_secs(1)), max_bytes: Some(1) };
-        store.maintain(&retention).await.unwrap();
+        store.enforce_retention(&retention).await.unwrap();
         let settled = settlement(store, "innocent", epoch, positions[1].0).await;
         assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
         // Of their own, they are told what is wrong, if anything is.
         for odd in 0..ODD_GROUPS {
             let name = group(&format!("odd{odd}"));
-            let _ = store.group(&name).await;
+            let _ = store.group_status(&name).await;
             let _ = store.cursor(&name).await;
             let _ = store.begin_leadership(&name, &host("one")).await;
             let _ = store.redeliveries(&name).await;

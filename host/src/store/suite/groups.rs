@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Event, Position};
 use crate::store::{
-    Counting, Cursor, DeadLetterFilter, DeadLetterId, GroupSettings, GroupState, Missing, Removed,
-    Settled, Settlement, Start, Store, StoreError, Subscription,
+    Counting, Cursor, DeadLetterFilter, DeadLetterId, GroupRegistration, GroupState, Missing,
+    Removed, Settled, Settlement, Start, Store, StoreError, Subscription,
 };
 
 /// Publishes an event at noon of each of the first days of a month, and one that
@@ -49,7 +49,7 @@ pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase
         [Start::Earliest, Start::Latest, Start::Time(Timestamp::UNIX_EPOCH)].into_iter().enumerate()
     {
         let name = format!("empty{n}");
-        store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
+        store.ensure_group(&GroupRegistration { start, ..settings(&name) }).await.unwrap();
         let position = store.cursor(&group(&name)).await.unwrap().position;
         assert_eq!(position, Position::ZERO, "{start:?}");
     }
@@ -57,7 +57,7 @@ pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase
     let at = publish_days(&store).await;
     for (n, (start, position)) in places(&at).into_iter().enumerate() {
         let name = format!("g{n}");
-        store.ensure_group(&GroupSettings { start, ..settings(&name) }).await.unwrap();
+        store.ensure_group(&GroupRegistration { start, ..settings(&name) }).await.unwrap();
         assert_eq!(store.cursor(&group(&name)).await.unwrap().position, position, "{start:?}");
     }
 }
@@ -72,10 +72,10 @@ pub async fn an_existing_group_keeps_its_cursor_and_takes_over_the_subscription(
         Settlement { head: Some(head(3, 2)), ..settlement(&store, "g", epoch, events[1].0).await };
     store.settle(&waiting).await.unwrap();
     let before = store.cursor(&group("g")).await.unwrap();
-    assert_eq!(store.group(&group("g")).await.unwrap().subscribe, ["*"]);
+    assert_eq!(store.group_status(&group("g")).await.unwrap().subscribe, ["*"]);
 
     let patterns = ["a.*", "b \"quoted\"", "c"];
-    let changed = GroupSettings {
+    let changed = GroupRegistration {
         subscription: Subscription::new(patterns).unwrap(),
         start: Start::Latest,
         ..settings("g")
@@ -83,21 +83,21 @@ pub async fn an_existing_group_keeps_its_cursor_and_takes_over_the_subscription(
     for _ in 0..2 {
         store.ensure_group(&changed).await.unwrap();
         assert_eq!(store.cursor(&group("g")).await.unwrap(), before);
-        assert_eq!(store.group(&group("g")).await.unwrap().subscribe, patterns);
+        assert_eq!(store.group_status(&group("g")).await.unwrap().subscribe, patterns);
     }
 }
 
 pub async fn a_group_never_changes_its_tenant(database: &dyn TestDatabase) {
     let store = database.handle().await;
     for (name, owner, other) in [("g", "acme", "globex"), ("h", "", "acme"), ("i", "acme", "")] {
-        let own = GroupSettings { tenant: tenant(owner), ..settings(name) };
+        let own = GroupRegistration { tenant: tenant(owner), ..settings(name) };
         store.ensure_group(&own).await.unwrap();
         let error = store
-            .ensure_group(&GroupSettings { tenant: tenant(other), ..settings(name) })
+            .ensure_group(&GroupRegistration { tenant: tenant(other), ..settings(name) })
             .await
             .unwrap_err();
         assert!(matches!(&error, StoreError::Refused(text) if text.contains(name)), "{error}");
-        assert_eq!(store.group(&group(name)).await.unwrap().tenant, tenant(owner));
+        assert_eq!(store.group_status(&group(name)).await.unwrap().tenant, tenant(owner));
     }
 }
 
@@ -112,11 +112,11 @@ pub async fn a_place_beyond_the_log_is_refused(database: &dyn TestDatabase) {
     for beyond in [last.0 + 1, i64::MAX] {
         let start = Start::Position(Position(beyond));
         refused(store.seek(&group("g"), start).await.map(|_| ()));
-        refused(store.ensure_group(&GroupSettings { start, ..settings("new") }).await);
+        refused(store.ensure_group(&GroupRegistration { start, ..settings("new") }).await);
     }
     let Cursor { epoch, position, .. } = store.cursor(&group("g")).await.unwrap();
     assert_eq!(position, Position::ZERO);
-    assert_eq!(store.controls().await.unwrap().len(), 1);
+    assert_eq!(store.group_states().await.unwrap().len(), 1);
 
     // As after the log was put back to an older state: said at the start, and
     // a seek puts it right.
@@ -152,7 +152,7 @@ pub async fn a_seek_raises_the_epoch_and_refuses_the_open_batch(database: &dyn T
     let raised = cursor.epoch;
     assert!(raised > epoch);
     assert_eq!((cursor.position, cursor.head), (Position::ZERO, None), "the retry is forgotten");
-    let control = leading.controls().await.unwrap().remove(0);
+    let control = leading.group_states().await.unwrap().remove(0);
     assert_eq!((control.name, control.epoch), (group("g"), raised));
     assert_eq!(leading.safe_position().await.unwrap(), events[2]);
     let next = leading.begin_leadership(&group("g"), &host("one")).await.unwrap();
@@ -174,8 +174,8 @@ pub async fn a_pause_shows_its_reason_until_the_group_is_resumed(database: &dyn 
     let epoch = led(&store, "g").await;
     led(&store, "h").await;
     let state_and_reason = || async {
-        let status = watching.group(&group("g")).await.unwrap();
-        let controls = watching.controls().await.unwrap();
+        let status = watching.group_status(&group("g")).await.unwrap();
+        let controls = watching.group_states().await.unwrap();
         assert_eq!(controls[0].state, status.state);
         assert_eq!(controls[1].state, GroupState::Running, "groups are independent");
         (status.state, status.reason)
@@ -201,19 +201,19 @@ pub async fn a_remark_is_shown_until_it_is_taken_back(database: &dyn TestDatabas
     led(&store, "g").await;
     led(&store, "h").await;
     let remarks = || async {
-        let one = watching.group(&group("g")).await.unwrap().remark;
-        (one, watching.group(&group("h")).await.unwrap().remark)
+        let one = watching.group_status(&group("g")).await.unwrap().note;
+        (one, watching.group_status(&group("h")).await.unwrap().note)
     };
     assert_eq!(remarks().await, (None, None));
     let (both, one) = ([group("g"), group("nobody"), group("h")], [group("g")]);
-    store.remark(&both, Some("does not load")).await.unwrap();
+    store.set_note(&both, Some("does not load")).await.unwrap();
     let said = Some("does not load".to_owned());
     assert_eq!(remarks().await, (said.clone(), said.clone()));
-    store.remark(&one, None).await.unwrap();
+    store.set_note(&one, None).await.unwrap();
     assert_eq!(remarks().await, (None, said));
-    store.remark(&[], Some("to nobody")).await.unwrap();
+    store.set_note(&[], Some("to nobody")).await.unwrap();
     // It is said, and nothing else: the group goes on.
-    assert_eq!(watching.group(&group("h")).await.unwrap().state, GroupState::Running);
+    assert_eq!(watching.group_status(&group("h")).await.unwrap().state, GroupState::Running);
 }
 
 pub async fn a_leader_trips_its_group_and_lets_it_go_on_again(database: &dyn TestDatabase) {
@@ -221,35 +221,41 @@ pub async fn a_leader_trips_its_group_and_lets_it_go_on_again(database: &dyn Tes
     let epoch = led(&store, "g").await;
     let name = group("g");
     let state_and_reason = || async {
-        let status = watching.group(&name).await.unwrap();
+        let status = watching.group_status(&name).await.unwrap();
         (status.state, status.reason)
     };
     let (running, tripped) =
         ((GroupState::Running, None), (GroupState::Tripped, Some("all fail".to_owned())));
     for _ in 0..2 {
-        assert_eq!(store.trip(&name, epoch, Some("all fail")).await.unwrap(), Settled::Committed);
+        assert_eq!(
+            store.record_trip(&name, epoch, Some("all fail")).await.unwrap(),
+            Settled::Committed
+        );
         assert_eq!(state_and_reason().await, tripped);
     }
     for _ in 0..2 {
-        assert_eq!(store.trip(&name, epoch, None).await.unwrap(), Settled::Committed);
+        assert_eq!(store.record_trip(&name, epoch, None).await.unwrap(), Settled::Committed);
         assert_eq!(state_and_reason().await, running);
     }
-    store.trip(&name, epoch, Some("all fail")).await.unwrap();
+    store.record_trip(&name, epoch, Some("all fail")).await.unwrap();
     store.resume(&name).await.unwrap();
     assert_eq!(state_and_reason().await, running, "an operator may resume it");
     // What an operator says stands.
     let paused = (GroupState::Paused, Some("maintenance".to_owned()));
     store.pause(&name, "maintenance").await.unwrap();
     for reason in [Some("all fail"), None] {
-        assert_eq!(store.trip(&name, epoch, reason).await.unwrap(), Settled::Committed);
+        assert_eq!(store.record_trip(&name, epoch, reason).await.unwrap(), Settled::Committed);
         assert_eq!(state_and_reason().await, paused);
     }
     store.resume(&name).await.unwrap();
     // A former leader says nothing.
     led(&store, "g").await;
-    assert_eq!(store.trip(&name, epoch, Some("all fail")).await.unwrap(), Settled::NotLeader);
+    assert_eq!(
+        store.record_trip(&name, epoch, Some("all fail")).await.unwrap(),
+        Settled::NotLeader
+    );
     assert_eq!(state_and_reason().await, running);
-    let nobody = store.trip(&group("nobody"), epoch, Some("all fail")).await;
+    let nobody = store.record_trip(&group("nobody"), epoch, Some("all fail")).await;
     assert_eq!(nobody.unwrap(), Settled::NotLeader);
 }
 
@@ -293,13 +299,13 @@ pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) 
     assert!(left.len() == 2 && left.iter().all(|letter| letter.group == group("h")));
     assert_eq!(store.state_get(&group("g"), "", "a").await.unwrap(), None);
     assert!(store.state_get(&group("h"), "", "a").await.unwrap().is_some());
-    assert_eq!(store.controls().await.unwrap().len(), 1);
+    assert_eq!(store.group_states().await.unwrap().len(), 1);
     assert_eq!(store.safe_position().await.unwrap(), events[1], "the log is as it was");
 
     store.ensure_group(&settings("g")).await.unwrap();
     assert_eq!(store.cursor(&group("g")).await.unwrap().position, Position::ZERO);
     assert_eq!(fetch_all(&store, "g", 0).await.len(), 2);
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!((status.dead_letters, status.settled_at), (0, None));
 }
 
@@ -309,7 +315,7 @@ pub async fn a_group_that_does_not_exist_is_not_found(database: &dyn TestDatabas
     let filter = DeadLetterFilter { group: Some(name.clone()), ..DeadLetterFilter::default() };
     let (from, to) = (DeadLetterId(0), DeadLetterId(9));
     for (what, result) in [
-        ("group", store.group(&name).await.map(|_| ())),
+        ("group", store.group_status(&name).await.map(|_| ())),
         ("cursor", store.cursor(&name).await.map(|_| ())),
         ("begin", store.begin_leadership(&name, &host("one")).await.map(|_| ())),
         ("pause", store.pause(&name, "because").await),
@@ -327,7 +333,7 @@ pub async fn a_group_that_does_not_exist_is_not_found(database: &dyn TestDatabas
         );
         assert!(missing, "{what}: {error}");
     }
-    assert!(store.controls().await.unwrap().is_empty());
+    assert!(store.group_states().await.unwrap().is_empty());
 }
 
 pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatabase) {
@@ -338,9 +344,9 @@ pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatab
 
     let before = Timestamp::now();
     let subscription = Subscription::new(["a", "b.*"]).unwrap();
-    store.ensure_group(&GroupSettings { subscription, ..settings("g") }).await.unwrap();
+    store.ensure_group(&GroupRegistration { subscription, ..settings("g") }).await.unwrap();
     store.ensure_group(&settings("everything")).await.unwrap();
-    let idle = store.group(&group("g")).await.unwrap();
+    let idle = store.group_status(&group("g")).await.unwrap();
     assert_eq!((idle.lag_events, idle.lag_seconds), (0, 0.0));
     assert_eq!(idle.settled_at, None);
     assert!(idle.created_at.duration_since(before).as_secs() >= -1);
@@ -369,7 +375,7 @@ pub async fn status_counts_what_the_group_has_before_it(database: &dyn TestDatab
         ..settlement(&store, "g", epoch, at[1].0).await
     };
     store.settle(&progress).await.unwrap();
-    let own = store.group(&group("g")).await.unwrap();
+    let own = store.group_status(&group("g")).await.unwrap();
     assert_eq!((own.lag_events, own.retries_pending), (2, 1));
     assert_eq!((own.position, own.epoch), (at[1], epoch));
     assert!(own.settled_at.unwrap() >= own.created_at);
@@ -390,13 +396,13 @@ pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
     database: &dyn TestDatabase,
 ) {
     let store = database.handle().await;
-    let only = |name: &str, types: &str| GroupSettings {
+    let only = |name: &str, types: &str| GroupRegistration {
         subscription: Subscription::new([types]).unwrap(),
         ..settings(name)
     };
-    let parts = GroupSettings { partitions: 4, ..settings("parts") };
+    let parts = GroupRegistration { partitions: 4, ..settings("parts") };
     let (rare, other) = (only("rare", "rare"), only("another", "some"));
-    let another = GroupSettings { tenant: tenant("acme"), ..other };
+    let another = GroupRegistration { tenant: tenant("acme"), ..other };
     for settings in [settings("far"), settings("near"), parts, rare, another] {
         store.ensure_group(&settings).await.unwrap();
     }
@@ -415,7 +421,7 @@ pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
         let status = store.status_counted(counting).await.unwrap();
         let mut lags = Vec::new();
         for shown in &status.groups {
-            let one = store.group_counted(&shown.name, counting).await.unwrap();
+            let one = store.group_status_counted(&shown.name, counting).await.unwrap();
             let lag = (shown.lag_events, shown.lag_events_is_at_least);
             assert_eq!((one.lag_events, one.lag_events_is_at_least), lag, "{}", shown.name);
             lags.push((shown.name.to_string(), lag, shown.lag_seconds_is_at_least));
@@ -450,13 +456,13 @@ pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
     assert_eq!(lags(Counting::EXACT).await, expected);
     assert_eq!(lags(Counting::BOUNDED).await, expected, "so few are all counted");
 
-    let parts = store.group_counted(&group("parts"), bounded).await.unwrap().partitions;
+    let parts = store.group_status_counted(&group("parts"), bounded).await.unwrap().partitions;
     assert_eq!(parts.len(), 4);
     assert!(parts.iter().all(|part| part.lag_events_is_at_least && part.lag_seconds > 0.0));
     assert_eq!(parts.iter().map(|part| part.lag_events).sum::<i64>(), 10);
 
     let waiting = async |counting: Counting| {
-        let status = store.group_counted(&group("dead"), counting).await.unwrap();
+        let status = store.group_status_counted(&group("dead"), counting).await.unwrap();
         let is_at_least = status.parked_is_at_least;
         assert_eq!(status.retries_pending, status.parked);
         let dead = (status.dead_letters, status.dead_letters_is_at_least);
@@ -467,7 +473,7 @@ pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
     assert_eq!(waiting(Counting::EXACT).await, ((150, false), (30, false)));
 
     let keys = async |counting: Counting| -> Vec<String> {
-        let status = store.group_counted(&group("dead"), counting).await.unwrap();
+        let status = store.group_status_counted(&group("dead"), counting).await.unwrap();
         let json = serde_json::to_value(&status).unwrap();
         let object = json.as_object().unwrap();
         assert_eq!(object["dead_letters"], status.dead_letters, "a number, whatever it says");

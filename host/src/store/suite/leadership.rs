@@ -54,9 +54,10 @@ pub async fn a_former_leader_cannot_commit_anything(database: &dyn TestDatabase)
         let only_cursor = settlement(&current, "g", epoch, events[2].0).await;
         assert_eq!(former.settle(&only_cursor).await.unwrap(), Settled::NotLeader);
         let late = mark(events[2].0, 9);
-        let begun = former.begin_attempt(&group("g"), epoch, before.settled, late).await.unwrap();
+        let begun =
+            former.record_attempt_started(&group("g"), epoch, before.settled, late).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
-        let begun = former.begin_work(&group("g"), epoch, before.settled).await.unwrap();
+        let begun = former.record_work_started(&group("g"), epoch, before.settled).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
         former.end_leadership(&group("g"), epoch).await.unwrap();
 
@@ -79,7 +80,8 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
     store.ensure_group(&settings("g")).await.unwrap();
     let begin = || async {
         let leadership = store.begin_leadership(&name, &host("one")).await.unwrap();
-        let begun = store.begin_work(&name, leadership.epoch, leadership.settled).await.unwrap();
+        let begun =
+            store.record_work_started(&name, leadership.epoch, leadership.settled).await.unwrap();
         assert_eq!(begun, Settled::Committed);
         leadership
     };
@@ -87,7 +89,7 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
         let idle = store.begin_leadership(&name, &host("one")).await.unwrap();
         assert_eq!(idle.fruitless, 0, "a leader that had nothing to do does not count");
         let stale = Epoch(idle.epoch.0 - 1);
-        let begun = store.begin_work(&name, stale, idle.settled).await.unwrap();
+        let begun = store.record_work_started(&name, stale, idle.settled).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
     }
     for before in 0..3 {
@@ -95,7 +97,7 @@ pub async fn leaderships_that_settle_nothing_are_counted(database: &dyn TestData
         assert_eq!(leadership.fruitless, before);
         // To begin an attempt is no progress.
         let Leadership { epoch, settled, .. } = leadership;
-        let begun = store.begin_attempt(&name, epoch, settled, mark(1, 1)).await.unwrap();
+        let begun = store.record_attempt_started(&name, epoch, settled, mark(1, 1)).await.unwrap();
         assert_eq!(begun, Settled::Committed);
     }
     let fourth = begin().await;
@@ -122,12 +124,12 @@ pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabas
     let store = database.handle().await;
     let epoch = led(&store, "g").await;
     for begun in [mark(7, 1), mark(7, 3)] {
-        let told = store.begin_attempt(&group("g"), epoch, 0, begun).await.unwrap();
+        let told = store.record_attempt_started(&group("g"), epoch, 0, begun).await.unwrap();
         assert_eq!(told, Settled::Committed);
     }
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
     assert_eq!((next.mark, next.head), (Some(mark(7, 3)), None));
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!((status.in_flight, status.retries_pending), (Some(mark(7, 3)), 0));
 }
 
@@ -138,7 +140,7 @@ pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn TestDat
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
     assert_eq!(store.settle(&waiting).await.unwrap(), Settled::Committed);
     // An event that was to be delivered later comes before it.
-    store.begin_attempt(&group("g"), epoch, 1, mark(2, 1)).await.unwrap();
+    store.record_attempt_started(&group("g"), epoch, 1, mark(2, 1)).await.unwrap();
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
     assert_eq!((next.head, next.mark), (Some(head(7, 3)), Some(mark(2, 1))));
     // A settlement says of each whether it stays.
@@ -160,7 +162,7 @@ pub async fn an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader(
     let (store, other) = (database.handle().await, database.handle().await);
     let name = group("g");
     let former = led(&store, "g").await;
-    store.begin_attempt(&name, former, 0, mark(7, 3)).await.unwrap();
+    store.record_attempt_started(&name, former, 0, mark(7, 3)).await.unwrap();
     let next = other.begin_leadership(&name, &host("two")).await.unwrap();
     assert_eq!(next.mark, Some(mark(7, 3)));
     let told = store.withdraw_attempt(&name, former).await.unwrap();
@@ -178,7 +180,7 @@ pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
     store.settle(&waiting).await.unwrap();
-    store.begin_attempt(&group("g"), epoch, 1, mark(7, 3)).await.unwrap();
+    store.record_attempt_started(&group("g"), epoch, 1, mark(7, 3)).await.unwrap();
     store.end_leadership(&group("g"), epoch).await.unwrap();
     let next = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
     assert_eq!((next.head, next.mark), (Some(head(7, 3)), None));
@@ -189,16 +191,17 @@ pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
     let (store, late) = (database.handle().await, database.handle().await);
     let name = group("g");
     let epoch = led(&store, "g").await;
-    assert_eq!(store.begin_work(&name, epoch, 0).await.unwrap(), Settled::Committed);
-    let marked = store.begin_attempt(&name, epoch, 0, mark(1, 1)).await.unwrap();
+    assert_eq!(store.record_work_started(&name, epoch, 0).await.unwrap(), Settled::Committed);
+    let marked = store.record_attempt_started(&name, epoch, 0, mark(1, 1)).await.unwrap();
     assert_eq!(marked, Settled::Committed);
     store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
     let before = store.cursor(&name).await.unwrap();
     assert_eq!((before.settled, before.mark), (1, None));
     for not_the_last in [0, 2, i64::MIN, i64::MAX] {
-        let marked = late.begin_attempt(&name, epoch, not_the_last, mark(1, 1)).await.unwrap();
+        let marked =
+            late.record_attempt_started(&name, epoch, not_the_last, mark(1, 1)).await.unwrap();
         assert_eq!(marked, Settled::NotLeader);
-        let begun = late.begin_work(&name, epoch, not_the_last).await.unwrap();
+        let begun = late.record_work_started(&name, epoch, not_the_last).await.unwrap();
         assert_eq!(begun, Settled::NotLeader);
         assert_eq!(store.cursor(&name).await.unwrap(), before);
     }
@@ -317,23 +320,23 @@ pub async fn a_leader_is_shown_only_while_it_holds_the_lock(database: &dyn TestD
     let (leading, watching) = (database.handle().await, database.handle().await);
     let name = group("g");
     leading.ensure_group(&settings("g")).await.unwrap();
-    assert_eq!(watching.group(&name).await.unwrap().leader, None);
+    assert_eq!(watching.group_status(&name).await.unwrap().leader, None);
 
     let mut session = leading.lock_session(&host("one")).await.unwrap();
     assert!(try_lock(&mut session, &name).await);
     let epoch = leading.begin_leadership(&name, &host("one")).await.unwrap().epoch;
-    let leader = watching.group(&name).await.unwrap().leader.unwrap();
+    let leader = watching.group_status(&name).await.unwrap().leader.unwrap();
     assert_eq!(leader.host, host("one"));
     assert_eq!(watching.status().await.unwrap().groups[0].leader, Some(leader));
 
     // As a process that dies does.
     drop(session);
-    let gone = async || watching.group(&name).await.unwrap().leader.is_none();
+    let gone = async || watching.group_status(&name).await.unwrap().leader.is_none();
     until("the lock is free", gone).await;
     assert_eq!(watching.status().await.unwrap().groups[0].leader, None);
 
     let mut session = leading.lock_session(&host("one")).await.unwrap();
     assert!(try_lock(&mut session, &name).await);
     leading.end_leadership(&name, epoch).await.unwrap();
-    assert_eq!(watching.group(&name).await.unwrap().leader, None, "it ended cleanly");
+    assert_eq!(watching.group_status(&name).await.unwrap().leader, None, "it ended cleanly");
 }

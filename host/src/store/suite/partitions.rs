@@ -11,12 +11,12 @@ use super::samples::{
 };
 use crate::event::{Epoch, Event, GroupName, LogEvent, Partition, Position, Tenant};
 use crate::store::{
-    Fetch, GroupSettings, GroupState, Redelivery, Retention, Settled, Settlement, Start, Store,
+    Fetch, GroupRegistration, GroupState, Redelivery, Retention, Settled, Settlement, Start, Store,
     StoreError, Subscription,
 };
 
-fn split(name: &str, partitions: u32) -> GroupSettings {
-    GroupSettings { partitions, ..settings(name) }
+fn split(name: &str, partitions: u32) -> GroupRegistration {
+    GroupRegistration { partitions, ..settings(name) }
 }
 
 fn part(name: &str, number: u32) -> GroupName {
@@ -210,7 +210,7 @@ pub async fn dead_letters_and_state_are_the_whole_groups(database: &dyn TestData
         let found = read(&store, &name, partition, (Position(30), up_to), 100).await;
         assert_eq!(found.len(), usize::from(other == number));
     }
-    let found = store.events_at(&part("g", number), &[replayed.position], 1).await.unwrap();
+    let found = store.fetch_at(&part("g", number), &[replayed.position], 1).await.unwrap();
     assert_eq!(found.events.len(), 1);
 }
 
@@ -234,7 +234,7 @@ pub async fn status_has_the_partitions_and_their_sums(database: &dyn TestDatabas
     let names: Vec<&str> = status.groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["g", "other"]);
     let behind = all_of(&store, "g", 1, 2).await.len();
-    for status in [&status.groups[0], &store.group(&group("g")).await.unwrap()] {
+    for status in [&status.groups[0], &store.group_status(&group("g")).await.unwrap()] {
         assert_eq!((status.position, status.leader.is_some()), (Position::ZERO, false));
         assert_eq!(status.lag_events, i64::try_from(behind).unwrap());
         assert!(status.lag_seconds > 0.0);
@@ -249,15 +249,15 @@ pub async fn status_has_the_partitions_and_their_sums(database: &dyn TestDatabas
         assert_eq!(second.lag_events, status.lag_events);
     }
     assert!(status.groups[1].partitions.is_empty());
-    store.remark(std::slice::from_ref(&one), Some("it holds back")).await.unwrap();
-    let remark = async || store.group(&group("g")).await.unwrap().remark;
+    store.set_note(std::slice::from_ref(&one), Some("it holds back")).await.unwrap();
+    let remark = async || store.group_status(&group("g")).await.unwrap().note;
     assert_eq!(remark().await.as_deref(), Some("g#0: it holds back"));
-    store.remark(&[group("g")], Some("it does not load")).await.unwrap();
+    store.set_note(&[group("g")], Some("it does not load")).await.unwrap();
     assert_eq!(remark().await.as_deref(), Some("it does not load"));
-    store.remark(&[group("g")], None).await.unwrap();
+    store.set_note(&[group("g")], None).await.unwrap();
     assert_eq!(remark().await, None);
-    store.trip(&one, epoch, Some("it fails everything")).await.unwrap();
-    let status = store.group(&group("g")).await.unwrap();
+    store.record_trip(&one, epoch, Some("it fails everything")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!(status.state, GroupState::Tripped);
     assert_eq!(status.reason.as_deref(), Some("g#0: it fails everything"));
 }
@@ -278,13 +278,13 @@ pub async fn what_an_operator_does_is_done_to_all_partitions(database: &dyn Test
         assert_eq!(store.settle(&parking).await.unwrap(), Settled::Committed);
     }
     let states = async || {
-        let controls = store.controls().await.unwrap().into_iter();
+        let controls = store.group_states().await.unwrap().into_iter();
         let theirs = controls.filter(|control| parts.contains(&control.name));
         theirs.map(|control| control.state).collect::<Vec<_>>()
     };
     store.pause(&group("g"), "for now").await.unwrap();
     assert_eq!(states().await, [GroupState::Paused; 2]);
-    assert_eq!(store.group(&group("gg")).await.unwrap().state, GroupState::Running);
+    assert_eq!(store.group_status(&group("gg")).await.unwrap().state, GroupState::Running);
     store.resume(&group("g")).await.unwrap();
     assert_eq!(states().await, [GroupState::Running; 2]);
 
@@ -303,7 +303,7 @@ pub async fn what_an_operator_does_is_done_to_all_partitions(database: &dyn Test
     assert!(refused(store.remove_group(&group("g"), false).await).contains("is led"));
     session.unlock(&parts[1]).await.unwrap();
     assert_eq!(store.remove_group(&group("g"), false).await.unwrap().parked, 2);
-    let names = store.controls().await.unwrap().into_iter().map(|control| control.name);
+    let names = store.group_states().await.unwrap().into_iter().map(|control| control.name);
     assert!(names.eq([group("gg")]), "and nothing is left of it");
     store.ensure_group(&split("g", 2)).await.unwrap();
     assert_eq!(store.cursor(&parts[0]).await.unwrap().position, Position::ZERO);
@@ -315,14 +315,14 @@ pub async fn new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
     let store = database.handle().await;
     publish(&store, &mixed(10)).await;
     let start = Start::Position(Position(4));
-    store.ensure_group(&GroupSettings { start, ..split("g", 2) }).await.unwrap();
+    store.ensure_group(&GroupRegistration { start, ..split("g", 2) }).await.unwrap();
     assert_eq!(store.cursor(&part("g", 1)).await.unwrap().position, Position(4));
     store.pause(&group("g"), "for now").await.unwrap();
     store.ensure_group(&split("g", 3)).await.unwrap();
-    let controls = store.controls().await.unwrap();
+    let controls = store.group_states().await.unwrap();
     let paused = controls.iter().filter(|control| control.state == GroupState::Paused).count();
     assert_eq!(paused, 4, "the group and its partitions");
-    let acme = GroupSettings { tenant: tenant("acme"), ..split("g", 4) };
+    let acme = GroupRegistration { tenant: tenant("acme"), ..split("g", 4) };
     assert!(refused(store.ensure_group(&acme).await).contains("belongs to"));
 }
 
@@ -344,7 +344,7 @@ async fn work(
     };
     assert!(parked.iter().all(|one| theirs(one.key.as_deref(), one.position)), "{name}");
     let positions: Vec<Position> = parked.iter().map(|one| one.position).collect();
-    let found = store.events_at(name, &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(name, &positions, usize::MAX).await.unwrap();
     assert_eq!(found.events.len(), parked.len());
     let mut settlement = of_part(store, name, epoch, up_to).await;
     let mut now = |position| *handled.entry(position).or_insert(0) += 1;
@@ -384,7 +384,7 @@ pub async fn a_group_that_is_split_anew_loses_and_repeats_nothing(database: &dyn
             assert!(epoch >= highest, "an epoch came again, with seed {seed}");
             work(&store, &name, partition, &mut handled, &mut random).await;
         }
-        let status = store.group(&group("g")).await.unwrap();
+        let status = store.group_status(&group("g")).await.unwrap();
         highest = status.epoch;
         let waiting = usize::try_from(status.lag_events + status.parked).unwrap();
         assert_eq!(handled.len() + waiting, last, "with seed {seed}");
@@ -422,14 +422,14 @@ pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_
 ) {
     let store = database.handle().await;
     let subscribed = |types: &[&str]| Subscription::new(types.iter().copied()).unwrap();
-    let before = GroupSettings { subscription: subscribed(&["some"]), ..split("g", 2) };
+    let before = GroupRegistration { subscription: subscribed(&["some"]), ..split("g", 2) };
     store.ensure_group(&before).await.unwrap();
     let events = some_and_other(84);
     publish(&store, &events).await;
     store.publish(&tenant("acme"), &some_and_other(21)).await.unwrap();
     // Two that are addressed, one of them to another group.
     for name in ["g", "h"] {
-        let all = GroupSettings { subscription: subscribed(&["*"]), ..settings("h") };
+        let all = GroupRegistration { subscription: subscribed(&["*"]), ..settings("h") };
         store.ensure_group(&all).await.unwrap();
         let part = if name == "g" { part("g", 1) } else { group("h") };
         let epoch = lead(&store, &part).await;
@@ -452,7 +452,7 @@ pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_
         assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
     }
 
-    let after = GroupSettings { subscription: subscribed(&["some", "oth*"]), ..split("g", 4) };
+    let after = GroupRegistration { subscription: subscribed(&["some", "oth*"]), ..split("g", 4) };
     store.ensure_group(&after).await.unwrap();
     let mut expected = BTreeMap::new();
     for event in fetch_all(&store, "g", 0).await {
@@ -469,7 +469,7 @@ pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_
     for number in 0..4 {
         assert_eq!(store.cursor(&part("g", number)).await.unwrap().position, last);
     }
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!(status.subscribe, ["some", "oth*"]);
 }
 
@@ -508,7 +508,7 @@ pub async fn what_is_no_longer_subscribed_comes_again_after_a_split_only_where_i
     assert!(expected.len() > 5);
     expected.extend([(parked.0, 2), (retried.0, 3)]);
     for partitions in [3, 1, 2] {
-        let settings = GroupSettings { subscription: other.clone(), ..split("g", partitions) };
+        let settings = GroupRegistration { subscription: other.clone(), ..split("g", partitions) };
         store.ensure_group(&settings).await.unwrap();
         assert_eq!(waiting(&store, "g", partitions).await, expected);
     }
@@ -531,7 +531,7 @@ pub async fn what_failed_so_far_is_counted_however_a_group_is_split(database: &d
     }
     for partitions in [3, 2, 1, 5] {
         store.ensure_group(&split("g", partitions)).await.unwrap();
-        let status = store.group(&group("g")).await.unwrap();
+        let status = store.group_status(&group("g")).await.unwrap();
         assert_eq!(status.failures, BTreeMap::from([("trap".to_owned(), 6)]));
     }
 }
@@ -579,7 +579,7 @@ pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_spli
 
     // One that is marked as begun, of what is parked: it begins once more.
     let epoch = lead(&store, &name).await;
-    store.begin_attempt(&name, epoch, 0, mark(5, 3)).await.unwrap();
+    store.record_attempt_started(&name, epoch, 0, mark(5, 3)).await.unwrap();
     store.ensure_group(&settings("g")).await.unwrap();
     let parked = store.redeliveries(&group("g")).await.unwrap();
     assert_eq!(parked, [expected]);
@@ -598,7 +598,7 @@ pub async fn two_that_split_a_group_anew_at_once_split_it_once(database: &dyn Te
         until("it is split", async || store.ensure_group(&split("g", 4)).await.is_ok()).await;
     });
     futures_util::future::join_all(at_once).await;
-    let status = handles[0].group(&group("g")).await.unwrap();
+    let status = handles[0].group_status(&group("g")).await.unwrap();
     assert_eq!((status.partitions.len(), status.epoch), (4, Epoch(1)));
 }
 
@@ -614,8 +614,8 @@ pub async fn a_partition_that_is_behind_keeps_events_in_the_log(database: &dyn T
     }
     let nothing_stays = Retention { max_age: Some(std::time::Duration::ZERO), max_bytes: None };
     until("the log is pinned", async || {
-        let maintained = store.maintain(&nothing_stays).await.unwrap();
-        maintained.pinned_by == Some(part("g", 1))
+        let enforced = store.enforce_retention(&nothing_stays).await.unwrap();
+        enforced.pinned_by == Some(part("g", 1))
     })
     .await;
     let up_to = store.safe_position().await.unwrap();
@@ -639,8 +639,8 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
     }
     let nothing_stays = Retention { max_age: Some(std::time::Duration::ZERO), max_bytes: None };
     until("the log is pinned", async || {
-        let maintained = store.maintain(&nothing_stays).await.unwrap();
-        maintained.pinned_by == Some(part("g", 1))
+        let enforced = store.enforce_retention(&nothing_stays).await.unwrap();
+        enforced.pinned_by == Some(part("g", 1))
     })
     .await;
     let nobody = Tenant::none();
@@ -653,7 +653,7 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
     let pin = unpin(&nobody, &nothing_stays, 0).await.unwrap();
     assert_eq!((pin.group, pin.position), (part("g", 1), Position(4)));
     assert_eq!(unpin(&nobody, &nothing_stays, 0).await, None, "once for each group");
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!((status.state, status.unpinned), (GroupState::Paused, true));
     // What its leaders have read is refused.
     let late = of_part(&store, &part("g", 1), epochs[1], Position(10)).await;
@@ -661,8 +661,8 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
 
     let mut dropped = None;
     until("what it kept is gone", async || {
-        let maintained = store.maintain(&nothing_stays).await.unwrap();
-        dropped = maintained.dropped_up_to.or(dropped);
+        let enforced = store.enforce_retention(&nothing_stays).await.unwrap();
+        dropped = enforced.dropped_up_to.or(dropped);
         dropped.is_some()
     })
     .await;
@@ -670,13 +670,13 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
     assert!(refused.contains("--accept-loss") && refused.contains("position 10"), "{refused}");
     let gone = store.resume_without_what_is_gone(&group("g")).await.unwrap();
     assert_eq!(gone.map(|gone| gone.up_to), Some(Position(10)));
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!((status.state, status.unpinned, status.reason), (GroupState::Running, false, None));
     // It keeps again what it has before it.
     publish(&store, &mixed(3)).await;
     until("the log is pinned again", async || {
-        let maintained = store.maintain(&nothing_stays).await.unwrap();
-        maintained.pinned_by.is_some()
+        let enforced = store.enforce_retention(&nothing_stays).await.unwrap();
+        enforced.pinned_by.is_some()
     })
     .await;
 }

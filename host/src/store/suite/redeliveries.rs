@@ -13,7 +13,7 @@ use super::samples::{
 use crate::event::{Attempt, Epoch, Event, GroupName, Position};
 use crate::failure::FailureKind;
 use crate::store::{
-    FailureRecord, GroupSettings, Head, Redelivery, Removed, Settled, Settlement, Start, Store,
+    FailureRecord, GroupRegistration, Head, Redelivery, Removed, Settled, Settlement, Start, Store,
     StoreError, Subscription,
 };
 
@@ -299,7 +299,7 @@ pub async fn status_counts_what_is_parked_and_says_what_is_due_next(database: &d
             ..settlement(&store, "g", epoch, 5).await
         };
         assert_eq!(store.settle(&settling).await.unwrap(), Settled::Committed);
-        let shown = store.group(&group("g")).await.unwrap();
+        let shown = store.group_status(&group("g")).await.unwrap();
         let all = store.status().await.unwrap().groups;
         for status in [&shown, &all[0]] {
             assert_eq!((status.retries_pending, status.parked), (retries, parked));
@@ -327,7 +327,7 @@ pub async fn status_counts_what_is_delivered_later_as_parked_and_not_as_a_retry(
         ..settlement(&store, "g", epoch, 5).await
     };
     store.settle(&settling).await.unwrap();
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!((status.parked, status.retries_pending), (3, 2));
     assert_eq!(status.next_due_at, Some(later), "what waits for others has no time");
     let delayed: Vec<bool> = store
@@ -347,8 +347,8 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     store.publish(&tenant("acme"), &[event("a", "4")]).await.unwrap();
     // Whatever the group subscribes to now.
     let subscription = Subscription::new(["other"]).unwrap();
-    store.ensure_group(&GroupSettings { subscription, ..settings("g") }).await.unwrap();
-    let acme = GroupSettings { tenant: tenant("acme"), ..settings("acme") };
+    store.ensure_group(&GroupRegistration { subscription, ..settings("g") }).await.unwrap();
+    let acme = GroupRegistration { tenant: tenant("acme"), ..settings("acme") };
     store.ensure_group(&acme).await.unwrap();
     let epoch = led(&store, "h").await;
     let letters = bury_all(&store, "h", epoch).await;
@@ -357,7 +357,7 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
 
     let at = async |name: &str, positions: &[i64]| {
         let positions: Vec<Position> = positions.iter().copied().map(Position).collect();
-        store.events_at(&group(name), &positions, usize::MAX).await.unwrap().events
+        store.fetch_at(&group(name), &positions, usize::MAX).await.unwrap().events
     };
     let found = at("g", &[3, 1]).await;
     assert_eq!(found[0].event, original);
@@ -376,9 +376,9 @@ pub async fn events_are_found_at_their_positions(database: &dyn TestDatabase) {
     let positions = publish(&store, &more).await;
     let g: GroupName = group("g");
     // In parts, each of which is at least an event.
-    let first = store.events_at(&g, &positions[..2], 1).await.unwrap();
+    let first = store.fetch_at(&g, &positions[..2], 1).await.unwrap();
     assert_eq!((first.events.len(), first.looked_to), (1, positions[0]));
-    let found = store.events_at(&g, &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(&g, &positions, usize::MAX).await.unwrap();
     assert_eq!(found.looked_to, *positions.last().unwrap());
     assert!(found.events.iter().map(|event| event.position).eq(positions));
 }

@@ -10,7 +10,7 @@ use super::samples::{
 };
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::store::{
-    GroupSettings, LogPin, Maintained, Redelivery, Retention, Settled, Settlement, Start, Store,
+    Enforced, GroupRegistration, LogPin, Redelivery, Retention, Settled, Settlement, Start, Store,
     StoreError,
 };
 
@@ -27,13 +27,13 @@ async fn settle_to(store: &Arc<dyn Store>, name: &str, epoch: Epoch, position: P
 }
 
 /// Maintains until nobody was in the way.
-async fn maintain(store: &Arc<dyn Store>, retention: Retention) -> Maintained {
-    let mut all = Maintained::default();
+async fn enforce_retention(store: &Arc<dyn Store>, retention: Retention) -> Enforced {
+    let mut all = Enforced::default();
     loop {
-        let maintained = store.maintain(&retention).await.unwrap();
-        all.dropped_up_to = maintained.dropped_up_to.or(all.dropped_up_to);
-        all.pinned_by = maintained.pinned_by;
-        if !maintained.postponed {
+        let enforced = store.enforce_retention(&retention).await.unwrap();
+        all.dropped_up_to = enforced.dropped_up_to.or(all.dropped_up_to);
+        all.pinned_by = enforced.pinned_by;
+        if !enforced.postponed {
             return all;
         }
     }
@@ -52,16 +52,16 @@ pub async fn events_go_once_every_group_has_settled_them(database: &dyn TestData
     let (fast, slow) = (led(&store, "fast").await, led(&store, "slow").await);
     let last = publish_some(&store, 3).await[2];
     settle_to(&store, "fast", fast, last).await;
-    let maintained = maintain(&store, NOTHING_STAYS).await;
-    assert_eq!(maintained, Maintained { pinned_by: Some(group("slow")), ..Maintained::default() });
+    let enforced = enforce_retention(&store, NOTHING_STAYS).await;
+    assert_eq!(enforced, Enforced { pinned_by: Some(group("slow")), ..Enforced::default() });
     assert_eq!(events(&store).await, 3);
 
     settle_to(&store, "slow", slow, last).await;
-    let maintained = maintain(&store, NOTHING_STAYS).await;
-    assert_eq!(maintained.dropped_up_to, Some(last));
-    assert_eq!(maintained.pinned_by, None);
+    let enforced = enforce_retention(&store, NOTHING_STAYS).await;
+    assert_eq!(enforced.dropped_up_to, Some(last));
+    assert_eq!(enforced.pinned_by, None);
     assert_eq!(events(&store).await, 0);
-    assert_eq!(maintain(&store, NOTHING_STAYS).await, Maintained::default());
+    assert_eq!(enforce_retention(&store, NOTHING_STAYS).await, Enforced::default());
 }
 
 pub async fn the_group_that_pins_the_log_is_named(database: &dyn TestDatabase) {
@@ -72,7 +72,7 @@ pub async fn the_group_that_pins_the_log_is_named(database: &dyn TestDatabase) {
     let last = publish_some(&store, 2).await[1];
     settle_to(&store, "fast", fast, last).await;
     assert_eq!(pinned_by(&store).await, None, "nobody wants anything to go");
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     let pin = store.status().await.unwrap().pinned_by.unwrap();
     let LogPin { group: pinning, position, bytes, .. } = pin;
     assert_eq!((pinning, position), (group("paused"), Position::ZERO));
@@ -81,12 +81,12 @@ pub async fn the_group_that_pins_the_log_is_named(database: &dyn TestDatabase) {
     // Also by a host that came later, and no longer once that is taken back.
     let other = database.handle().await;
     assert_eq!(pinned_by(&other).await, Some(group("paused")));
-    maintain(&other, Retention::FOREVER).await;
+    enforce_retention(&other, Retention::FOREVER).await;
     assert_eq!(pinned_by(&store).await, None);
 
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     store.remove_group(&group("paused"), false).await.unwrap();
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     assert_eq!((pinned_by(&store).await, events(&store).await), (None, 0));
 }
 
@@ -98,12 +98,20 @@ pub async fn what_is_young_or_little_stays(database: &dyn TestDatabase) {
     for retention in
         [A_WEEK, Retention { max_age: None, max_bytes: Some(1 << 30) }, Retention::FOREVER]
     {
-        assert_eq!(maintain(&store, retention).await, Maintained::default(), "{retention:?}");
+        assert_eq!(
+            enforce_retention(&store, retention).await,
+            Enforced::default(),
+            "{retention:?}"
+        );
         assert_eq!(events(&store).await, 3);
         assert_eq!(pinned_by(&store).await, None);
     }
     let little = Retention { max_bytes: Some(0), ..A_WEEK };
-    assert_eq!(maintain(&store, little).await.dropped_up_to, Some(last), "one of the two will do");
+    assert_eq!(
+        enforce_retention(&store, little).await.dropped_up_to,
+        Some(last),
+        "one of the two will do"
+    );
     assert_eq!(events(&store).await, 0);
 }
 
@@ -118,7 +126,7 @@ pub async fn no_position_is_used_again_when_all_events_are_gone(database: &dyn T
         let found = fetch_all(&store, "g", 0).await;
         assert_eq!(found.iter().map(|e| e.position).collect::<Vec<_>>(), positions, "{round}");
         settle_to(&store, "g", epoch, last).await;
-        maintain(&store, NOTHING_STAYS).await;
+        enforce_retention(&store, NOTHING_STAYS).await;
         assert_eq!(events(&store).await, 0);
         // A host that starts now finds nothing wrong.
         let other = database.handle().await;
@@ -138,19 +146,19 @@ pub async fn new_groups_and_cursors_that_go_back_begin_with_what_is_left(
     let epoch = led(&store, "g").await;
     let gone = publish_some(&store, 3).await[2];
     settle_to(&store, "g", epoch, gone).await;
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     publish(&store, &[event("some", "left")]).await;
     for to in [Start::Earliest, Start::Position(Position(1)), Start::Position(gone)] {
         let cursor = store.seek(&group("g"), to).await.unwrap();
         assert_eq!(ids(&fetch_all(&store, "g", cursor.0).await), ["left"], "{to:?}");
     }
     let start = Start::Time("2020-01-01T00:00:00Z".parse().unwrap());
-    store.ensure_group(&GroupSettings { start, ..settings("new") }).await.unwrap();
+    store.ensure_group(&GroupRegistration { start, ..settings("new") }).await.unwrap();
     let cursor = store.cursor(&group("new")).await.unwrap().position;
     assert_eq!(ids(&fetch_all(&store, "new", cursor.0).await), ["left"]);
     // A cursor that is back keeps what is left.
     store.seek(&group("g"), Start::Earliest).await.unwrap();
-    assert_eq!(maintain(&store, NOTHING_STAYS).await.pinned_by, Some(group("g")));
+    assert_eq!(enforce_retention(&store, NOTHING_STAYS).await.pinned_by, Some(group("g")));
     assert_eq!(events(&store).await, 1);
 }
 
@@ -164,7 +172,7 @@ pub async fn a_cursor_that_goes_back_to_what_is_gone_is_told_what_is_missing(
     assert_eq!(back(Start::Position(at[0])).await.unwrap().gone, None, "all of it is there");
     let epoch = Epoch(epoch.0 + 1);
     settle_to(&store, "g", epoch, at[2]).await;
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
 
     for to in [Start::Position(at[0]), Start::Time("2020-01-01T00:00:00Z".parse().unwrap())] {
         let before = store.cursor(&group("g")).await.unwrap();
@@ -192,7 +200,7 @@ pub async fn a_dead_letter_outlives_its_event(database: &dyn TestDatabase) {
     let epoch = led(&store, "g").await;
     publish_some(&store, 1).await;
     bury_all(&store, "g", epoch).await;
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     assert_eq!(events(&store).await, 0);
     let letter = letters(&store, "g").await.remove(0);
     assert_eq!(letter.event.event, event("some", "1"));
@@ -200,7 +208,7 @@ pub async fn a_dead_letter_outlives_its_event(database: &dyn TestDatabase) {
     let back = fetch_all(&store, "g", replayed.position.0 - 1).await;
     assert_eq!(ids(&back), ["1"]);
     // Which the group has not handled yet.
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     assert_eq!(events(&store).await, 1);
 }
 
@@ -211,7 +219,7 @@ pub async fn an_event_that_is_retried_stays(database: &dyn TestDatabase) {
     let mut settlement = settlement(&store, "g", epoch, positions[0].0).await;
     settlement.head = Some(head(positions[1].0, 2));
     store.settle(&settlement).await.unwrap();
-    maintain(&store, NOTHING_STAYS).await;
+    enforce_retention(&store, NOTHING_STAYS).await;
     let leadership = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
     assert_eq!(leadership.head.map(|head| head.position), Some(positions[1]));
     assert_eq!(ids(&fetch_all(&store, "g", leadership.position.0).await), ["2"]);
@@ -234,11 +242,11 @@ pub async fn an_event_that_comes_again_stays_with_all_that_follow(database: &dyn
         ..settlement(&store, "g", epoch, positions[2].0).await
     };
     store.settle(&parking).await.unwrap();
-    let maintained = maintain(&store, NOTHING_STAYS).await;
-    assert_eq!(maintained.pinned_by, Some(group("g")));
+    let enforced = enforce_retention(&store, NOTHING_STAYS).await;
+    assert_eq!(enforced.pinned_by, Some(group("g")));
     let pin = store.status().await.unwrap().pinned_by.unwrap();
     assert_eq!(pin.position, Position(positions[1].0 - 1));
-    let left = store.events_at(&group("g"), &[positions[1]], 1).await.unwrap().events;
+    let left = store.fetch_at(&group("g"), &[positions[1]], 1).await.unwrap().events;
     assert_eq!(ids(&left), ["2"]);
 
     let over = Settlement {
@@ -246,7 +254,7 @@ pub async fn an_event_that_comes_again_stays_with_all_that_follow(database: &dyn
         ..settlement(&store, "g", epoch, positions[2].0).await
     };
     store.settle(&over).await.unwrap();
-    assert_eq!(maintain(&store, NOTHING_STAYS).await.pinned_by, None);
+    assert_eq!(enforce_retention(&store, NOTHING_STAYS).await.pinned_by, None);
     assert_eq!(events(&store).await, 0);
 }
 
@@ -263,7 +271,7 @@ pub async fn never_an_event_above_a_cursor_whatever_happens_at_once(database: &d
         let (store, stop) = (database.handle().await, stop.clone());
         keepers.push(tokio::spawn(async move {
             while !stop.is_cancelled() {
-                store.maintain(&NOTHING_STAYS).await.unwrap();
+                store.enforce_retention(&NOTHING_STAYS).await.unwrap();
                 tokio::task::yield_now().await;
             }
         }));

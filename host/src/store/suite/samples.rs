@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupSettings, Head, HostIdentity,
-    LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, Start, StateWrite, Store,
-    Subscription,
+    DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupRegistration, Head,
+    HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, Start,
+    StateWrite, Store, Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -71,8 +71,8 @@ pub(super) fn rich_event(id: &str) -> Event {
     }
 }
 
-pub(super) fn settings(name: &str) -> GroupSettings {
-    GroupSettings {
+pub(super) fn settings(name: &str) -> GroupRegistration {
+    GroupRegistration {
         name: group(name),
         tenant: Tenant::none(),
         subscription: Subscription::all(),
@@ -126,7 +126,7 @@ pub(super) async fn settlement(
         redeliveries: Vec::new(),
         redelivered: Vec::new(),
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
     }

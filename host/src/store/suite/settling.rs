@@ -11,8 +11,8 @@ use super::samples::{
 };
 use crate::event::{Attempt, Position, Tenant};
 use crate::store::{
-    Cursor, FailureCounts, FailureRecord, GroupSettings, Head, NewDeadLetter, OpenRanges, Settled,
-    Settlement, Start, StoreError, Subscription,
+    Cursor, FailureCounts, FailureRecord, GroupRegistration, Head, NewDeadLetter, Settled,
+    Settlement, Start, StoreError, Subscription, UndecidedRanges,
 };
 
 pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabase) {
@@ -31,10 +31,10 @@ pub async fn a_settlement_commits_everything_it_holds(database: &dyn TestDatabas
 
     let committed = other.cursor(&group("g")).await.unwrap();
     let head = Some(head(events[2].0, 2));
-    let open = OpenRanges::NONE;
+    let undecided = UndecidedRanges::NONE;
     assert_eq!(
         committed,
-        Cursor { epoch, settled: 1, position: events[1], head, mark: None, open }
+        Cursor { epoch, settled: 1, position: events[1], head, mark: None, undecided }
     );
     let buried: Vec<Position> =
         letters(&other, "g").await.iter().map(|letter| letter.event.position).collect();
@@ -62,9 +62,9 @@ pub async fn a_settlement_that_breaks_off_leaves_nothing(database: &dyn TestData
     // It is not the leader's fault, nor the group's.
     let refused = store.settle(&broken).await;
     assert!(matches!(refused, Err(StoreError::Unstorable(_))), "{refused:?}");
-    let open = OpenRanges::NONE;
+    let undecided = UndecidedRanges::NONE;
     let nothing =
-        Cursor { epoch, settled: 0, position: Position::ZERO, head: None, mark: None, open };
+        Cursor { epoch, settled: 0, position: Position::ZERO, head: None, mark: None, undecided };
     assert_eq!(store.cursor(&group("g")).await.unwrap(), nothing);
     assert!(letters(&store, "g").await.is_empty());
     assert!(fetch_all(&store, "g", events[1].0).await.is_empty());
@@ -120,8 +120,8 @@ pub async fn the_numbers_of_settlements_go_on_whoever_leads(database: &dyn TestD
     for settled in 0..3 {
         let leadership = store.begin_leadership(&name, &host("one")).await.unwrap();
         assert_eq!(leadership.settled, settled);
-        store.begin_work(&name, leadership.epoch, settled).await.unwrap();
-        store.begin_attempt(&name, leadership.epoch, settled, mark(1, 1)).await.unwrap();
+        store.record_work_started(&name, leadership.epoch, settled).await.unwrap();
+        store.record_attempt_started(&name, leadership.epoch, settled, mark(1, 1)).await.unwrap();
         store.end_leadership(&name, leadership.epoch).await.unwrap();
         store.ensure_group(&settings("g")).await.unwrap();
         assert_eq!(store.cursor(&name).await.unwrap().settled, settled, "settled nothing yet");
@@ -157,8 +157,9 @@ pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn TestDa
     let waiting = Settlement { head: Some(head(1, 2)), ..settlement(&store, "g", epoch, 0).await };
     store.settle(&waiting).await.unwrap();
     store.settle(&settlement(&store, "g", epoch, 1).await).await.unwrap();
-    let open = OpenRanges::NONE;
-    let done = Cursor { epoch, settled: 2, position: Position(1), head: None, mark: None, open };
+    let undecided = UndecidedRanges::NONE;
+    let done =
+        Cursor { epoch, settled: 2, position: Position(1), head: None, mark: None, undecided };
     assert_eq!(store.cursor(&group("g")).await.unwrap(), done);
 
     store.settle(&Settlement { number: 3, ..waiting }).await.unwrap();
@@ -179,7 +180,7 @@ pub async fn a_head_comes_back_as_it_was_settled(database: &dyn TestDatabase) {
             Settlement { head: Some(head.clone()), ..settlement(&store, "g", epoch, 0).await };
         store.settle(&waiting).await.unwrap();
         assert_eq!(store.cursor(&group("g")).await.unwrap().head, Some(head.clone()));
-        let status = store.group(&group("g")).await.unwrap();
+        let status = store.group_status(&group("g")).await.unwrap();
         assert_eq!(status.retries_pending, i64::from(head.failure.is_some()));
         assert_eq!(status.head, Some(head.clone()));
         let next = store.begin_leadership(&group("g"), &host("one")).await.unwrap();
@@ -215,14 +216,14 @@ pub async fn odd_text_never_breaks_a_settlement(database: &dyn TestDatabase) {
         let value = store.state_get(&group("g"), "", &format!("key{text}")).await.unwrap();
         assert_eq!(value.as_deref(), Some(text.as_bytes()));
         store.pause(&group("g"), text).await.unwrap();
-        let reason = store.group(&group("g")).await.unwrap().reason;
+        let reason = store.group_status(&group("g")).await.unwrap().reason;
         assert_eq!(reason, Some(database.kept(text)));
     }
 }
 
 pub async fn emits_stand_in_their_order_and_reach_other_groups(database: &dyn TestDatabase) {
     let store = database.handle().await;
-    let acme = GroupSettings { tenant: tenant("acme"), ..settings("g") };
+    let acme = GroupRegistration { tenant: tenant("acme"), ..settings("g") };
     store.ensure_group(&acme).await.unwrap();
     let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;
     let emits: Vec<_> = (0..100).map(|n| event("emitted", &n.to_string())).collect();
@@ -283,7 +284,7 @@ pub async fn failures_are_counted_with_the_settlement_and_known_to_the_next_lead
 ) {
     let (store, watching) = (database.handle().await, database.handle().await);
     let epoch = led(&store, "g").await;
-    let counted = || async { watching.group(&group("g")).await.unwrap().failures };
+    let counted = || async { watching.group_status(&group("g")).await.unwrap().failures };
     assert_eq!(counted().await, FailureCounts::new());
     let failures =
         FailureCounts::from([("trap".to_owned(), 2), ("timeout".to_owned(), u64::MAX / 4)]);

@@ -3,7 +3,7 @@
 use super::TestDatabase;
 use super::samples::{dead, event, group, host, settings, settlement, tenant, write};
 use crate::event::{LogEvent, Position};
-use crate::store::{DeadLetterFilter, GroupSettings, Settlement, dead_letter_bytes};
+use crate::store::{DeadLetterFilter, GroupRegistration, Settlement, dead_letter_bytes};
 
 pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     database: &dyn TestDatabase,
@@ -11,7 +11,7 @@ pub async fn what_a_tenant_keeps_is_counted_over_its_groups_and_no_others(
     database.drawn_up_to(10).await;
     let store = database.handle().await;
     for (name, owner) in [("one", "acme"), ("two", "acme"), ("three", "other"), ("four", "")] {
-        let registration = GroupSettings { tenant: tenant(owner), ..settings(name) };
+        let registration = GroupRegistration { tenant: tenant(owner), ..settings(name) };
         store.ensure_group(&registration).await.unwrap();
     }
     for owner in ["acme", "other", "", "nobody"] {

@@ -98,7 +98,7 @@ async fn the_keys_of_all_scopes_count() {
         emits: Vec::new(),
         state: vec![write("a"), write("b")],
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
         redeliveries: Vec::new(),

@@ -169,15 +169,15 @@ async fn as_many_are_parked_as_may_be_and_then_the_group_holds_back_and_says_so(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(600)).await;
-    let status = rig.store.another_host().group(&name()).await.unwrap();
+    let status = rig.store.another_host().group_status(&name()).await.unwrap();
     // What was read when the third was parked is parked too, and nothing more is read.
     assert!((3..=6).contains(&status.parked), "{}", status.parked);
     assert_eq!(status.position, Position(status.parked));
-    let remark = status.remark.unwrap();
+    let remark = status.note.unwrap();
     assert!(remark.contains("3 events or more") && remark.contains("`max_parked`"), "{remark}");
     rig.all_over(12).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(rig.store.another_host().group(&name()).await.unwrap().remark, None);
+    assert_eq!(rig.store.another_host().group_status(&name()).await.unwrap().note, None);
     let mut seen = rig.seen().await;
     seen.sort_unstable();
     assert_eq!(seen, (1..=12).collect::<Vec<_>>());
@@ -508,7 +508,7 @@ async fn no_more_dead_letters_are_kept_than_may_be_however_many_are_made_at_once
     let quota = TenantQuota { dead_letters: Some(6), ..TenantQuota::default() };
     rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
-    let status = || async { rig.store.another_host().group(&name()).await.unwrap() };
+    let status = || async { rig.store.another_host().group_status(&name()).await.unwrap() };
     while status().await.state != GroupState::Paused {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -529,7 +529,7 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
     rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
     rig.until(|_, cursor, _| cursor >= Position(2)).await;
-    let status = rig.store.another_host().group(&name()).await.unwrap();
+    let status = rig.store.another_host().group_status(&name()).await.unwrap();
     assert_eq!((rig.dead().await.len(), status.state), (2, GroupState::Running));
     assert_eq!(rig.calls(), [(1, 1), (2, 1)]);
 }
@@ -575,7 +575,7 @@ async fn a_group_is_careful_for_as_many_events_as_may_have_been_under_way_and_no
     let _third = rig.start().await;
     rig.settled(30).await;
     // Three batches that were read, one that settled, one read ahead, and one attempt.
-    assert_eq!(rig.store.calls(Operation::BeginAttempt), 2 * 5 + 1);
+    assert_eq!(rig.store.calls(Operation::RecordAttemptStarted), 2 * 5 + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -615,20 +615,20 @@ async fn a_leader_whose_first_settlement_comes_before_its_first_attempt_goes_on(
         if attempt.0 == 1 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
     })
     .await;
-    rig.store.fail(Operation::EventsAt, Fault::Before, 1_000);
+    rig.store.fail(Operation::FetchAt, Fault::Before, 1_000);
     let first = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(1)).await;
     drop(first);
     rig.store.heal();
     rig.publish_keys(&[Some("a"), Some("a")]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let begun = rig.store.calls(Operation::BeginWork);
-    rig.store.fail(Operation::EventsAt, Fault::Slow(Duration::from_secs(1)), 1);
+    let begun = rig.store.calls(Operation::RecordWorkStarted);
+    rig.store.fail(Operation::FetchAt, Fault::Slow(Duration::from_secs(1)), 1);
     rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
     let running = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(3)).await;
     tokio::time::sleep(MINUTE / 2).await;
-    assert_eq!(rig.store.calls(Operation::BeginWork), begun);
+    assert_eq!(rig.store.calls(Operation::RecordWorkStarted), begun);
     rig.all_over(3).await;
     assert!(!running.task.is_finished());
 }
@@ -642,7 +642,7 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
     })
     .await;
     rig.cores = Cores::on_this_runtime(Arc::new(Permits::new(Some(1))));
-    rig.store.fail(Operation::EventsAt, Fault::Before, 1_000);
+    rig.store.fail(Operation::FetchAt, Fault::Before, 1_000);
     let first = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(1)).await;
     drop(first);
@@ -653,7 +653,7 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
     tokio::time::timeout(MINUTE, held.ready(None)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let reads = rig.store.calls(Operation::Fetch);
-    rig.store.fail(Operation::EventsAt, Fault::Slow(Duration::from_millis(100)), 1);
+    rig.store.fail(Operation::FetchAt, Fault::Slow(Duration::from_millis(100)), 1);
     rig.store.fail(Operation::Fetch, Fault::Slow(Duration::from_secs(1)), 1);
     let _running = rig.start().await;
     tokio::time::sleep(MINUTE).await;
@@ -669,9 +669,9 @@ async fn a_settlement_goes_on_while_its_leader_says_that_it_holds_back() {
     let mut rig = rig(Ordering::None, 4, &[None; 60], |_, _| Act::Fail(FailureKind::Trap)).await;
     (rig.max_parked, rig.retry.initial, rig.retry.max) = (1, 60 * MINUTE, 60 * MINUTE);
     rig.batch.max_events = 1;
-    rig.store.fail(Operation::Remark, Fault::Slow(60 * MINUTE), 1);
+    rig.store.fail(Operation::SetNote, Fault::Slow(60 * MINUTE), 1);
     let _running = rig.start().await;
     let settled = rig.until(|_, cursor, _| cursor >= Position(1));
     assert!(tokio::time::timeout(MINUTE, settled).await.is_ok(), "it waits for the remark");
-    assert_eq!(rig.store.calls(Operation::Remark), 1);
+    assert_eq!(rig.store.calls(Operation::SetNote), 1);
 }

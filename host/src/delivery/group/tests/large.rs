@@ -38,7 +38,7 @@ async fn an_event_that_cannot_be_read_becomes_a_dead_letter_and_costs_no_other_a
         let batch_calls = rig.batch_calls().concat();
         assert!(batch_calls.iter().all(|position| ![1, 7, 8, 20].contains(position)));
         // Nobody was told that the handler fails.
-        assert_eq!(rig.store.group(&name()).await.unwrap().state, GroupState::Running);
+        assert_eq!(rig.store.group_status(&name()).await.unwrap().state, GroupState::Running);
         let letters = rig.store.dead_letters(&DeadLetterFilter::default()).await.unwrap();
         assert!(letters[0].failure.text.contains("position 1 of the log"), "{:?}", letters[0]);
     }

@@ -29,9 +29,7 @@ use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
 use crate::leadership_proof::LeadershipProof;
 use crate::store::memory::{Fault, MemoryStore, Operation};
-use crate::store::{
-    Cursor, DeadLetterFilter, Fetch, GroupSettings as Registration, HostIdentity, Start,
-};
+use crate::store::{Cursor, DeadLetterFilter, Fetch, GroupRegistration, HostIdentity, Start};
 use crate::troubles::Troubles;
 
 /// A deadline. Time is paused: a day passes at once when nothing else happens.
@@ -348,7 +346,7 @@ impl Rig {
             tells_after: Duration::ZERO,
         };
         rig.publish(events).await;
-        let registration = Registration {
+        let registration = GroupRegistration {
             name: name(),
             tenant: Tenant::none(),
             subscription: Subscription::new(["t"]).unwrap(),
@@ -417,7 +415,7 @@ impl Rig {
             troubles: Troubles::default(),
         };
         let (safe, safe_seen) = watch::channel(Position::ZERO);
-        let (passable, passable_seen) = watch::channel(Position::ZERO);
+        let (overtake_limit, overtake_limit_seen) = watch::channel(Position::ZERO);
         let overtake = self.overtake;
         let (control, control_seen) =
             watch::channel(Control { epoch: Epoch(0), state: GroupState::Running });
@@ -429,7 +427,7 @@ impl Rig {
             replaced: CancellationToken::new(),
             leadership: LeadershipProof::new(lost.clone(), proven_until),
             safe: safe_seen,
-            passable: passable_seen,
+            overtake_limit: overtake_limit_seen,
             control: control_seen,
             awaited: Arc::default(),
         };
@@ -443,11 +441,12 @@ impl Rig {
                 let position = watched.safe_position().await.unwrap();
                 safe.send_if_modified(|seen| std::mem::replace(seen, position) != position);
                 if let Some(longer_than) = overtake {
-                    let position = watched.passable(longer_than).await;
-                    passable.send_if_modified(|seen| std::mem::replace(seen, position) != position);
+                    let position = watched.overtake_limit(longer_than).await;
+                    overtake_limit
+                        .send_if_modified(|seen| std::mem::replace(seen, position) != position);
                 }
                 tokio::time::sleep(std::mem::take(&mut tells_after)).await;
-                for row in watched.controls().await.unwrap() {
+                for row in watched.group_states().await.unwrap() {
                     let now = Control { epoch: row.epoch, state: row.state };
                     control.send_if_modified(|seen| std::mem::replace(seen, now) != now);
                 }
@@ -520,7 +519,7 @@ impl Rig {
                     && cursor.head.is_none()
                     && parked.is_empty()
                     && deferred == 0
-                    && cursor.open.is_empty()
+                    && cursor.undecided.is_empty()
                 {
                     return;
                 }
@@ -533,7 +532,7 @@ impl Rig {
     /// Waits until the group is paused.
     async fn paused(&self) {
         let waited = async {
-            while self.store.group(&name()).await.unwrap().state != GroupState::Paused {
+            while self.store.group_status(&name()).await.unwrap().state != GroupState::Paused {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -778,7 +777,7 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_lost_its_lock_waits_for_no_answer() {
-    for call in [Operation::Fetch, Operation::BeginWork, Operation::Settle] {
+    for call in [Operation::Fetch, Operation::RecordWorkStarted, Operation::Settle] {
         let rig = Rig::new(3, |_, _| Act::Succeed).await;
         rig.store.fail(call, Fault::Slow(DAY), 1);
         let mut running = rig.start().await;
@@ -834,7 +833,7 @@ async fn another_version_does_not_take_over_before_what_was_done_is_committed() 
 
 /// The group's state, and why.
 async fn state(rig: &Rig) -> (GroupState, Option<String>) {
-    let status = rig.store.another_host().group(&name()).await.unwrap();
+    let status = rig.store.another_host().group_status(&name()).await.unwrap();
     (status.state, status.reason)
 }
 
@@ -906,11 +905,11 @@ async fn a_tripped_group_stays_tripped_under_a_new_leader() {
 #[tokio::test(start_paused = true)]
 async fn a_trip_is_recorded_once_the_database_is_back() {
     let rig = Rig::new(100, |_, _| Act::Fail(FailureKind::Reject)).await;
-    rig.store.fail(Operation::Trip, Fault::Before, 5);
+    rig.store.fail(Operation::RecordTrip, Fault::Before, 5);
     let _running = rig.start().await;
     rig.settled(20).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(rig.store.faults_left(Operation::Trip), 0);
+    assert_eq!(rig.store.faults_left(Operation::RecordTrip), 0);
     assert_eq!(state(&rig).await.0, GroupState::Tripped);
     assert_eq!(rig.calls().len(), 20);
 }
@@ -1020,7 +1019,7 @@ async fn a_stop_waits_for_the_last_answer_only_so_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_events_that_nobody_will_handle() {
-    for call in [Operation::Fetch, Operation::BeginWork] {
+    for call in [Operation::Fetch, Operation::RecordWorkStarted] {
         let rig = Rig::new(3, |_, _| Act::Succeed).await;
         rig.store.fail(call, Fault::Slow(DAY), 1);
         let mut running = rig.start().await;
@@ -1143,10 +1142,10 @@ async fn a_mark_that_arrives_after_its_attempt_was_settled_leaves_nothing_in_fli
         rig.called(calls).await;
         drop(running);
     }
-    rig.store.fail(Operation::BeginAttempt, Fault::Late, 1);
+    rig.store.fail(Operation::RecordAttemptStarted, Fault::Late, 1);
     let _third = rig.start().await;
     rig.settled(1).await;
-    assert_eq!(rig.store.faults_left(Operation::BeginAttempt), 0, "nothing was marked");
+    assert_eq!(rig.store.faults_left(Operation::RecordAttemptStarted), 0, "nothing was marked");
     rig.store.let_arrive();
     assert_eq!(rig.cursor().await.mark, None);
 }
@@ -1154,7 +1153,7 @@ async fn a_mark_that_arrives_after_its_attempt_was_settled_leaves_nothing_in_fli
 #[tokio::test(start_paused = true)]
 async fn a_begin_of_work_that_arrives_after_a_settlement_does_not_count_as_fruitless() {
     let rig = Rig::new(1, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::BeginWork, Fault::Late, 1);
+    rig.store.fail(Operation::RecordWorkStarted, Fault::Late, 1);
     let running = rig.start().await;
     rig.settled(1).await;
     drop(running);
@@ -1262,7 +1261,7 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
         assert_eq!(ended.expect("it waits").unwrap(), at_once);
     }
     assert!(rig.calls().is_empty());
-    assert_eq!(rig.store.calls(Operation::BeginWork), 0, "a crash would count");
+    assert_eq!(rig.store.calls(Operation::RecordWorkStarted), 0, "a crash would count");
 
     let _running = rig.start().await;
     rig.store.pause(&name(), "test").await.unwrap();
@@ -1322,7 +1321,7 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
         tokio::time::sleep(MINUTE).await;
         let dead: Vec<i64> = rig.dead().await.iter().map(|dead| dead.0).collect();
         assert_eq!(dead, [first, first + 1]);
-        let (group, calls) = (rig.store.group(&name()).await.unwrap(), rig.calls());
+        let (group, calls) = (rig.store.group_status(&name()).await.unwrap(), rig.calls());
         assert_eq!(group.position, Position(first + 1));
         // Its last attempt is repeated once there is room, and counts once.
         assert_eq!(calls.last(), Some(&(first + 2, 2)));
@@ -1452,16 +1451,16 @@ fn incident() -> impl Strategy<Value = Incident> {
         3 => Just(Operation::Settle),
         1 => Just(Operation::Fetch),
         1 => Just(Operation::Cursor),
-        1 => Just(Operation::BeginWork),
-        1 => Just(Operation::BeginAttempt),
+        1 => Just(Operation::RecordWorkStarted),
+        1 => Just(Operation::RecordAttemptStarted),
         1 => Just(Operation::StateGet),
         1 => Just(Operation::Due),
     ];
     let fault = prop_oneof![Just(Fault::Before), Just(Fault::After)];
     let written = prop_oneof![
         3 => Just(Operation::Settle),
-        1 => Just(Operation::BeginWork),
-        1 => Just(Operation::BeginAttempt),
+        1 => Just(Operation::RecordWorkStarted),
+        1 => Just(Operation::RecordAttemptStarted),
     ];
     let late = prop_oneof![2 => Just(Fault::Late), 1 => Just(Fault::Overtaken)];
     // The answer is as old as the call.

@@ -25,7 +25,7 @@ impl Rig {
     }
 
     async fn status(&self) -> GroupStatus {
-        self.store.another_host().group(&name()).await.unwrap()
+        self.store.another_host().group_status(&name()).await.unwrap()
     }
 
     /// Waits until the cursor has passed a position.
@@ -69,7 +69,7 @@ async fn late_events_wait_while_as_many_are_parked_as_may_be_and_none_is_lost() 
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(rig.parked().await.len(), 1);
-    assert!(rig.status().await.remark.is_some_and(|remark| remark.contains("`max_parked`")));
+    assert!(rig.status().await.note.is_some_and(|remark| remark.contains("`max_parked`")));
     rig.all_over(7).await;
     let mut seen = rig.seen().await;
     seen.sort_unstable();
@@ -92,7 +92,7 @@ async fn with_too_much_open_the_group_waits_and_says_so() {
     let status = rig.status().await;
     assert_eq!(status.position, Position(2 * most), "it goes no further");
     assert_eq!(status.open_ranges.len(), MAX_UNDECIDED_RANGES);
-    assert!(status.remark.is_some_and(|remark| remark.contains("1000 places")));
+    assert!(status.note.is_some_and(|remark| remark.contains("1000 places")));
     for (position, commits) in held.into_iter().zip([true, false].into_iter().cycle()) {
         rig.store.let_go(position, commits);
     }
@@ -101,7 +101,7 @@ async fn with_too_much_open_the_group_waits_and_says_so() {
     assert_eq!(rig.count_in("key:a").await, usize::try_from(most / 2 + 5).unwrap());
     rig.store.publish(&Tenant::none(), &[keyed("b")]).await.unwrap();
     rig.all_over(2 * (most + 10) + 1).await;
-    assert_eq!(rig.status().await.remark, None);
+    assert_eq!(rig.status().await.note, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ async fn what_the_database_refuses_costs_its_own_event_an_attempt_and_no_other_a
         let text = &letters[0].failure.text;
         assert!(text.contains("breaks the rule of the test"), "{text}");
         assert_eq!(rig.cursor().await.epoch, running.epoch, "under the same leadership");
-        let failures = rig.store.group(&name()).await.unwrap().failures;
+        let failures = rig.store.group_status(&name()).await.unwrap().failures;
         assert_eq!(failures, FailureCounts::from([("not-stored".to_owned(), 5)]));
         if ordering == Ordering::Total {
             assert_eq!(rig.count().await, 39, "its writes are dropped too");
@@ -74,7 +74,7 @@ async fn a_group_whose_dead_letter_cannot_be_stored_is_paused_and_says_why() {
     });
     let _running = rig.start().await;
     rig.paused().await;
-    let group = rig.store.group(&name()).await.unwrap();
+    let group = rig.store.group_status(&name()).await.unwrap();
     let why = group.reason.unwrap();
     assert!(why.contains("position 2") && why.contains("no room for it"), "{why}");
     tokio::time::sleep(MINUTE).await;

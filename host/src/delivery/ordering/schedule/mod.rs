@@ -20,8 +20,8 @@ use crate::delivery::state::{Accepted, BatchState};
 use crate::event::{Attempt, Event, LogEvent, Position};
 use crate::failure::FailureKind;
 use crate::store::{
-    Deferral, FailureRecord, Fetched, Head, Late, Mark, NewDeadLetter, OpenRanges, Overtaken,
-    Overtaking, Redelivery, Settlement, dead_letter_bytes,
+    Deferral, FailureRecord, Fetched, FetchedLate, Head, Mark, NewDeadLetter, OvertakingFetch,
+    Redelivery, Settlement, UndecidedChange, UndecidedRanges, dead_letter_bytes,
 };
 
 /// So many parked events are held in memory at most because they are due, however
@@ -181,7 +181,7 @@ pub struct Cut {
     /// Where what is finished stands, if it is one event.
     only: Option<Position>,
     failed: Vec<FailureKind>,
-    overtaking: Option<Overtaking>,
+    overtaking: Option<UndecidedChange>,
 }
 
 /// What an event came to, and where.
@@ -249,9 +249,9 @@ pub struct Schedule {
     /// Lanes of which something is done and not taken.
     lanes_to_settle: Vec<LaneId>,
     /// What was read past and may still appear.
-    undecided: OpenRanges,
+    undecided: UndecidedRanges,
     /// The same, up to the cursor, as settlements have it.
-    undecided_taken: OpenRanges,
+    undecided_taken: UndecidedRanges,
     /// Events that have appeared there, which come into their lanes with the
     /// settlement that takes them over.
     arrived: Vec<Redelivery>,
@@ -318,8 +318,8 @@ impl Schedule {
             finished: BTreeMap::new(),
             failed: Vec::new(),
             lanes_to_settle: Vec::new(),
-            undecided: OpenRanges::NONE,
-            undecided_taken: OpenRanges::NONE,
+            undecided: UndecidedRanges::NONE,
+            undecided_taken: UndecidedRanges::NONE,
             arrived: Vec::new(),
             suspect: mark.map(|mark| mark.position),
             mark,
@@ -445,14 +445,18 @@ impl Schedule {
 
     /// What the group had passed and what was open then, as it is committed.
     #[must_use]
-    pub fn with_undecided(mut self, open: OpenRanges) -> Self {
+    pub fn with_undecided(mut self, open: UndecidedRanges) -> Self {
         self.undecided_taken.clone_from(&open);
         self.undecided = open;
         self
     }
 
     /// Takes events that were read past the safe position.
-    pub fn admit_overtaken(&mut self, Overtaken { fetched, open }: Overtaken, now: Timestamp) {
+    pub fn admit_overtaken(
+        &mut self,
+        OvertakingFetch { fetched, undecided: open }: OvertakingFetch,
+        now: Timestamp,
+    ) {
         self.undecided = std::mem::take(&mut self.undecided).and(open);
         self.admit(fetched, now);
     }
@@ -469,7 +473,11 @@ impl Schedule {
     /// than so many ranges only where it is safe: there a look leaves nothing open,
     /// while elsewhere it may leave many ranges of one.
     #[must_use]
-    pub fn late_search(&self, safe: Position, most_ranges: usize) -> Option<(OpenRanges, usize)> {
+    pub fn late_search(
+        &self,
+        safe: Position,
+        most_ranges: usize,
+    ) -> Option<(UndecidedRanges, usize)> {
         let is_too_much = self.undecided.len() > most_ranges;
         let up_to = if is_too_much { self.cursor.min(safe) } else { self.cursor };
         let open = self.undecided.up_to(up_to);
@@ -483,10 +491,10 @@ impl Schedule {
     }
 
     /// Takes what has become of the positions that were to be looked at, at this time.
-    pub fn admit_late(&mut self, looked_at: &OpenRanges, late: Late, now: Timestamp) {
+    pub fn admit_late(&mut self, looked_at: &UndecidedRanges, late: FetchedLate, now: Timestamp) {
         let Some(last) = looked_at.last() else { return };
         // What was passed since the look began stands above all of them.
-        self.undecided = late.open.and(self.undecided.above(last));
+        self.undecided = late.undecided.and(self.undecided.above(last));
         self.arrived.extend(late.events.into_iter().map(|event| Redelivery {
             position: event.position,
             attempt: Attempt::FIRST,
@@ -1113,7 +1121,7 @@ impl Schedule {
 
     /// What of the positions that are open a settlement with this cursor changes. What
     /// has appeared there comes into its lane: from now on nobody finds it again.
-    fn adopt_late(&mut self, position: Position) -> Option<Overtaking> {
+    fn adopt_late(&mut self, position: Position) -> Option<UndecidedChange> {
         let open = self.undecided.up_to(position);
         let late = self.arrived.len() as u64;
         for redelivery in std::mem::take(&mut self.arrived) {
@@ -1128,7 +1136,7 @@ impl Schedule {
             return None;
         }
         self.undecided_taken.clone_from(&open);
-        Some(Overtaking { open, late })
+        Some(UndecidedChange { undecided: open, late })
     }
 
     /// Whether an event of the window waits for something that lets others pass: its
@@ -1423,7 +1431,7 @@ impl Cut {
         settlement.redeliveries = self.redeliveries;
         settlement.redelivered = self.redelivered;
         settlement.mark = self.mark;
-        settlement.overtaking = self.overtaking;
+        settlement.undecided = self.overtaking;
         let first = self.deferred.iter().map(|one| (one.due_at, one.position)).min();
         let mut written = CommittedWrites { writes: Vec::new(), deferred: first };
         settlement.deferred = self.deferred;

@@ -33,7 +33,7 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
     let mut work = JoinSet::new();
     work.spawn({
         let store = store.clone();
-        async move { store.hint().await }
+        async move { store.wait_for_hint().await }
     });
     for n in 0..200 {
         let store = store.clone();
@@ -187,7 +187,7 @@ async fn a_hint_comes_with_every_publish_and_the_listener_comes_back() {
     for _ in 0..2 {
         let hinted = tokio::spawn({
             let store = store.clone();
-            async move { store.hint().await }
+            async move { store.wait_for_hint().await }
         });
         until("it listens", async || value::<i64>(&mut observer, listens).await == 1).await;
         publish(&store, "a").await;

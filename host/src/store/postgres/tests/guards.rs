@@ -161,7 +161,7 @@ async fn a_restored_database_is_refused_until_it_is_adopted() {
     assert_eq!(adopted, Adopted { from: Some(4711), here, groups });
     store.check().await.unwrap();
     for name in ["a", "b"] {
-        let status = store.group(&group(name)).await.unwrap();
+        let status = store.group_status(&group(name)).await.unwrap();
         assert_eq!((status.epoch, status.leader), (Epoch(2), None));
     }
     // What was open before is refused.
@@ -172,7 +172,7 @@ async fn a_restored_database_is_refused_until_it_is_adopted() {
     // At home there is nothing to adopt.
     let again = store.adopt().await.unwrap();
     assert_eq!(again, Adopted { from: None, here, groups: Vec::new() });
-    assert_eq!(store.group(&group("a")).await.unwrap().epoch, Epoch(2));
+    assert_eq!(store.group_status(&group("a")).await.unwrap().epoch, Epoch(2));
 }
 
 #[tokio::test]

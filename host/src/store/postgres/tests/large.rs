@@ -92,7 +92,7 @@ async fn a_slow_link_brings_a_part_and_then_the_rest() {
     // Events that are parked are read in the same way.
     led(&store, "g").await;
     let positions: Vec<Position> = (1..=40).map(Position).collect();
-    let found = far.events_at(&group("g"), &positions, 16 << 20).await.unwrap();
+    let found = far.fetch_at(&group("g"), &positions, 16 << 20).await.unwrap();
     assert!((1..16).contains(&found.events.len()), "{}", found.events.len());
     assert_eq!(found.looked_to, found.events.last().unwrap().position);
 }
@@ -123,7 +123,7 @@ async fn attributes_count_to_what_is_read_at_once() {
     assert_eq!(events, 20);
     led(&store, "g").await;
     let positions: Vec<Position> = (1..=20).map(Position).collect();
-    let found = store.events_at(&group("g"), &positions, 4 << 20).await.unwrap();
+    let found = store.fetch_at(&group("g"), &positions, 4 << 20).await.unwrap();
     assert_eq!((found.events.len(), found.looked_to), (2, Position(2)));
 }
 
@@ -155,7 +155,7 @@ async fn what_comes_before_an_event_that_nobody_can_read_is_read() {
     assert!(sketch.bytes > 10_000, "{}", sketch.bytes);
     assert_eq!(fetch(&store, 4, 5).await.unwrap().events.len(), 1);
     let positions: Vec<Position> = (1..=5).map(Position).collect();
-    let found = store.events_at(&group("g"), &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(&group("g"), &positions, usize::MAX).await.unwrap();
     assert_eq!((found.events.len(), found.looked_to), (3, Position(3)));
     assert_eq!(store.sketch(all_after(&GROUP, Position(5), Position(5))).await.unwrap(), None);
 }

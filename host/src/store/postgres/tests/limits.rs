@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use super::{PostgresDatabase, dead, event, first_settlement, group, host, run, seen, settings};
 use crate::event::{Position, Tenant};
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupSettings, Settlement, Start, StateWrite, Store,
+    DeadLetterFilter, DeadLetterId, GroupRegistration, Settlement, Start, StateWrite, Store,
 };
 
 /// Has a statement fail that reads or changes a table and that the server would end
@@ -58,7 +58,7 @@ async fn what_may_take_long_is_not_ended_early_by_the_server() {
     let store = database.store();
     let events: Vec<_> = (0..20).map(|_| event("a")).collect();
     store.publish(&Tenant::none(), &events).await.unwrap();
-    let split = |partitions| GroupSettings { partitions, ..settings("g") };
+    let split = |partitions| GroupRegistration { partitions, ..settings("g") };
     store.ensure_group(&split(2)).await.unwrap();
     let part = group("g").partition(0);
     store.begin_leadership(&part, &host("one")).await.unwrap();
@@ -85,7 +85,7 @@ async fn what_may_take_long_is_not_ended_early_by_the_server() {
     assert_eq!(ids.len(), 3);
     assert_eq!(store.dead_letters(&DeadLetterFilter::default()).await.unwrap().len(), 3);
     assert_eq!(store.status().await.unwrap().groups[0].dead_letters, 3);
-    assert_eq!(store.group(&group("g")).await.unwrap().dead_letters, 3);
+    assert_eq!(store.group_status(&group("g")).await.unwrap().dead_letters, 3);
     for table in ["state", "dead_letters"] {
         ask_readers_no_more(&mut owner, table).await;
         run(
@@ -104,7 +104,7 @@ async fn what_may_take_long_is_not_ended_early_by_the_server() {
     )
     .await;
     store.ensure_group(&split(3)).await.unwrap();
-    let waiting = store.group(&group("g")).await.unwrap().parked;
+    let waiting = store.group_status(&group("g")).await.unwrap().parked;
     assert!(waiting > 0, "something was brought over");
     store.seek(&group("g"), Start::Position(Position(5))).await.unwrap();
     store.seek(&group("g"), Start::Time(jiff::Timestamp::UNIX_EPOCH)).await.unwrap();

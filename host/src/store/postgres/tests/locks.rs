@@ -317,7 +317,7 @@ async fn a_group_is_removed_and_split_whoever_holds_its_lock_and_is_no_host() {
     store.ensure_group(&settings("g")).await.unwrap();
     let key = lock_key(&mut owner).await;
     run(&mut owner, format!("SELECT pg_advisory_lock({key})")).await;
-    let split = crate::store::GroupSettings { partitions: 3, ..settings("g") };
+    let split = crate::store::GroupRegistration { partitions: 3, ..settings("g") };
     store.ensure_group(&split).await.unwrap();
     store.remove_group(&group("g"), false).await.unwrap();
 }

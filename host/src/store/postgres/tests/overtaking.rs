@@ -9,15 +9,15 @@ use proptest::test_runner::TestCaseResult;
 use sqlx::PgConnection;
 use test_postgres::Stop;
 
-use super::retention::maintain_all;
+use super::retention::enforce_all;
 use super::{
     PostgresDatabase, PostgresStore, first_settlement, group, host, led, pid, publish, run,
     server_of_its_own, session_at, settings, store_at, until, value,
 };
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::{
-    Fetch, GroupSettings, Head, Late, LateFetch, OpenRange, OpenRanges, Overtaking, Settled,
-    Settlement, Start, Store, Subscription,
+    Fetch, FetchedLate, GroupRegistration, Head, LateFetch, Settled, Settlement, Start, Store,
+    Subscription, UndecidedChange, UndecidedRange, UndecidedRanges,
 };
 
 /// A group that waits for no transaction at all: what it has handled, and what of
@@ -29,7 +29,7 @@ struct Reader {
     epoch: Epoch,
     settled: i64,
     cursor: Position,
-    open: OpenRanges,
+    undecided: UndecidedRanges,
     handled: Vec<i64>,
     late: Vec<i64>,
     /// At most so much at once.
@@ -40,7 +40,7 @@ struct Reader {
 impl Reader {
     /// Leads a group of all events, from the end of the log if it is new.
     async fn new(store: PostgresStore, name: &str) -> Self {
-        let group_settings = GroupSettings { start: Start::Latest, ..settings(name) };
+        let group_settings = GroupRegistration { start: Start::Latest, ..settings(name) };
         store.ensure_group(&group_settings).await.unwrap();
         let mut reader = Self {
             store,
@@ -49,7 +49,7 @@ impl Reader {
             epoch: Epoch(0),
             settled: 0,
             cursor: Position::ZERO,
-            open: OpenRanges::NONE,
+            undecided: UndecidedRanges::NONE,
             handled: Vec::new(),
             late: Vec::new(),
             max_events: 1_000,
@@ -63,7 +63,7 @@ impl Reader {
     async fn lead(&mut self) {
         let led = self.store.begin_leadership(&self.name, &host("one")).await.unwrap();
         (self.epoch, self.settled, self.cursor) = (led.epoch, led.settled, led.position);
-        self.open = led.open;
+        self.undecided = led.undecided;
     }
 
     fn fetch(&self, up_to: Position) -> Fetch<'_> {
@@ -79,41 +79,42 @@ impl Reader {
         }
     }
 
-    async fn look(&self, safe: Position) -> Late {
+    async fn look(&self, safe: Position) -> FetchedLate {
         let late = LateFetch {
             partition: None,
             group: &self.name,
             tenant: &NOBODY,
             subscription: &self.subscription,
-            open: &self.open,
+            undecided: &self.undecided,
             safe,
             max_events: self.max_events,
         };
-        self.store.late(late).await.unwrap()
+        self.store.fetch_late(late).await.unwrap()
     }
 
     /// Reads on, looks for what is late, and settles it all, unless the leader dies
     /// before. Whether there was anything.
     async fn step(&mut self, dies: bool) -> bool {
-        let before = (self.cursor, self.open.clone());
+        let before = (self.cursor, self.undecided.clone());
         let safe = super::safe(&self.store).await;
-        let passable = self.store.passable(Duration::ZERO).await;
-        assert!(passable >= safe);
+        let overtake_limit = self.store.overtake_limit(Duration::ZERO).await;
+        assert!(overtake_limit >= safe);
         let late = self.look(safe).await;
-        self.open = late.open;
+        self.undecided = late.undecided;
         let (mut handled, mut late): (Vec<i64>, Vec<i64>) =
             (Vec::new(), late.events.iter().map(|event| event.position.0).collect());
         if self.cursor < safe {
             let fetched = self.store.fetch(self.fetch(safe)).await.unwrap();
             handled.extend(fetched.events.iter().map(|event| event.position.0));
             self.cursor = fetched.scanned_to;
-        } else if self.cursor < passable && self.open.len() < self.max_ranges {
-            let room = self.max_ranges - self.open.len();
-            let read = self.store.overtake(self.fetch(passable), safe, room).await.unwrap();
-            assert!(read.open.len() <= room);
+        } else if self.cursor < overtake_limit && self.undecided.len() < self.max_ranges {
+            let room = self.max_ranges - self.undecided.len();
+            let read =
+                self.store.fetch_overtaking(self.fetch(overtake_limit), safe, room).await.unwrap();
+            assert!(read.undecided.len() <= room);
             handled.extend(read.fetched.events.iter().map(|event| event.position.0));
             self.cursor = read.fetched.scanned_to;
-            self.open = std::mem::take(&mut self.open).and(read.open);
+            self.undecided = std::mem::take(&mut self.undecided).and(read.undecided);
         }
         if dies {
             self.lead().await;
@@ -122,12 +123,15 @@ impl Reader {
         let settlement = Settlement {
             epoch: self.epoch,
             number: self.settled + 1,
-            overtaking: Some(Overtaking { open: self.open.clone(), late: late.len() as u64 }),
+            undecided: Some(UndecidedChange {
+                undecided: self.undecided.clone(),
+                late: late.len() as u64,
+            }),
             ..first_settlement(self.name.as_str(), self.cursor.0)
         };
         assert_eq!(self.store.settle(&settlement).await.unwrap(), Settled::Committed);
         self.settled += 1;
-        let did = before != (self.cursor, self.open.clone());
+        let did = before != (self.cursor, self.undecided.clone());
         self.handled.append(&mut handled);
         self.late.append(&mut late);
         did
@@ -144,8 +148,8 @@ impl Reader {
         all
     }
 
-    fn open(&self) -> Vec<(i64, i64)> {
-        self.open.as_slice().iter().map(|range| (range.first.0, range.last.0)).collect()
+    fn undecided(&self) -> Vec<(i64, i64)> {
+        self.undecided.as_slice().iter().map(|range| (range.first.0, range.last.0)).collect()
     }
 }
 
@@ -173,21 +177,21 @@ async fn those_who_commit_in_another_order_are_each_found_once_and_at_once() {
     let (_database, mut reader, [mut a, mut b, mut c]) = three().await;
     assert_eq!((begin(&mut a).await, begin(&mut b).await, insert(&mut c).await), (1, 2, 3));
     reader.run().await;
-    assert_eq!((&reader.handled[..], reader.open()), (&[3][..], vec![(1, 2)]));
+    assert_eq!((&reader.handled[..], reader.undecided()), (&[3][..], vec![(1, 2)]));
     run(&mut b, "COMMIT").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[2][..], vec![(1, 1)]), "a is still open");
+    assert_eq!((&reader.late[..], reader.undecided()), (&[2][..], vec![(1, 1)]), "a is still open");
     assert_eq!(insert(&mut a).await, 4);
     assert_eq!(insert(&mut c).await, 5);
     reader.run().await;
-    assert_eq!((&reader.handled[..], reader.open()), (&[3, 5][..], vec![(1, 1), (4, 4)]));
+    assert_eq!((&reader.handled[..], reader.undecided()), (&[3, 5][..], vec![(1, 1), (4, 4)]));
     run(&mut a, "COMMIT").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[2, 1, 4][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[2, 1, 4][..], vec![]));
     assert_eq!(insert(&mut c).await, 6);
     reader.run().await;
     assert_eq!(reader.all(), [1, 2, 3, 4, 5, 6]);
-    let status = reader.store.group(&reader.name).await.unwrap();
+    let status = reader.store.group_status(&reader.name).await.unwrap();
     assert_eq!((status.late_events, status.open_ranges), (3, vec![]));
 }
 
@@ -200,23 +204,23 @@ async fn what_is_rolled_back_is_open_no_longer_than_its_transaction() {
     run(&mut a, "ROLLBACK TO one").await;
     insert(&mut c).await;
     reader.run().await;
-    assert_eq!(reader.open(), [(1, 2)], "nobody else knows what a has rolled back");
+    assert_eq!(reader.undecided(), [(1, 2)], "nobody else knows what a has rolled back");
     run(&mut a, "ROLLBACK").await;
     reader.run().await;
-    assert_eq!(reader.open(), []);
+    assert_eq!(reader.undecided(), []);
     // One whose client is gone, and one that failed.
     begin(&mut a).await;
     begin(&mut b).await;
     insert(&mut c).await;
     reader.run().await;
-    assert_eq!(reader.open(), [(4, 5)]);
+    assert_eq!(reader.undecided(), [(4, 5)]);
     let a = pid(&mut a).await;
     run(&mut c, format!("SELECT pg_terminate_backend({a}, 10000)")).await;
     let _ = super::try_to_run(&mut b, "SELECT 1 / 0").await.unwrap_err();
     // A server says that a statement failed before it lets the transaction go.
     let _ = super::try_to_run(&mut b, "SELECT 1").await.unwrap_err();
     reader.run().await;
-    assert_eq!(reader.open(), []);
+    assert_eq!(reader.undecided(), []);
     assert_eq!(reader.all(), [3, 6]);
 }
 
@@ -236,7 +240,7 @@ async fn of_savepoints_what_is_kept_is_late_and_nothing_else_is() {
     reader.run().await;
     run(&mut a, "RELEASE three; COMMIT").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[1, 2, 4][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[1, 2, 4][..], vec![]));
 }
 
 #[tokio::test]
@@ -251,21 +255,21 @@ async fn a_prepared_transaction_is_late_when_it_is_committed_whoever_asks_for_it
         drop(a);
         insert(&mut b).await;
         reader.run().await;
-        assert_eq!((&reader.handled[..], reader.open()), (&[2, 3][..], vec![(1, 1)]));
+        assert_eq!((&reader.handled[..], reader.undecided()), (&[2, 3][..], vec![(1, 1)]));
         // Another host knows it by what is written down alone.
         let mut reader = Reader { late: Vec::new(), ..Reader::new(database.store(), "g").await };
         reader.run().await;
-        assert_eq!(reader.open(), [(1, 1)]);
-        let status = reader.store.group(&reader.name).await.unwrap();
+        assert_eq!(reader.undecided(), [(1, 1)]);
+        let status = reader.store.group_status(&reader.name).await.unwrap();
         until("it has been open for a second", async || {
-            let status = reader.store.group(&reader.name).await.unwrap();
+            let status = reader.store.group_status(&reader.name).await.unwrap();
             status.open_ranges_held_by.iter().any(|by| by.prepared.as_deref() == Some(name))
         })
         .await;
-        assert_eq!(status.open_ranges, [OpenRange { first: Position(1), last: Position(1) }]);
+        assert_eq!(status.open_ranges, [UndecidedRange { first: Position(1), last: Position(1) }]);
         run(&mut b, format!("{end} PREPARED '{name}'")).await;
         reader.run().await;
-        assert_eq!((&reader.late[..], reader.open()), (late, vec![]));
+        assert_eq!((&reader.late[..], reader.undecided()), (late, vec![]));
     }
 }
 
@@ -277,13 +281,13 @@ async fn a_position_that_was_drawn_long_before_it_is_used_is_late() {
     let drawn: i64 = value(&mut a, "SELECT nextval('event_host.events_position_seq')").await;
     assert_eq!(insert(&mut b).await, 3);
     reader.run().await;
-    assert_eq!((&reader.handled[..], reader.open()), (&[3][..], vec![(1, 2)]));
+    assert_eq!((&reader.handled[..], reader.undecided()), (&[3][..], vec![(1, 2)]));
     let sql = format!("INSERT INTO event_host.events (position, type) VALUES ({drawn}, 'drawn')");
     run(&mut a, sql).await;
     reader.run().await;
     run(&mut a, "COMMIT").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[1, 2][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[1, 2][..], vec![]));
 }
 
 #[tokio::test]
@@ -297,11 +301,11 @@ async fn no_more_is_left_open_than_there_is_room_for() {
     }
     insert(&mut b).await;
     reader.run().await;
-    assert_eq!((&reader.handled[..], reader.open()), (&[2, 4][..], vec![(1, 1), (3, 3)]));
+    assert_eq!((&reader.handled[..], reader.undecided()), (&[2, 4][..], vec![(1, 1), (3, 3)]));
     assert_eq!(reader.cursor, Position(4), "it waits before what would be the third");
     run(&mut a, "COMMIT").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[1, 3][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[1, 3][..], vec![]));
     assert_eq!(reader.all(), [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
@@ -321,14 +325,18 @@ async fn a_late_transaction_of_many_events_comes_in_parts_of_which_none_is_misse
     begin(&mut c).await;
     insert(&mut b).await;
     reader.run().await;
-    assert_eq!((&reader.handled[..], reader.open()), (&[21_002][..], vec![(1, 21_001)]));
+    assert_eq!((&reader.handled[..], reader.undecided()), (&[21_002][..], vec![(1, 21_001)]));
     run(&mut a, "COMMIT").await;
     reader.run().await;
     assert_eq!(reader.late, (1..=42).map(|n| n * 500).collect::<Vec<_>>());
-    assert_eq!(reader.open(), [(21_001, 21_001)], "what others receive is open no longer");
+    assert_eq!(
+        reader.undecided(),
+        [(21_001, 21_001)],
+        "what others receive is undecided no longer"
+    );
     run(&mut c, "COMMIT").await;
     reader.run().await;
-    assert_eq!((reader.late.len(), reader.open()), (43, vec![]));
+    assert_eq!((reader.late.len(), reader.undecided()), (43, vec![]));
 }
 
 #[tokio::test]
@@ -339,18 +347,18 @@ async fn a_seek_forgets_what_is_open_above_it_and_keeps_what_is_below() {
     begin(&mut b).await;
     insert(&mut c).await;
     reader.run().await;
-    assert_eq!(reader.open(), [(1, 1), (3, 3)]);
-    for (to, open) in [(4, vec![(1, 1), (3, 3)]), (2, vec![(1, 1)]), (0, vec![])] {
+    assert_eq!(reader.undecided(), [(1, 1), (3, 3)]);
+    for (to, undecided) in [(4, vec![(1, 1), (3, 3)]), (2, vec![(1, 1)]), (0, vec![])] {
         let to = Start::Position(Position(to));
         reader.store.seek(&reader.name, to).await.unwrap();
         reader.lead().await;
-        assert_eq!(reader.open(), open);
+        assert_eq!(reader.undecided(), undecided);
     }
     run(&mut a, "COMMIT").await;
     run(&mut b, "COMMIT").await;
     reader.run().await;
     assert_eq!(&reader.handled[2..], [1, 2, 3, 4], "the log brings all of it again");
-    assert_eq!((&reader.late[..], reader.open()), (&[][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[][..], vec![]));
 }
 
 #[tokio::test]
@@ -362,7 +370,7 @@ async fn a_settlement_that_is_refused_changes_nothing_of_what_is_open() {
     let forgetting = Settlement {
         epoch: reader.epoch,
         number: reader.settled + 1,
-        overtaking: Some(Overtaking { open: OpenRanges::NONE, late: 1 }),
+        undecided: Some(UndecidedChange { undecided: UndecidedRanges::NONE, late: 1 }),
         ..first_settlement("g", 2)
     };
     for refused in [
@@ -372,15 +380,15 @@ async fn a_settlement_that_is_refused_changes_nothing_of_what_is_open() {
     ] {
         assert_eq!(reader.store.settle(&refused).await.unwrap(), Settled::NotLeader);
     }
-    let above = Overtaking {
-        open: OpenRanges::of([OpenRange { first: Position(2), last: Position(3) }]),
+    let above = UndecidedChange {
+        undecided: UndecidedRanges::of([UndecidedRange { first: Position(2), last: Position(3) }]),
         late: 0,
     };
-    let above = Settlement { overtaking: Some(above), ..forgetting };
+    let above = Settlement { undecided: Some(above), ..forgetting };
     reader.store.settle(&above).await.unwrap_err();
     let cursor = reader.store.cursor(&reader.name).await.unwrap();
-    assert_eq!((cursor.open, cursor.settled), (reader.open.clone(), reader.settled));
-    assert_eq!(reader.store.group(&reader.name).await.unwrap().late_events, 0);
+    assert_eq!((cursor.undecided, cursor.settled), (reader.undecided.clone(), reader.settled));
+    assert_eq!(reader.store.group_status(&reader.name).await.unwrap().late_events, 0);
 }
 
 #[tokio::test]
@@ -396,13 +404,13 @@ async fn what_is_open_pins_the_log_until_it_is_settled() {
     assert_eq!(value::<i64>(&mut b, pins).await, 1);
     run(&mut a, "COMMIT").await;
     // Nobody is in the way any more but the group, which has not looked yet.
-    let maintained = maintain_all(&reader.store).await;
-    assert_eq!(maintained.dropped_up_to, None);
+    let enforced = enforce_all(&reader.store).await;
+    assert_eq!(enforced.dropped_up_to, None);
     assert_eq!(value::<i64>(&mut b, "SELECT count(*) FROM event_host.events").await, 3);
     reader.run().await;
     assert_eq!(reader.late, [2]);
-    let maintained = maintain_all(&reader.store).await;
-    assert!(maintained.dropped_up_to >= Some(Position(2)), "{maintained:?}");
+    let enforced = enforce_all(&reader.store).await;
+    assert!(enforced.dropped_up_to >= Some(Position(2)), "{enforced:?}");
 }
 
 #[tokio::test]
@@ -417,7 +425,7 @@ async fn status_names_what_is_open_and_who_holds_it_and_calls_none_of_it_safe() 
         let status = reader.store.status().await.unwrap();
         let [group] = &status.groups[..] else { panic!("{status:?}") };
         assert_eq!(status.safe_position, Position(1));
-        assert_eq!(group.open_ranges, [OpenRange { first: Position(2), last: Position(2) }]);
+        assert_eq!(group.open_ranges, [UndecidedRange { first: Position(2), last: Position(2) }]);
         group.open_ranges_held_by.iter().any(|by| by.pid == Some(holder))
     })
     .await;
@@ -438,19 +446,19 @@ async fn those_who_have_just_begun_are_waited_for() {
     until("a is slow", async || {
         insert(&mut b).await;
         store.safe_position().await.unwrap();
-        store.passable(patience).await > Position::ZERO
+        store.overtake_limit(patience).await > Position::ZERO
     })
     .await;
     let reached = begin(&mut b).await;
     insert(&mut c).await;
     for _ in 0..3 {
         store.safe_position().await.unwrap();
-        assert!(store.passable(patience).await < Position(reached), "b has just begun");
+        assert!(store.overtake_limit(patience).await < Position(reached), "b has just begun");
     }
     run(&mut b, "COMMIT").await;
     store.safe_position().await.unwrap();
-    assert!(store.passable(patience).await > Position(reached));
-    assert_eq!(store.passable(Duration::from_secs(3_600)).await, Position::ZERO);
+    assert!(store.overtake_limit(patience).await > Position(reached));
+    assert_eq!(store.overtake_limit(Duration::from_secs(3_600)).await, Position::ZERO);
 }
 
 #[tokio::test]
@@ -464,7 +472,7 @@ async fn a_crash_of_the_server_leaves_nothing_open_but_what_is_prepared() {
     begin(&mut b).await;
     insert(&mut c).await;
     reader.run().await;
-    assert_eq!(reader.open(), [(1, 2)]);
+    assert_eq!(reader.undecided(), [(1, 2)]);
     run(&mut b, "PREPARE TRANSACTION 'kept'").await;
     drop((a, b, c));
     server.restart(Stop::Immediate).unwrap();
@@ -474,10 +482,10 @@ async fn a_crash_of_the_server_leaves_nothing_open_but_what_is_prepared() {
     let mut c = session_at(&url).await;
     insert(&mut c).await;
     reader.run().await;
-    assert_eq!(reader.open()[0], (1, 2));
+    assert_eq!(reader.undecided()[0], (1, 2));
     run(&mut c, "COMMIT PREPARED 'kept'").await;
     reader.run().await;
-    assert_eq!((&reader.late[..], reader.open()), (&[2][..], vec![]));
+    assert_eq!((&reader.late[..], reader.undecided()), (&[2][..], vec![]));
     assert_eq!(reader.handled.len(), 2);
 }
 
@@ -535,7 +543,7 @@ async fn nothing_is_missed_or_found_twice_while_producers_commit_at_every_moment
             .unwrap();
     assert_eq!(committed.len(), transactions * 2 + 1);
     assert_eq!(reader.all(), committed);
-    assert_eq!(reader.open(), []);
+    assert_eq!(reader.undecided(), []);
 }
 
 /// What a producer or the group does next.
@@ -713,7 +721,7 @@ async fn hold_to_the_model(
             .await
             .unwrap();
     prop_assert_eq!(reader.all(), committed, "each once, and nothing else");
-    prop_assert_eq!(reader.open(), vec![]);
+    prop_assert_eq!(reader.undecided(), vec![]);
     prop_assert!(reader.handled.is_sorted());
     let late = BTreeSet::from_iter(&reader.late);
     prop_assert_eq!(late.len(), reader.late.len());
@@ -750,7 +758,7 @@ async fn a_split_does_not_leap_over_what_is_open_to_a_retried_event() {
     let head = Head { position: retried, attempt: Attempt(2), due_at, failure: None };
     let settled = Settlement { head: Some(head), ..first_settlement("g", 1) };
     assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed);
-    let split = GroupSettings { partitions: 2, ..settings("g") };
+    let split = GroupRegistration { partitions: 2, ..settings("g") };
     let error = store.ensure_group(&split).await.unwrap_err();
     super::says(&error, &["group `g` cannot be split", "transactions that were open"]);
     assert_eq!(store.cursor(&group("g")).await.unwrap().position, Position(1));

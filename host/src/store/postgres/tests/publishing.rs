@@ -429,9 +429,9 @@ async fn what_no_constraint_has_seen_can_be_read_too() {
     }
     assert!(events[8].digest.is_some(), "that of no component");
     let positions: Vec<Position> = events.iter().map(|event| event.position).collect();
-    let found = store.events_at(&super::group("g"), &positions, usize::MAX).await.unwrap();
+    let found = store.fetch_at(&super::group("g"), &positions, usize::MAX).await.unwrap();
     assert_eq!(found.events, events);
     assert_eq!(store.status().await.unwrap().groups[0].lag_events, 9);
     let short = Retention { max_age: Some(std::time::Duration::from_secs(1)), max_bytes: Some(1) };
-    store.maintain(&short).await.unwrap();
+    store.enforce_retention(&short).await.unwrap();
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::event::Position;
 use crate::store::postgres::partitions::WIDTH;
-use crate::store::{Maintained, Retention, Settled, Settlement, Start, Store};
+use crate::store::{Enforced, Retention, Settled, Settlement, Start, Store};
 
 /// Everything that nobody needs may go.
 const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
@@ -22,19 +22,19 @@ const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_
 const NOTHING: [&str; 0] = [];
 
 /// Lets everything go that may, whoever is in the way for a moment.
-pub(super) async fn maintain_all(store: &PostgresStore) -> Maintained {
-    let mut maintained = store.maintain(&NOTHING_STAYS).await.unwrap();
-    while maintained.postponed {
-        maintained = store.maintain(&NOTHING_STAYS).await.unwrap();
+pub(super) async fn enforce_all(store: &PostgresStore) -> Enforced {
+    let mut enforced = store.enforce_retention(&NOTHING_STAYS).await.unwrap();
+    while enforced.postponed {
+        enforced = store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     }
-    maintained
+    enforced
 }
 
 /// Where there are older events, the newest partition is ended once it is an
 /// eighth as old.
 async fn until_all_is_gone(store: &PostgresStore) {
     until("all events are gone", async || {
-        assert_eq!(maintain_all(store).await.pinned_by, None);
+        assert_eq!(enforce_all(store).await.pinned_by, None);
         types(store).await.is_empty()
     })
     .await;
@@ -75,8 +75,8 @@ async fn a_partition_ends_goes_and_leaves_the_next_one_behind() {
     let (database, store) = settled().await;
     let mut owner = database.raw().await;
     assert_eq!(partitions(&mut owner).await, [0, 1]);
-    let maintained = maintain_all(&store).await;
-    assert_eq!(maintained.dropped_up_to, Some(Position(3)));
+    let enforced = enforce_all(&store).await;
+    assert_eq!(enforced.dropped_up_to, Some(Position(3)));
     assert_eq!(partitions(&mut owner).await, [1, 2]);
     assert_eq!(publish(&store, "d").await, Position(WIDTH));
     assert_eq!(types(&store).await, ["d"]);
@@ -90,7 +90,7 @@ async fn a_partition_ends_goes_and_leaves_the_next_one_behind() {
 #[tokio::test]
 async fn a_log_that_has_jumped_and_is_quiet_is_drained_and_in_order() {
     let (database, store) = settled().await;
-    maintain_all(&store).await;
+    enforce_all(&store).await;
     let status = store.status().await.unwrap();
     assert_eq!((status.events, status.last_position), (0, Position(3)));
     assert_eq!(status.groups[0].lag_events, 0);
@@ -134,8 +134,8 @@ async fn a_log_without_partitions_ahead_gets_back_into_order() {
     run(&mut owner, format!("SELECT setval('event_host.events_position_seq', {})", 5 * WIDTH))
         .await;
     assert_eq!(publish(&store, "elsewhere").await, Position(5 * WIDTH + 1));
-    let maintained = maintain_all(&store).await;
-    assert_eq!(maintained.pinned_by, Some(group("g")));
+    let enforced = enforce_all(&store).await;
+    assert_eq!(enforced.pinned_by, Some(group("g")));
     assert_eq!(types(&store).await, ["elsewhere"]);
     assert_eq!(publish(&store, "d").await, Position(6 * WIDTH), "it is in a partition again");
     settle_to(&store, 2, Position(6 * WIDTH)).await;
@@ -150,7 +150,7 @@ async fn open_transactions_of_producers_delay_the_drop_alone_and_stall_nobody() 
     run(&mut open, "BEGIN").await;
     // It has written to the log before the partition ended, and after.
     insert(&mut open, "open").await;
-    maintain(&store).await;
+    enforce_retention(&store).await;
     let mut owner = database.raw().await;
     let count: i64 = value(&mut owner, "SELECT count(*) FROM event_host.events_0").await;
     assert_eq!(count, 3, "its event is in that partition, too");
@@ -161,8 +161,8 @@ async fn open_transactions_of_producers_delay_the_drop_alone_and_stall_nobody() 
     let stop = tokio_util::sync::CancellationToken::new();
     let producing = tokio::spawn(produce(database.raw().await, stop.clone()));
     for _ in 0..10 {
-        let maintained = store.maintain(&NOTHING_STAYS).await.unwrap();
-        assert!(maintained.postponed);
+        let enforced = store.enforce_retention(&NOTHING_STAYS).await.unwrap();
+        assert!(enforced.postponed);
     }
     stop.cancel();
     let slowest = producing.await.unwrap();
@@ -172,7 +172,7 @@ async fn open_transactions_of_producers_delay_the_drop_alone_and_stall_nobody() 
     assert!(first >= WIDTH);
     assert!(partitions(&mut owner).await.contains(&0), "its empty rest is there");
     run(&mut open, "COMMIT").await;
-    maintain_all(&store).await;
+    enforce_all(&store).await;
     assert!(!partitions(&mut owner).await.contains(&0));
 }
 
@@ -212,8 +212,8 @@ async fn a_partition_does_not_begin_under_a_statement_that_does_not_know_it() {
         let other = database.store();
         let position = publish(&other, event_type).await;
         settle_to(&store, 2 + i64::try_from(round).unwrap(), position).await;
-        other.maintain(&NOTHING_STAYS).await.unwrap();
-        store.maintain(&NOTHING_STAYS).await.unwrap();
+        other.enforce_retention(&NOTHING_STAYS).await.unwrap();
+        store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     }
     assert!(partitions(&mut owner).await.contains(&2), "it was made");
     let_it_insert(&mut owner).await;
@@ -233,7 +233,7 @@ async fn who_knows_a_partition_is_asked_anew_after_a_failover() {
     let mut held = hold_an_insert(&mut owner, session_at(&url).await).await;
     for event_type in ["a", "b"] {
         publish(&store, event_type).await;
-        store.maintain(&NOTHING_STAYS).await.unwrap();
+        store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     }
     assert!(publish(&store, "c").await < Position(2 * WIDTH), "the next has not begun");
 
@@ -245,15 +245,15 @@ async fn who_knows_a_partition_is_asked_anew_after_a_failover() {
     run(&mut owner, "DROP TABLE event_host.events_2").await;
     held = hold_an_insert(&mut owner, session_at(&url).await).await;
     run(&mut owner, "SELECT event_host.make_partition(2)").await;
-    store.maintain(&NOTHING_STAYS).await.unwrap();
+    store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     let_it_insert(&mut owner).await;
     held.await.unwrap().unwrap();
     assert!(publish(&store, "d").await < Position(2 * WIDTH), "it did not begin meanwhile");
     drop(server);
 }
 
-async fn maintain(store: &PostgresStore) {
-    store.maintain(&NOTHING_STAYS).await.unwrap();
+async fn enforce_retention(store: &PostgresStore) {
+    store.enforce_retention(&NOTHING_STAYS).await.unwrap();
 }
 
 /// Publishes until it is told to stop, and gives the longest time that it took.
@@ -273,13 +273,13 @@ async fn whoever_reads_the_log_for_long_is_not_waited_for() {
     let mut reader = database.raw().await;
     run(&mut reader, "BEGIN; SELECT count(*) FROM event_host.events").await;
     let begun = Instant::now();
-    assert!(store.maintain(&NOTHING_STAYS).await.unwrap().postponed);
+    assert!(store.enforce_retention(&NOTHING_STAYS).await.unwrap().postponed);
     assert!(begun.elapsed() < Duration::from_secs(5));
     let count: i64 = value(&mut reader, "SELECT count(*) FROM event_host.events").await;
     assert_eq!(count, 3, "what it reads is there");
     publish(&store, "d").await;
     run(&mut reader, "COMMIT").await;
-    maintain_all(&store).await;
+    enforce_all(&store).await;
     assert_eq!(types(&store).await, ["d"]);
 }
 
@@ -308,7 +308,7 @@ async fn a_held_snapshot_leaves_no_dead_tuples_behind() {
         .await;
         let last: i64 = value(&mut owner, "SELECT max(position) FROM event_host.events").await;
         settle_to(&store, round, Position(last)).await;
-        maintain_all(&store).await;
+        enforce_all(&store).await;
         run(&mut owner, "SELECT pg_stat_clear_snapshot()").await;
         let size: i64 = value(
             &mut owner,
@@ -345,10 +345,10 @@ async fn a_cursor_that_is_being_moved_back_keeps_what_it_will_need() {
          UPDATE event_host.consumer_groups SET position = 1, epoch = epoch + 1",
     )
     .await;
-    assert!(store.maintain(&NOTHING_STAYS).await.unwrap().postponed);
+    assert!(store.enforce_retention(&NOTHING_STAYS).await.unwrap().postponed);
     run(&mut operator, "COMMIT").await;
-    let maintained = maintain_all(&store).await;
-    assert_eq!(maintained.pinned_by, Some(group("g")));
+    let enforced = enforce_all(&store).await;
+    assert_eq!(enforced.pinned_by, Some(group("g")));
     assert_eq!(types(&store).await, ["a", "b", "c"]);
 
     // The other way round: the seek waits, and begins with what is left.
@@ -416,8 +416,8 @@ async fn many_hosts_keep_the_log_at_once_while_producers_write() {
         keepers.spawn(async move {
             let mut dropped = 0;
             while !stop.is_cancelled() {
-                let maintained = store.maintain(&NOTHING_STAYS).await.unwrap();
-                dropped += u32::from(maintained.dropped_up_to.is_some());
+                let enforced = store.enforce_retention(&NOTHING_STAYS).await.unwrap();
+                dropped += u32::from(enforced.dropped_up_to.is_some());
             }
             dropped
         });
@@ -473,7 +473,7 @@ async fn a_small_log_is_counted_wherever_its_partitions_are() {
     let (_database, store) = settled().await;
     store.seek(&group("g"), Start::Earliest).await.unwrap();
     // Ends the partition, and keeps it.
-    maintain_all(&store).await;
+    enforce_all(&store).await;
     publish(&store, "d").await;
     let status = store.status().await.unwrap();
     assert_eq!((status.events, status.last_position), (4, Position(WIDTH)));
@@ -486,6 +486,6 @@ async fn nobody_keeps_the_log_from_being_kept_who_may_only_log_in() {
     let mut other = database.raw().await;
     // `evhostrt`, which once was the lock of whoever keeps the log.
     run(&mut other, "SELECT pg_advisory_lock(x'6576686f73747274'::bigint)").await;
-    assert_eq!(maintain_all(&store).await.dropped_up_to, Some(Position(3)));
+    assert_eq!(enforce_all(&store).await.dropped_up_to, Some(Position(3)));
     assert_eq!(types(&store).await, NOTHING);
 }

@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
 use crate::store::{
-    DeadLetterFilter, Deployment, GroupSettings, GroupState, LockSession, LogHolder, Mark,
+    Blocker, DeadLetterFilter, Deployment, GroupRegistration, GroupState, LockSession, Mark,
     NewVersion, Retention, Settled, Settlement, Start, StateWrite, Store, StoreError,
 };
 
@@ -255,8 +255,8 @@ async fn an_operator_can_do_all_that_the_commands_do() {
         assert_eq!(hosts, ["one"], "though its session is another role's");
 
         let name = group("g");
-        store.group(&name).await.unwrap();
-        store.controls().await.unwrap();
+        store.group_status(&name).await.unwrap();
+        store.group_states().await.unwrap();
         store.cursor(&name).await.unwrap();
         store.pause(&name, "a reason").await.unwrap();
         store.resume(&name).await.unwrap();
@@ -346,7 +346,7 @@ async fn who_holds_the_log_up_is_named_as_far_as_the_role_may_see() {
         with_role(&database, Some(purpose), async |role| {
             let store = role.store();
             let held = store.status().await.unwrap().held_up_by;
-            let unseen = LogHolder {
+            let unseen = Blocker {
                 pid: Some(process),
                 prepared: None,
                 application: "shop".to_owned(),
@@ -366,7 +366,7 @@ async fn who_holds_the_log_up_is_named_as_far_as_the_role_may_see() {
                 !held.is_empty()
             })
             .await;
-            let [LogHolder { pid: Some(of), age_seconds: Some(age), .. }] = &held[..] else {
+            let [Blocker { pid: Some(of), age_seconds: Some(age), .. }] = &held[..] else {
                 panic!("{held:?}");
             };
             assert_eq!(*of, process);
@@ -393,12 +393,12 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         publish(&store, "a").await;
         let name = group("g");
         let event = seen(&store).await.remove(0);
-        assert!(store.log_holders().await.unwrap().is_empty());
-        store.begin_work(&name, Epoch(1), 0).await.unwrap();
+        assert!(store.blockers().await.unwrap().is_empty());
+        store.record_work_started(&name, Epoch(1), 0).await.unwrap();
         let mark = Mark { position: Position(1), attempt: Attempt(1) };
         store.withdraw_attempt(&name, Epoch(1)).await.unwrap();
-        store.begin_attempt(&name, Epoch(1), 0, mark).await.unwrap();
-        assert!(!store.has_shown_itself("nobody", &name).await.unwrap());
+        store.record_attempt_started(&name, Epoch(1), 0, mark).await.unwrap();
+        assert!(!store.is_alive_since("nobody", &name).await.unwrap());
         let write = |value| StateWrite { scope: String::new(), key: "k".into(), value };
         let parked = || vec![redelivery(1, 2)];
         for (number, state, redeliveries, redelivered) in [
@@ -418,22 +418,22 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
             assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
             store.state_get(&name, "", "k").await.unwrap();
             store.redeliveries(&name).await.unwrap();
-            store.events_at(&name, &[Position(1)], 1).await.unwrap();
+            store.fetch_at(&name, &[Position(1)], 1).await.unwrap();
         }
         store.state_keys(&name, "", "", 10).await.unwrap();
         store.state_key_count(&name).await.unwrap();
         store.cursor(&name).await.unwrap();
-        store.controls().await.unwrap();
+        store.group_states().await.unwrap();
         store.status().await.unwrap();
-        assert_eq!(store.group(&name).await.unwrap().state, GroupState::Running);
+        assert_eq!(store.group_status(&name).await.unwrap().state, GroupState::Running);
         store.end_leadership(&name, Epoch(1)).await.unwrap();
         session.unlock(&name).await.unwrap();
         store.seek(&name, Start::Latest).await.unwrap();
-        super::retention::maintain_all(&store).await;
+        super::retention::enforce_all(&store).await;
         assert_eq!(types(&store).await, Vec::<String>::new());
-        store.maintain(&Retention::FOREVER).await.unwrap();
+        store.enforce_retention(&Retention::FOREVER).await.unwrap();
         for partitions in [3, 2, 1] {
-            let split = GroupSettings { partitions, ..settings("split") };
+            let split = GroupRegistration { partitions, ..settings("split") };
             store.ensure_group(&split).await.unwrap();
         }
         assert!(session.sharers(&[group("split")]).await.unwrap()[0].is_empty());
@@ -504,7 +504,7 @@ async fn not_even_the_owner_gives_an_event_a_position_of_its_own() {
             assert_eq!(code(&mut session, &given).await, FORBIDDEN);
         }
         assert_eq!(types(&store).await, ["a", "b", "c"]);
-        super::retention::maintain_all(&store).await;
+        super::retention::enforce_all(&store).await;
         assert_eq!(types(&store).await, Vec::<String>::new());
         run(&mut owner, format!("DROP OWNED BY \"{name}\" CASCADE")).await;
     })

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::{PATIENCE, PostgresDatabase, run};
 use crate::event::{HandlerName, Tenant};
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupSettings, NewVersion, Retention, Start, Store,
+    DeadLetterFilter, DeadLetterId, GroupRegistration, NewVersion, Retention, Start, Store,
     Subscription,
 };
 
@@ -21,7 +21,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
         .deploy(NewVersion { tenant: &tenant, handler: &handler, component, deployed_by })
         .await
         .unwrap();
-    let settings = GroupSettings {
+    let settings = GroupRegistration {
         name: "g".parse().unwrap(),
         tenant,
         subscription: Subscription::all(),
@@ -54,7 +54,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     let deployed = store.deployed().await.unwrap();
     assert_eq!(deployed.len(), 1);
     assert_eq!(deployed[0].handler, handler);
-    let controls = store.controls().await.unwrap();
+    let controls = store.group_states().await.unwrap();
     let names: Vec<&str> = controls.iter().map(|control| control.name.as_str()).collect();
     assert_eq!(names, ["g", "h", "i"], "what a host watches of them can be read");
     let status = store.status().await.unwrap();
@@ -64,7 +64,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     assert_eq!(status.unreadable.len(), 3, "{:?}", status.unreadable);
     assert!(status.unreadable[2].contains("\"no group!\""), "{:?}", status.unreadable);
     assert_eq!(status.hosts[0].standing_by, ["g".parse().unwrap()]);
-    let error = store.group(&"h".parse().unwrap()).await.unwrap_err();
+    let error = store.group_status(&"h".parse().unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("no tenant!"), "{error}");
 
     // As many as were asked for, as long as there are so many.
@@ -83,7 +83,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     run(&mut owner, "DELETE FROM event_host.consumer_groups WHERE name IN ('h', 'i')").await;
     let pinned_by = async {
         loop {
-            if let Some(group) = store.maintain(&nothing_stays).await.unwrap().pinned_by {
+            if let Some(group) = store.enforce_retention(&nothing_stays).await.unwrap().pinned_by {
                 return group;
             }
         }

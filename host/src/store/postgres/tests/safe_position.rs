@@ -11,7 +11,7 @@ use super::{
     store_at, try_to_run, types, until, until_waiting, value,
 };
 use crate::event::Position;
-use crate::store::{LogHolder, Store, StoreError};
+use crate::store::{Blocker, Store, StoreError};
 
 const NOTHING: [&str; 0] = [];
 
@@ -347,9 +347,8 @@ async fn who_holds_the_log_up_is_named_after_a_second_and_not_before() {
     let holders = named(&store).await;
     assert!(begun.elapsed() >= Duration::from_secs(1), "too early: {:?}", begun.elapsed());
     let user: String = value(&mut b, "SELECT current_user::text").await;
-    let [
-        LogHolder { pid: Some(of), prepared: None, application, user: by, age_seconds: Some(age) },
-    ] = &holders[..]
+    let [Blocker { pid: Some(of), prepared: None, application, user: by, age_seconds: Some(age) }] =
+        &holders[..]
     else {
         panic!("{holders:?}");
     };
@@ -359,7 +358,7 @@ async fn who_holds_the_log_up_is_named_after_a_second_and_not_before() {
 
     run(&mut a, format!("PREPARE TRANSACTION '{name}'")).await;
     let holders = named(&store).await;
-    let [LogHolder { pid: None, prepared: Some(prepared), user: by, age_seconds: Some(_), .. }] =
+    let [Blocker { pid: None, prepared: Some(prepared), user: by, age_seconds: Some(_), .. }] =
         &holders[..]
     else {
         panic!("{holders:?}");
@@ -368,15 +367,15 @@ async fn who_holds_the_log_up_is_named_after_a_second_and_not_before() {
 
     run(&mut b, format!("COMMIT PREPARED '{name}'")).await;
     store.safe_position().await.unwrap();
-    assert_eq!(store.log_holders().await.unwrap(), []);
+    assert_eq!(store.blockers().await.unwrap(), []);
 }
 
 /// Looks until somebody is named.
-async fn named(store: &super::PostgresStore) -> Vec<LogHolder> {
+async fn named(store: &super::PostgresStore) -> Vec<Blocker> {
     let mut holders = Vec::new();
     until("somebody is named", async || {
         store.safe_position().await.unwrap();
-        holders = store.log_holders().await.unwrap();
+        holders = store.blockers().await.unwrap();
         !holders.is_empty()
     })
     .await;
@@ -395,7 +394,7 @@ async fn a_busy_log_that_moves_on_is_held_up_by_nobody() {
     // At every look somebody writes, and the log moves on all the same.
     while begun.elapsed() < Duration::from_millis(1_500) {
         store.safe_position().await.unwrap();
-        let holders = store.log_holders().await.unwrap();
+        let holders = store.blockers().await.unwrap();
         // A machine that stands still for a second has held it up indeed.
         assert!(holders.is_empty() || opened.elapsed() >= Duration::from_secs(1), "{holders:?}");
         opened = Instant::now();

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::event::{Epoch, Event, Position, Tenant};
 use crate::store::{
-    DeadLetterFilter, OpenRanges, Overtaking, Redelivery, Settled, Settlement, StateWrite, Store,
-    StoreError,
+    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, Store, StoreError,
+    UndecidedChange, UndecidedRanges,
 };
 
 /// Up to where positions were drawn before.
@@ -373,13 +373,13 @@ async fn what_somebody_wrote_into_a_groups_row_stops_neither_it_nor_others() {
     )
     .await;
     assert_eq!(store.status().await.unwrap().groups.len(), 2);
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     let failures: Vec<_> = status.failures.into_iter().collect();
     let expected = [("crash", u64::MAX), ("fuel", 1), ("retry", 2)];
     assert_eq!(failures, expected.map(|(kind, count)| (kind.to_owned(), count)));
-    store.begin_work(&group("g"), Epoch(1), 0).await.unwrap();
-    let overtaking = Some(Overtaking { open: OpenRanges::NONE, late: 5 });
-    let settlement = Settlement { overtaking, ..numbered(1) };
+    store.record_work_started(&group("g"), Epoch(1), 0).await.unwrap();
+    let undecided = Some(UndecidedChange { undecided: UndecidedRanges::NONE, late: 5 });
+    let settlement = Settlement { undecided, ..numbered(1) };
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
-    assert_eq!(store.group(&group("g")).await.unwrap().late_events, i64::MAX);
+    assert_eq!(store.group_status(&group("g")).await.unwrap().late_events, i64::MAX);
 }

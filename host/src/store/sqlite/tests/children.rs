@@ -133,7 +133,7 @@ pub(super) fn one_more(n: i64, epoch: crate::event::Epoch) -> Settlement {
         redeliveries: vec![],
         redelivered: vec![],
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
     }

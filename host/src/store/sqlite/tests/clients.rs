@@ -10,8 +10,8 @@ use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{ExtensionValue, LogEvent, Position, Tenant};
 use crate::store::{
-    DeadLetterFilter, Fetch, Fetched, GroupSettings, Retention, Settled, Settlement, Start, Store,
-    StoreError, Subscription,
+    DeadLetterFilter, Fetch, Fetched, GroupRegistration, Retention, Settled, Settlement, Start,
+    Store, StoreError, Subscription,
 };
 
 async fn insert(connection: &mut SqliteConnection, sql: &'static str) {
@@ -62,7 +62,7 @@ async fn a_plain_insert_makes_a_whole_event() {
     }
     assert_ne!(events[0].event.id, events[1].event.id);
     store.ensure_group(&settings("g")).await.unwrap();
-    let status = store.group(&group("g")).await.unwrap();
+    let status = store.group_status(&group("g")).await.unwrap();
     assert_eq!(status.lag_events, 3);
     assert!((0.0..60.0).contains(&status.lag_seconds));
 }
@@ -148,9 +148,9 @@ async fn what_no_constraint_has_seen_can_be_read_too() {
     assert!(events[17].digest.is_some() && events[18].digest.is_some());
     let positions: Vec<Position> = events.iter().map(|event| event.position).collect();
     for partitions in [1, 2] {
-        store.ensure_group(&GroupSettings { partitions, ..settings("g") }).await.unwrap();
+        store.ensure_group(&GroupRegistration { partitions, ..settings("g") }).await.unwrap();
         assert_eq!(store.status().await.unwrap().groups[0].lag_events, 20);
-        let found = store.events_at(&group("g"), &positions, usize::MAX).await.unwrap();
+        let found = store.fetch_at(&group("g"), &positions, usize::MAX).await.unwrap();
         assert_eq!(found.events, events);
     }
     // And so can what a group keeps of them.
@@ -162,7 +162,7 @@ async fn what_no_constraint_has_seen_can_be_read_too() {
     let filter = DeadLetterFilter::default();
     assert_eq!(store.dead_letters(&filter).await.unwrap().len(), 20);
     let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: Some(0) };
-    store.maintain(&retention).await.unwrap();
+    store.enforce_retention(&retention).await.unwrap();
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn nothing_goes_from_the_log_but_by_the_retention() {
     }
     assert_eq!(all(&store).await.len(), 2);
     let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
-    assert_eq!(store.maintain(&retention).await.unwrap().dropped_up_to, Some(Position(2)));
+    assert_eq!(store.enforce_retention(&retention).await.unwrap().dropped_up_to, Some(Position(2)));
     assert!(all(&store).await.is_empty());
     // What the retention allowed itself is over.
     store.publish(&Tenant::none(), &[event("a", "3")]).await.unwrap();
@@ -377,7 +377,7 @@ async fn other_writers_never_make_a_settlement_fail() {
             redeliveries: vec![],
             redelivered: vec![],
             failures: None,
-            overtaking: None,
+            undecided: None,
             mark: None,
             deferred: Vec::new(),
         };
@@ -457,7 +457,7 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         redeliveries: vec![],
         redelivered: vec![],
         failures: None,
-        overtaking: None,
+        undecided: None,
         mark: None,
         deferred: Vec::new(),
     };

@@ -48,13 +48,13 @@ async fn a_killed_process_releases_its_locks() {
 
     let mut session = store.lock_session(&this_host()).await.unwrap();
     assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [false]);
-    let shown = store.group(&group("g")).await.unwrap().leader.unwrap();
+    let shown = store.group_status(&group("g")).await.unwrap().leader.unwrap();
     assert_eq!(Some(shown.host.pid), leader.id());
 
     leader.kill().await.unwrap();
     assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
     session.unlock(&group("g")).await.unwrap();
-    assert_eq!(store.group(&group("g")).await.unwrap().leader, None);
+    assert_eq!(store.group_status(&group("g")).await.unwrap().leader, None);
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             redeliveries: vec![],
             redelivered: vec![],
             failures: None,
-            overtaking: None,
+            undecided: None,
             mark: None,
             deferred: Vec::new(),
         };

@@ -31,7 +31,7 @@ async fn whoever_writes_while_events_are_deleted_waits_for_one_step_at_most() {
     store.seek(&group("g"), Start::Position(last)).await.unwrap();
     let deleting = tokio::spawn({
         let store = store.clone();
-        async move { store.maintain(&NOTHING_STAYS).await }
+        async move { store.enforce_retention(&NOTHING_STAYS).await }
     });
     // One of this process, and one of another.
     let mut other = database.raw().await;
@@ -44,8 +44,8 @@ async fn whoever_writes_while_events_are_deleted_waits_for_one_step_at_most() {
         slowest = slowest.max(begun.elapsed());
         written += 2;
     }
-    let maintained = deleting.await.unwrap().unwrap();
-    assert_eq!(maintained.dropped_up_to, Some(last));
+    let enforced = deleting.await.unwrap().unwrap();
+    assert_eq!(enforced.dropped_up_to, Some(last));
     assert!(slowest < Duration::from_secs(1), "a writer waited for {slowest:?}");
     assert!(written > 10, "they took turns: {written}");
     assert_eq!(store.status().await.unwrap().events, written);
@@ -63,7 +63,7 @@ async fn the_space_of_what_went_is_used_again() {
         publish(&store, 2_000, 100).await;
         publish(&store, 100, 50_000).await;
         store.seek(&group("g"), Start::Latest).await.unwrap();
-        assert!(store.maintain(&NOTHING_STAYS).await.unwrap().dropped_up_to.is_some());
+        assert!(store.enforce_retention(&NOTHING_STAYS).await.unwrap().dropped_up_to.is_some());
         assert_eq!(store.status().await.unwrap().events, 0);
         sizes.push(pages(&mut other).await);
     }
@@ -78,8 +78,8 @@ async fn a_file_loses_as_much_as_it_is_too_large() {
     publish(&store, 400, 50_000).await;
     store.seek(&group("g"), Start::Latest).await.unwrap();
     let at_most = |max_bytes| Retention { max_age: None, max_bytes: Some(max_bytes) };
-    assert_eq!(store.maintain(&at_most(100 << 20)).await.unwrap().dropped_up_to, None);
-    store.maintain(&at_most(10 << 20)).await.unwrap();
+    assert_eq!(store.enforce_retention(&at_most(100 << 20)).await.unwrap().dropped_up_to, None);
+    store.enforce_retention(&at_most(10 << 20)).await.unwrap();
     let left = store.status().await.unwrap().events;
     assert!((100..220).contains(&left), "{left} are left");
 }
@@ -91,7 +91,7 @@ async fn a_log_that_was_emptied_goes_on_where_it_was_after_a_restart() {
     store.ensure_group(&settings("g")).await.unwrap();
     let last = publish(&store, 3, 1).await;
     store.seek(&group("g"), Start::Latest).await.unwrap();
-    store.maintain(&NOTHING_STAYS).await.unwrap();
+    store.enforce_retention(&NOTHING_STAYS).await.unwrap();
     store.close().await.unwrap();
     let mut other = database.raw().await;
     sqlx::query("VACUUM").execute(&mut other).await.unwrap();

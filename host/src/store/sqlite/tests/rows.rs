@@ -7,7 +7,7 @@ use sqlx::Executor;
 use super::SqliteDatabase;
 use crate::event::{HandlerName, Tenant};
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupSettings, NewVersion, Retention, Start, Store,
+    DeadLetterFilter, DeadLetterId, GroupRegistration, NewVersion, Retention, Start, Store,
     Subscription,
 };
 
@@ -21,7 +21,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
         .deploy(NewVersion { tenant: &tenant, handler: &handler, component, deployed_by })
         .await
         .unwrap();
-    let settings = GroupSettings {
+    let settings = GroupRegistration {
         name: "g".parse().unwrap(),
         tenant,
         subscription: Subscription::all(),
@@ -51,7 +51,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     let deployed = store.deployed().await.unwrap();
     assert_eq!(deployed.len(), 1);
     assert_eq!(deployed[0].handler, handler);
-    let controls = store.controls().await.unwrap();
+    let controls = store.group_states().await.unwrap();
     let names: Vec<&str> = controls.iter().map(|control| control.name.as_str()).collect();
     assert_eq!(names, ["g", "h", "i"], "what a host watches of them can be read");
     let status = store.status().await.unwrap();
@@ -60,7 +60,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     assert_eq!((status.groups[0].lag_events, status.groups[0].dead_letters), (2, 4));
     assert_eq!(status.unreadable.len(), 3, "{:?}", status.unreadable);
     assert!(status.unreadable[2].contains("\"no group!\""), "{:?}", status.unreadable);
-    let error = store.group(&"h".parse().unwrap()).await.unwrap_err();
+    let error = store.group_status(&"h".parse().unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("no tenant!"), "{error}");
 
     // As many as were asked for, as long as there are so many.
@@ -77,7 +77,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
     let nothing_stays = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
     store.seek(&"g".parse().unwrap(), Start::Latest).await.unwrap();
     raw.execute("DELETE FROM consumer_groups WHERE name IN ('h', 'i')").await.unwrap();
-    let pinned_by = store.maintain(&nothing_stays).await.unwrap().pinned_by;
+    let pinned_by = store.enforce_retention(&nothing_stays).await.unwrap().pinned_by;
     assert_eq!(pinned_by.unwrap().as_str(), "?");
     assert_eq!(store.status().await.unwrap().events, 2);
 }
