@@ -4,12 +4,12 @@
 //! nothing outlives the process. Tests script its failures with
 //! [`MemoryStore::fail`], before or after the effect, so that a commit whose
 //! outcome is unknown is as easy to stage as one that never happened; what a
-//! leader writes can also be late, and happen when its writer has given it up.
+//! leader writes can also be delayed, and happen when its writer has given it up.
 //!
 //! A clone is the same handle. [`MemoryStore::another_host`] is a second
 //! handle on the same log, with faults of its own: two hosts that compete.
 
-mod split;
+mod repartition;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ use crate::event::{
     Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Partition, Position, Tenant,
 };
 use crate::failure::FailureKind;
-use crate::store::split::whole;
+use crate::store::repartition::whole;
 
 /// An operation of [`Store`] or [`LockSession`] that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -132,12 +132,12 @@ pub enum Fault {
     /// All of it happens, and the caller is not told.
     After,
     /// It is on its way when the caller gives up on it, and happens when
-    /// [`MemoryStore::let_arrive`] or [`Fault::Overtaken`] says. Only for what a
+    /// [`MemoryStore::deliver_delayed`] or [`Fault::AfterDelayed`] says. Only for what a
     /// leader writes under its epoch.
-    Late,
-    /// What is late happens just before it; then it happens, and its caller is
+    Delayed,
+    /// What is delayed happens just before it; then it happens, and its caller is
     /// told what came of it.
-    Overtaken,
+    AfterDelayed,
     /// It happens at once, and the caller is told so long after.
     Slow(Duration),
 }
@@ -163,7 +163,7 @@ struct Shared {
 struct Handle {
     faults: Mutex<HashMap<Operation, VecDeque<Fault>>>,
     calls: Mutex<HashMap<Operation, u64>>,
-    late: Mutex<Vec<Statement>>,
+    delayed: Mutex<Vec<Statement>>,
     standing_by: Mutex<Vec<GroupName>>,
     sessions: Mutex<Vec<u64>>,
     /// How many reads it carries out at once; `None` for any number.
@@ -340,7 +340,7 @@ impl MemoryStore {
     }
 
     /// Ends the transaction of an event that is held: commits it, or rolls it back.
-    pub fn let_go(&self, position: Position, commits: bool) {
+    pub fn end_transaction(&self, position: Position, commits: bool) {
         let mut log = locked(&self.shared.log);
         let held = log.held.remove(&position.0).filter(|_| commits);
         log.events.extend(held.map(|held| (position.0, held)));
@@ -348,11 +348,11 @@ impl MemoryStore {
         self.changed();
     }
 
-    /// What is late reaches the database: all of it, in the order of the calls.
-    pub fn let_arrive(&self) {
-        let late = std::mem::take(&mut *locked(&self.handle.late));
+    /// What is delayed reaches the database: all of it, in the order of the calls.
+    pub fn deliver_delayed(&self) {
+        let delayed = std::mem::take(&mut *locked(&self.handle.delayed));
         let mut log = locked(&self.shared.log);
-        for statement in late {
+        for statement in delayed {
             // Whoever would be told of it has given up.
             let _ = statement(&mut log);
         }
@@ -417,15 +417,15 @@ impl MemoryStore {
         told(fault, result).await
     }
 
-    /// Runs what a leader writes under its epoch: it may also be late.
+    /// Runs what a leader writes under its epoch: it may also be delayed.
     async fn write(
         &self,
         operation: Operation,
         effect: impl FnOnce(&mut Log) -> Result<Settled, StoreError> + Send + 'static,
     ) -> Result<Settled, StoreError> {
         let fault = self.called(operation).await;
-        if fault == Some(Fault::Late) {
-            locked(&self.handle.late).push(Box::new(effect));
+        if fault == Some(Fault::Delayed) {
+            locked(&self.handle.delayed).push(Box::new(effect));
             return Err(scripted(operation));
         }
         let result = self.run(operation, fault, effect);
@@ -448,8 +448,8 @@ impl MemoryStore {
     ) -> Result<T, StoreError> {
         match fault {
             Some(Fault::Before) => return Err(scripted(operation)),
-            Some(Fault::Late) => panic!("{operation:?} is not what a leader writes"),
-            Some(Fault::Overtaken) => self.let_arrive(),
+            Some(Fault::Delayed) => panic!("{operation:?} is not what a leader writes"),
+            Some(Fault::AfterDelayed) => self.deliver_delayed(),
             Some(Fault::After | Fault::Slow(_)) | None => {}
         }
         let result = effect(&mut locked(&self.shared.log));

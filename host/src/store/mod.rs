@@ -24,21 +24,21 @@ mod dead_letter_pages;
 mod deferred;
 mod deployment;
 mod gone;
-mod late;
 pub mod lock_key;
 #[cfg(test)]
 pub mod memory;
-mod open_ranges;
+mod overtaking;
 pub mod postgres;
 mod prefix;
 mod redelivery;
 mod refusals;
+mod repartition;
 mod retention;
-mod split;
 pub mod sqlite;
 mod stored;
 #[cfg(test)]
 pub mod suite;
+mod undecided;
 mod unreadable;
 
 use std::collections::BTreeMap;
@@ -63,12 +63,12 @@ pub use backlog::Counting;
 pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
 pub use deployment::{Deployed, Deployment, NewVersion, Version, VersionNumber, VersionState};
 pub use gone::{Gone, Sought};
-pub use late::{FetchedLate, LateEvent, LateFetch, OvertakingFetch, UndecidedChange};
-pub use open_ranges::{UndecidedRange, UndecidedRanges};
+pub use overtaking::{FetchedLate, LateEvent, LateFetch, OvertakingFetch, UndecidedChange};
 pub use redelivery::Redelivery;
+pub use repartition::PartitionStatus;
 pub(crate) use retention::unpinned_reason;
 pub use retention::{Enforced, LogPin, Retention};
-pub use split::PartitionStatus;
+pub use undecided::{UndecidedRange, UndecidedRanges};
 
 pub use crate::subscription::Subscription;
 
@@ -942,7 +942,7 @@ pub trait Store: Send + Sync + 'static {
     /// Creates the group if it does not exist, with its partitions, and records its
     /// subscription.
     ///
-    /// A group that is split in another way is split anew: each partition begins at
+    /// A group that is split in another way is repartitioned: each partition begins at
     /// the highest cursor that there was, and what one had before it, what was parked and
     /// what was retried comes again, in the partitions where it now belongs. What one had
     /// before it is what the group receives by these settings: an event that is above the
@@ -951,7 +951,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a group of another tenant, and when it cannot be
-    /// split anew: while somebody leads a part of it, while what it has passed is open,
+    /// repartitioned: while somebody leads a part of it, while what it has passed is open,
     /// and where a part is more than 100,000 events behind another.
     async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError>;
 

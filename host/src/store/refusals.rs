@@ -69,14 +69,14 @@ pub(super) fn still_led(group: &GroupName, leader: Option<&Leader>) -> StoreErro
     ))
 }
 
-/// A group cannot be split anew under a leader.
+/// A group cannot be repartitioned under a leader.
 pub(super) fn still_led_somewhere(group: &GroupName) -> StoreError {
     StoreError::Refused(format!(
         "group `{group}` cannot be split into another number of partitions while a part of it is led: stop every host that runs it, then start them with the new number"
     ))
 }
 
-/// A group cannot be split anew while what it has passed is open: whose that will be is
+/// A group cannot be repartitioned while what it has passed is open: whose that will be is
 /// not known.
 pub(super) fn part_with_open_ranges(part: &GroupName) -> StoreError {
     let group = part.whole();
@@ -85,7 +85,7 @@ pub(super) fn part_with_open_ranges(part: &GroupName) -> StoreError {
     ))
 }
 
-/// A group cannot be split anew where too much would come again.
+/// A group cannot be repartitioned where too much would come again.
 pub(super) fn too_far_apart(group: &GroupName, most: i64) -> StoreError {
     StoreError::Refused(format!(
         "group `{group}` cannot be split into another number of partitions: its cursors are more than {most} events apart; run it with the number of partitions that it has until they are closer"

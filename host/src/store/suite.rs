@@ -112,13 +112,13 @@ macro_rules! store_suite {
                 status_has_the_partitions_and_their_sums
                 what_an_operator_does_is_done_to_all_partitions
                 new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
-                a_group_that_is_split_anew_loses_and_repeats_nothing
-                a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_each_cursor
-                what_is_no_longer_subscribed_comes_again_after_a_split_only_where_it_was_retried
+                a_group_that_is_repartitioned_loses_and_repeats_nothing
+                a_new_subscription_that_comes_with_other_partitions_holds_for_all_above_each_cursor
+                what_is_no_longer_subscribed_comes_again_after_a_repartition_only_where_it_was_retried
                 what_failed_so_far_is_counted_however_a_group_is_split
-                a_group_is_not_split_anew_under_a_leader
-                what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew
-                two_that_split_a_group_anew_at_once_split_it_once
+                a_group_is_not_repartitioned_under_a_leader
+                what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_repartitioned
+                two_that_repartition_a_group_at_once_do_it_once
                 a_partition_that_is_behind_keeps_events_in_the_log
                 a_group_that_keeps_too_much_lets_go_with_all_its_partitions
                 hosts_that_share_a_group_know_of_each_other_while_they_live
@@ -171,7 +171,7 @@ macro_rules! store_suite {
                 a_seek_forgets_what_the_log_brings_again_and_keeps_what_it_does_not
                 a_removed_group_takes_what_is_deferred_along
                 status_counts_what_is_deferred_apart
-                what_is_deferred_goes_along_when_a_group_is_split_anew
+                what_is_deferred_goes_along_when_a_group_is_repartitioned
                 an_event_for_later_than_a_year_is_refused
             }
             state {

@@ -177,7 +177,7 @@ async fn a_group_changes_with_all_its_partitions_or_with_none() {
 }
 
 #[tokio::test]
-async fn a_group_that_is_split_anew_has_all_its_new_parts_or_all_of_those_before() {
+async fn a_group_that_is_repartitioned_has_all_its_new_parts_or_all_of_those_before() {
     for failing in 0..=PARTS as usize {
         let mut rig = Rig::start();
         assert_eq!(rig.versions().await, [1].into());

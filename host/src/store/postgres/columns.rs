@@ -18,7 +18,7 @@ use sqlx::postgres::{
 use sqlx::query::Query;
 use sqlx::{Decode, Encode, Postgres, Row, Type};
 
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::event::{Event, LogEvent, Position};
 use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
 
@@ -166,7 +166,7 @@ impl<'a> Events<'a> {
 
 /// Reads the columns of [`event_columns`], with `extensions` as text; the first
 /// stands at `first`. What the event held is gone, and its memory used.
-fn read_event(row: &PgRow, first: usize, event: &mut Event) -> Result<(), Broken> {
+fn read_event(row: &PgRow, first: usize, event: &mut Event) -> Result<(), PostgresError> {
     let Event {
         id,
         source,
@@ -215,7 +215,7 @@ pub(super) fn read_log_event(
     deliver_to: usize,
     digest: Option<usize>,
     event: usize,
-) -> Result<LogEvent, Broken> {
+) -> Result<LogEvent, PostgresError> {
     let mut read = nothing_read();
     read_log_event_over(row, position, deliver_to, digest, event, &mut read)?;
     Ok(read)
@@ -251,7 +251,7 @@ pub(super) fn read_log_event_over(
     digest: Option<usize>,
     event: usize,
     over: &mut LogEvent,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     over.position = Position(row.try_get_unchecked(position)?);
     over.deliver_to =
         row.try_get_unchecked::<Option<&str>, _>(deliver_to)?.map(group_name).transpose()?;
@@ -264,16 +264,16 @@ pub(super) fn read_log_event_over(
     read_event(row, event, &mut over.event)
 }
 
-pub(super) fn time(row: &PgRow, index: usize) -> Result<Timestamp, Broken> {
+pub(super) fn time(row: &PgRow, index: usize) -> Result<Timestamp, PostgresError> {
     Ok(row.try_get_unchecked::<Time, _>(index)?.0)
 }
 
-pub(super) fn optional_time(row: &PgRow, index: usize) -> Result<Option<Timestamp>, Broken> {
+pub(super) fn optional_time(row: &PgRow, index: usize) -> Result<Option<Timestamp>, PostgresError> {
     Ok(row.try_get_unchecked::<Option<Time>, _>(index)?.map(|time| time.0))
 }
 
 /// A count or an attempt: what does not fit is as good as the largest.
-pub(super) fn count(row: &PgRow, index: usize) -> Result<u32, Broken> {
+pub(super) fn count(row: &PgRow, index: usize) -> Result<u32, PostgresError> {
     let count: i64 = row.try_get_unchecked(index)?;
     Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
 }

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::error::Broken;
+use super::error::PostgresError;
 use super::incarnation::{self, Incarnation, Known};
 use super::session::{FIRST, Patience, Reads, SESSION, begin_text};
 use super::status;
@@ -40,7 +40,7 @@ pub(super) const LONG_STATEMENT: &str = "SET LOCAL statement_timeout = '115s'";
 /// Begins such a transaction.
 pub(super) async fn begin_long(
     connection: &mut PgConnection,
-) -> Result<Transaction<'_, Postgres>, Broken> {
+) -> Result<Transaction<'_, Postgres>, PostgresError> {
     let mut transaction = connection.begin().await?;
     transaction.execute(LONG_STATEMENT).await?;
     Ok(transaction)
@@ -168,7 +168,7 @@ impl Connections {
     }
 
     /// A session of one's own.
-    pub(super) async fn connect_directly(&self) -> Result<PgConnection, Broken> {
+    pub(super) async fn connect_directly(&self) -> Result<PgConnection, PostgresError> {
         self.connect(&self.direct, true).await
     }
 
@@ -178,11 +178,11 @@ impl Connections {
     }
 
     /// A connection like those that are shared, for one owner that keeps it.
-    pub(super) async fn connect_as_shared(&self) -> Result<PgConnection, Broken> {
+    pub(super) async fn connect_as_shared(&self) -> Result<PgConnection, PostgresError> {
         self.connect(&self.shared, !self.through_a_pooler).await
     }
 
-    async fn connect(&self, address: &Address, ours: bool) -> Result<PgConnection, Broken> {
+    async fn connect(&self, address: &Address, ours: bool) -> Result<PgConnection, PostgresError> {
         let connecting = async {
             let mut connection = address.options.connect().await?;
             if ours {
@@ -213,7 +213,7 @@ impl Connections {
         &self,
         connection: &'c mut PgConnection,
         patience: Patience,
-    ) -> Result<Piece<'c>, Broken> {
+    ) -> Result<Piece<'c>, PostgresError> {
         if self.through_a_pooler {
             let text = begin_text(connection, Reads::Committed, patience);
             return Ok(Piece::Transaction(connection.begin_with(text).await?));
@@ -227,7 +227,7 @@ impl Connections {
     }
 
     /// Waits for a shared connection.
-    pub(super) async fn shared(&self) -> Result<Shared<'_>, Broken> {
+    pub(super) async fn shared(&self) -> Result<Shared<'_>, PostgresError> {
         // Nobody closes the semaphore.
         let permit = self
             .permits
@@ -283,7 +283,7 @@ impl Connections {
 
     /// Refuses a piece of work through a pooler that is done elsewhere: its transaction
     /// is one session's, and the next may be another's.
-    pub(super) async fn verify_piece(&self, piece: &mut Piece<'_>) -> Result<(), Broken> {
+    pub(super) async fn verify_piece(&self, piece: &mut Piece<'_>) -> Result<(), PostgresError> {
         match piece {
             Piece::Session(..) => Ok(()),
             Piece::Transaction(transaction) => self.verify(transaction).await,
@@ -291,12 +291,15 @@ impl Connections {
     }
 
     /// Refuses one that leads elsewhere, by what it says in this moment.
-    pub(super) async fn verify_pooled(&self, connection: &mut PgConnection) -> Result<(), Broken> {
+    pub(super) async fn verify_pooled(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<(), PostgresError> {
         if self.through_a_pooler { self.verify(connection).await } else { Ok(()) }
     }
 
     /// Refuses a connection that leads elsewhere.
-    async fn verify(&self, connection: &mut PgConnection) -> Result<(), Broken> {
+    async fn verify(&self, connection: &mut PgConnection) -> Result<(), PostgresError> {
         let known = self.known.borrow().clone();
         if known == Known::Nothing {
             return Ok(());
@@ -306,7 +309,11 @@ impl Connections {
     }
 
     /// The same of one that is known to lead there.
-    pub(super) fn expect(&self, here: Option<&Incarnation>, known: &Known) -> Result<(), Broken> {
+    pub(super) fn expect(
+        &self,
+        here: Option<&Incarnation>,
+        known: &Known,
+    ) -> Result<(), PostgresError> {
         match (here, known) {
             (_, Known::Nothing) => Ok(()),
             (Some(here), Known::Is(known)) if here == known => Ok(()),
@@ -352,7 +359,7 @@ impl Connections {
         &self,
         what: &str,
         deadline: Duration,
-        work: impl Future<Output = Result<T, Broken>>,
+        work: impl Future<Output = Result<T, PostgresError>>,
     ) -> Result<T, StoreError> {
         match tokio::time::timeout(deadline, work).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -399,7 +406,10 @@ impl Shared<'_> {
     /// Gives the connection back if the work went well, and closes it if not.
     /// Where the connection itself broke, those that lie idle are likely to be
     /// broken, too: each would cost somebody a failure of their own.
-    pub(super) async fn give_back<T>(mut self, result: Result<T, Broken>) -> Result<T, Broken> {
+    pub(super) async fn give_back<T>(
+        mut self,
+        result: Result<T, PostgresError>,
+    ) -> Result<T, PostgresError> {
         match &result {
             Ok(_) => self.keep(),
             // Many may wait in vain at once. A transaction that was dropped is
@@ -448,7 +458,10 @@ impl Piece<'_> {
 
     /// Ends it: commits what went well; what did not is undone with the next word on
     /// the connection. And whether the connection is of further use.
-    pub(super) async fn end<T>(self, result: Result<T, Broken>) -> (Result<T, Broken>, bool) {
+    pub(super) async fn end<T>(
+        self,
+        result: Result<T, PostgresError>,
+    ) -> (Result<T, PostgresError>, bool) {
         match self {
             Self::Session(_, Patience::Short) => (result, true),
             // The work has its answer, whatever becomes of the connection.
@@ -470,7 +483,7 @@ impl Piece<'_> {
 /// Begins a transaction that brings its limits along, whatever connection it is on.
 pub(super) async fn begin(
     connection: &mut PgConnection,
-) -> Result<Transaction<'_, Postgres>, Broken> {
+) -> Result<Transaction<'_, Postgres>, PostgresError> {
     let text = begin_text(connection, Reads::Committed, Patience::Short);
     Ok(connection.begin_with(text).await?)
 }
@@ -478,7 +491,7 @@ pub(super) async fn begin(
 /// The same of one that reads in one snapshot, and writes nothing.
 pub(super) async fn snapshot(
     connection: &mut PgConnection,
-) -> Result<Transaction<'_, Postgres>, Broken> {
+) -> Result<Transaction<'_, Postgres>, PostgresError> {
     let text = begin_text(connection, Reads::Snapshot, Patience::Short);
     Ok(connection.begin_with(text).await?)
 }

@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Row};
 
 use super::columns::{count, event_columns, read_log_event, time};
 use super::connection::begin_long;
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::dead_letter_pages::Pages;
@@ -33,7 +33,7 @@ macro_rules! select {
     };
 }
 
-fn read(row: &PgRow) -> Result<DeadLetter, Broken> {
+fn read(row: &PgRow) -> Result<DeadLetter, PostgresError> {
     Ok(DeadLetter {
         id: DeadLetterId(row.try_get_unchecked(0)?),
         group: stored::group_name(row.try_get_unchecked(1)?)?,
@@ -49,7 +49,7 @@ fn read(row: &PgRow) -> Result<DeadLetter, Broken> {
 pub(super) async fn list(
     connection: &mut PgConnection,
     filter: &DeadLetterFilter,
-) -> Result<Sifted<DeadLetter>, Broken> {
+) -> Result<Sifted<DeadLetter>, PostgresError> {
     if let Some(group) = &filter.group {
         must_exist(connection, group).await?;
     }
@@ -79,7 +79,7 @@ pub(super) async fn list(
 pub(super) async fn ids(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<Vec<DeadLetterId>, Broken> {
+) -> Result<Vec<DeadLetterId>, PostgresError> {
     must_exist(connection, group).await?;
     let mut transaction = begin_long(connection).await?;
     let ids: Vec<i64> = sqlx::query_scalar(
@@ -92,7 +92,7 @@ pub(super) async fn ids(
     Ok(ids.into_iter().map(DeadLetterId).collect())
 }
 
-async fn must_exist(connection: &mut PgConnection, group: &GroupName) -> Result<(), Broken> {
+async fn must_exist(connection: &mut PgConnection, group: &GroupName) -> Result<(), PostgresError> {
     let exists: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM event_host.consumer_groups WHERE name = $1)",
     )
@@ -105,7 +105,7 @@ async fn must_exist(connection: &mut PgConnection, group: &GroupName) -> Result<
 pub(super) async fn one(
     connection: &mut PgConnection,
     id: DeadLetterId,
-) -> Result<DeadLetter, Broken> {
+) -> Result<DeadLetter, PostgresError> {
     let row = sqlx::query(select!("WHERE id = $1"))
         .bind(id.0)
         .fetch_optional(connection)
@@ -144,7 +144,7 @@ pub(super) async fn replay(
     id: DeadLetterId,
     data: Option<&[u8]>,
     digest: Option<&Digest>,
-) -> Result<Replayed, Broken> {
+) -> Result<Replayed, PostgresError> {
     let row = sqlx::query(give_back!("CASE WHEN $3 THEN $4 ELSE data END", "position, deliver_to"))
         .bind(vec![id.0])
         .bind(digest.map(Digest::as_str))
@@ -170,7 +170,10 @@ pub(super) async fn replay(
 }
 
 /// The kind of a dead letter's failure, if it is there.
-async fn kind(connection: &mut PgConnection, id: DeadLetterId) -> Result<Option<String>, Broken> {
+async fn kind(
+    connection: &mut PgConnection,
+    id: DeadLetterId,
+) -> Result<Option<String>, PostgresError> {
     Ok(sqlx::query_scalar("SELECT failure_kind FROM event_host.dead_letters WHERE id = $1")
         .bind(id.0)
         .fetch_optional(connection)
@@ -184,7 +187,7 @@ pub(super) async fn replay_some(
     up_to: DeadLetterId,
     limit: usize,
     digest: Option<&Digest>,
-) -> Result<Vec<Replayed>, Broken> {
+) -> Result<Vec<Replayed>, PostgresError> {
     must_exist(connection, group).await?;
     let mut transaction = begin_long(connection).await?;
     let mut ids: Vec<i64> = sqlx::query_scalar(
@@ -226,7 +229,10 @@ pub(super) async fn replay_some(
     Ok(replayed.collect())
 }
 
-pub(super) async fn discard(connection: &mut PgConnection, id: DeadLetterId) -> Result<(), Broken> {
+pub(super) async fn discard(
+    connection: &mut PgConnection,
+    id: DeadLetterId,
+) -> Result<(), PostgresError> {
     let done = sqlx::query("DELETE FROM event_host.dead_letters WHERE id = $1")
         .bind(id.0)
         .execute(connection)

@@ -4,7 +4,7 @@
 use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, event_columns, time};
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::{Deferral, Due, DueFetch, MOST_COUNTED, Redelivery};
 
@@ -37,7 +37,7 @@ pub(super) async fn write(
     connection: &mut PgConnection,
     group: &GroupName,
     deferred: &[&Deferral],
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     if deferred.is_empty() {
         return Ok(());
     }
@@ -67,7 +67,10 @@ pub(super) const DUE: &str = "(SELECT d.position, d.due_at, d.partitionkey, d.la
       WHERE d.group_name = $1 AND d.due_at > $4
       ORDER BY d.due_at LIMIT 1)";
 
-pub(super) async fn due(connection: &mut PgConnection, due: &DueFetch<'_>) -> Result<Due, Broken> {
+pub(super) async fn due(
+    connection: &mut PgConnection,
+    due: &DueFetch<'_>,
+) -> Result<Due, PostgresError> {
     let (at, position) = match due.after {
         Some((at, position)) => (Some(Time(at)), position),
         None => (None, Position::ZERO),
@@ -103,7 +106,10 @@ pub(super) async fn due(connection: &mut PgConnection, due: &DueFetch<'_>) -> Re
 }
 
 /// Those that are no redeliveries.
-pub(super) async fn count(connection: &mut PgConnection, group: &GroupName) -> Result<i64, Broken> {
+pub(super) async fn count(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<i64, PostgresError> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM (
              SELECT FROM event_host.deferred d
@@ -124,7 +130,7 @@ pub(super) async fn forget(
     connection: &mut PgConnection,
     group: &GroupName,
     above: Position,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "DELETE FROM event_host.deferred d
          WHERE d.position > $2
@@ -146,7 +152,7 @@ pub(super) async fn past_kept(
     connection: &mut PgConnection,
     group: &GroupName,
     position: Position,
-) -> Result<Position, Broken> {
+) -> Result<Position, PostgresError> {
     let past: i64 = sqlx::query_scalar(
         "SELECT greatest($2, least(
              (SELECT max(d.position) FROM event_host.deferred d
@@ -173,7 +179,7 @@ pub(super) async fn past_kept(
 pub(super) async fn remove(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     Ok(sqlx::query_scalar(
         "WITH gone AS (
              DELETE FROM event_host.deferred

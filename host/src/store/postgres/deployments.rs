@@ -10,7 +10,7 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{kept, time};
 use super::connection::LONG_STATEMENT;
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
@@ -32,7 +32,7 @@ macro_rules! select {
     };
 }
 
-fn read(row: &PgRow) -> Result<Version, Broken> {
+fn read(row: &PgRow) -> Result<Version, PostgresError> {
     Ok(Version {
         version: VersionNumber(row.try_get_unchecked(0)?),
         digest: stored::digest(row.try_get_unchecked(1)?)?,
@@ -47,7 +47,7 @@ pub(super) async fn deploy(
     connection: &mut PgConnection,
     new: NewVersion<'_>,
     digest: &Digest,
-) -> Result<Deployment, Broken> {
+) -> Result<Deployment, PostgresError> {
     let NewVersion { tenant, handler, component, .. } = new;
     let mut transaction = connection.begin().await?;
     transaction.execute(LONG_STATEMENT).await?;
@@ -79,7 +79,7 @@ async fn keep(
     connection: &mut PgConnection,
     digest: &Digest,
     component: &[u8],
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "INSERT INTO event_host.components AS c (digest, size, bytes)
          VALUES ($1, octet_length($2), $2)
@@ -98,7 +98,7 @@ async fn lock(
     connection: &mut PgConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     let locked = sqlx::query(
         "SELECT FROM event_host.deployments
          WHERE tenant = $1 AND handler = $2 AND version = 1 FOR UPDATE",
@@ -116,7 +116,7 @@ async fn add(
     connection: &mut PgConnection,
     new: NewVersion<'_>,
     digest: &Digest,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     let done = sqlx::query(
         "INSERT INTO event_host.deployments (tenant, handler, version, digest, deployed_by, state)
          SELECT $1, $2, coalesce(max(version), 0) + 1, $3, $4, 'active'
@@ -137,7 +137,7 @@ async fn active(
     connection: &mut PgConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<Version, Broken> {
+) -> Result<Version, PostgresError> {
     let row = sqlx::query(select!("AND d.state = 'active'"))
         .bind(tenant.as_str())
         .bind(handler.as_str())
@@ -155,7 +155,7 @@ async fn set_state(
     handler: &HandlerName,
     version: VersionNumber,
     state: VersionState,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "UPDATE event_host.deployments SET state = $4
          WHERE tenant = $1 AND handler = $2 AND version = $3",
@@ -174,7 +174,7 @@ pub(super) async fn rollback(
     tenant: &Tenant,
     handler: &HandlerName,
     from: Option<VersionNumber>,
-) -> Result<Version, Broken> {
+) -> Result<Version, PostgresError> {
     let mut transaction = connection.begin().await?;
     if !lock(&mut transaction, tenant, handler).await? {
         return Err(refusals::nothing_deployed(handler).into());
@@ -207,7 +207,7 @@ pub(super) async fn versions(
     connection: &mut PgConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<Vec<Version>, Broken> {
+) -> Result<Vec<Version>, PostgresError> {
     let rows = sqlx::query(select!("ORDER BY d.version DESC"))
         .bind(tenant.as_str())
         .bind(handler.as_str())
@@ -217,7 +217,9 @@ pub(super) async fn versions(
 }
 
 /// From the index alone, as long as the table is vacuumed.
-pub(super) async fn deployed(connection: &mut PgConnection) -> Result<Sifted<Deployed>, Broken> {
+pub(super) async fn deployed(
+    connection: &mut PgConnection,
+) -> Result<Sifted<Deployed>, PostgresError> {
     let rows = sqlx::query(
         "SELECT tenant, handler, version, digest FROM event_host.deployments
          WHERE state = 'active' ORDER BY tenant, handler",
@@ -230,7 +232,7 @@ pub(super) async fn deployed(connection: &mut PgConnection) -> Result<Sifted<Dep
     Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_deployed(row)))))
 }
 
-fn read_deployed(row: &PgRow) -> Result<Deployed, Broken> {
+fn read_deployed(row: &PgRow) -> Result<Deployed, PostgresError> {
     Ok(Deployed {
         tenant: stored::tenant(row.try_get_unchecked(0)?)?,
         handler: stored::handler_name(row.try_get_unchecked(1)?)?,
@@ -244,7 +246,7 @@ pub(super) async fn digests(
     tenant: &Tenant,
     prefix: &str,
     limit: usize,
-) -> Result<Vec<Digest>, Broken> {
+) -> Result<Vec<Digest>, PostgresError> {
     let rows = sqlx::query(
         "SELECT DISTINCT digest FROM event_host.deployments
          WHERE tenant = $1 AND digest >= $2 AND ($3::text IS NULL OR digest < $3)
@@ -264,7 +266,7 @@ pub(super) async fn component(
     connection: &mut PgConnection,
     tenant: &Tenant,
     digest: &Digest,
-) -> Result<Vec<u8>, Broken> {
+) -> Result<Vec<u8>, PostgresError> {
     let mut transaction = connection.begin().await?;
     transaction.execute(LONG_STATEMENT).await?;
     let bytes: Option<Vec<u8>> = sqlx::query_scalar(

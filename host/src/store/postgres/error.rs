@@ -10,14 +10,14 @@ use crate::store::StoreError;
 /// Why an operation broke off: by an answer that is ready for the caller, or
 /// by an error that still lacks the words of where and what.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(super) enum PostgresError {
     /// An answer for the caller.
     Told(StoreError),
     /// What sqlx said.
     Sql(sqlx::Error),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for PostgresError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told(told) => told.fmt(f),
@@ -26,13 +26,13 @@ impl fmt::Display for Broken {
     }
 }
 
-impl From<StoreError> for Broken {
+impl From<StoreError> for PostgresError {
     fn from(error: StoreError) -> Self {
         Self::Told(error)
     }
 }
 
-impl From<sqlx::Error> for Broken {
+impl From<sqlx::Error> for PostgresError {
     fn from(error: sqlx::Error) -> Self {
         Self::Sql(error)
     }
@@ -42,7 +42,7 @@ impl From<sqlx::Error> for Broken {
 /// a row. The host's own functions name others.
 const RAISED: &str = "P0001";
 
-impl Broken {
+impl PostgresError {
     /// Whether a statement gave up on a lock: the session is well, and the
     /// transaction, if there is one, is to be rolled back.
     pub(super) fn waited_in_vain(&self) -> bool {

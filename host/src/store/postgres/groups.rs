@@ -11,12 +11,12 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{Statement, Time, count, kept, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin_long};
-use super::error::Broken;
-use super::{deferred, log, split};
+use super::error::PostgresError;
+use super::{deferred, log, repartition};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::gone::{self, Sought};
 use crate::store::lock_key::LockKey;
-use crate::store::split::parts;
+use crate::store::repartition::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
@@ -32,7 +32,7 @@ macro_rules! head_columns {
 pub(super) use head_columns;
 
 /// Reads the columns of [`head_columns`], the first of which stands at `first`.
-pub(super) fn read_head(row: &PgRow, first: usize) -> Result<Option<Head>, Broken> {
+pub(super) fn read_head(row: &PgRow, first: usize) -> Result<Option<Head>, PostgresError> {
     let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
         return Ok(None);
     };
@@ -57,7 +57,7 @@ macro_rules! mark_columns {
 pub(super) use mark_columns;
 
 /// Reads the columns of [`mark_columns`], the first of which stands at `first`.
-pub(super) fn read_mark(row: &PgRow, first: usize) -> Result<Option<Mark>, Broken> {
+pub(super) fn read_mark(row: &PgRow, first: usize) -> Result<Option<Mark>, PostgresError> {
     let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
         return Ok(None);
     };
@@ -76,7 +76,7 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
 }
 
 /// Reads id, hostname, pid and since, the first of which stands at `first`.
-pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, Broken> {
+pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, PostgresError> {
     let (Some(id), Some(since)) = (row.try_get_unchecked(first)?, optional_time(row, first + 3)?)
     else {
         return Ok(None);
@@ -95,7 +95,7 @@ macro_rules! open_columns {
 pub(super) use open_columns;
 
 /// Reads the columns of [`open_columns`], the first of which stands at `first`.
-pub(super) fn read_open(row: &PgRow, first: usize) -> Result<UndecidedRanges, Broken> {
+pub(super) fn read_open(row: &PgRow, first: usize) -> Result<UndecidedRanges, PostgresError> {
     let firsts: Option<Vec<i64>> = row.try_get_unchecked(first)?;
     let lasts: Option<Vec<i64>> = row.try_get_unchecked(first + 1)?;
     let ends = firsts.unwrap_or_default().into_iter().zip(lasts.unwrap_or_default());
@@ -115,7 +115,7 @@ pub(super) struct Known {
 pub(super) async fn known(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<Option<Known>, Broken> {
+) -> Result<Option<Known>, PostgresError> {
     let row = sqlx::query(
         "SELECT g.tenant, g.subscribe, g.partitions::bigint,
                 greatest(g.position, (SELECT max(p.position) FROM event_host.consumer_groups p
@@ -137,7 +137,7 @@ pub(super) async fn known(
 pub(super) async fn ensure(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let GroupRegistration { name, tenant, subscription, partitions, .. } = settings;
     let subscribe = subscription.patterns();
     make(connection, settings).await?;
@@ -153,7 +153,7 @@ pub(super) async fn ensure(
     if known.partitions != *partitions {
         let mut transaction = keep_all_events(connection).await?;
         transaction.execute(LONG_STATEMENT).await?;
-        split::repartition(&mut transaction, settings).await?;
+        repartition::repartition(&mut transaction, settings).await?;
         transaction.commit().await?;
     }
     if known.subscribe != subscribe {
@@ -172,7 +172,7 @@ pub(super) async fn ensure(
 pub(super) async fn make(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
     if known(connection, name).await?.is_some() {
         return Ok(());
@@ -195,7 +195,7 @@ pub(super) async fn make(
     .execute(&mut *transaction)
     .await?;
     if made.rows_affected() > 0 {
-        split::make_parts(&mut transaction, name, *partitions).await?;
+        repartition::make_parts(&mut transaction, name, *partitions).await?;
     }
     transaction.commit().await?;
     if made.rows_affected() > 0 {
@@ -209,7 +209,7 @@ pub(super) async fn make(
 /// puts it, is still there when it commits, or was gone before.
 pub(super) async fn keep_all_events(
     connection: &mut PgConnection,
-) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
+) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, PostgresError> {
     let mut transaction = connection.begin().await?;
     transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
     Ok(transaction)
@@ -223,7 +223,7 @@ pub(super) async fn begin_leadership(
     group: &GroupName,
     host: &HostIdentity,
     held: Option<LockKey>,
-) -> Result<Option<Leadership>, Broken> {
+) -> Result<Option<Leadership>, PostgresError> {
     let row = sqlx::query(concat!(
         "WITH host AS (
              INSERT INTO event_host.hosts (id, hostname, pid) VALUES ($1, $2, $3)
@@ -270,7 +270,7 @@ pub(super) async fn is_alive_since(
     connection: &mut PgConnection,
     host: &str,
     group: &GroupName,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     Ok(sqlx::query_scalar(
         "SELECT EXISTS (
              SELECT FROM event_host.hosts h, event_host.consumer_groups g
@@ -286,7 +286,7 @@ pub(super) async fn end_leadership(
     connection: &mut PgConnection,
     group: &GroupName,
     epoch: Epoch,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "UPDATE event_host.consumer_groups
          SET leader = NULL, leader_since = NULL, fruitless = 0,
@@ -305,7 +305,7 @@ pub(super) async fn record_work_started(
     group: &GroupName,
     epoch: Epoch,
     settled: i64,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups SET fruitless = least(fruitless, 2147483647) + 1
          WHERE name = $1 AND epoch = $2 AND settled = $3",
@@ -322,7 +322,7 @@ pub(super) async fn set_note(
     connection: &mut PgConnection,
     groups: &[GroupName],
     note: Option<&str>,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "UPDATE event_host.consumer_groups SET remark = $2
          WHERE (name = ANY ($1) OR ($2 IS NULL AND part_of = ANY ($1)))
@@ -340,7 +340,7 @@ pub(super) async fn record_trip(
     group: &GroupName,
     epoch: Epoch,
     reason: Option<&str>,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let (from, to) = match reason {
         Some(_) => (GroupState::Running, GroupState::Tripped),
         None => (GroupState::Tripped, GroupState::Running),
@@ -367,7 +367,7 @@ pub(super) async fn record_attempt_started(
     epoch: Epoch,
     settled: i64,
     mark: Mark,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups
          SET mark_position = $1, mark_attempt = $2, mark_begun_by = leader
@@ -387,7 +387,7 @@ pub(super) async fn withdraw_attempt(
     connection: &mut PgConnection,
     group: &GroupName,
     epoch: Epoch,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups SET mark_position = NULL, mark_attempt = NULL
          WHERE name = $1 AND epoch = $2",
@@ -404,7 +404,7 @@ pub(super) async fn withdraw_attempt(
 pub(super) async fn cursor(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<Cursor, Broken> {
+) -> Result<Cursor, PostgresError> {
     let row = sqlx::query(concat!(
         "SELECT epoch, position, settled, ",
         head_columns!(),
@@ -430,7 +430,7 @@ pub(super) async fn cursor(
 
 pub(super) async fn group_states(
     connection: &mut PgConnection,
-) -> Result<Sifted<GroupControl>, Broken> {
+) -> Result<Sifted<GroupControl>, PostgresError> {
     let rows = sqlx::query(
         "SELECT name, epoch, state, position FROM event_host.consumer_groups ORDER BY name",
     )
@@ -440,7 +440,7 @@ pub(super) async fn group_states(
     Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
 }
 
-fn read_control(row: &PgRow) -> Result<GroupControl, Broken> {
+fn read_control(row: &PgRow) -> Result<GroupControl, PostgresError> {
     Ok(GroupControl {
         name: stored::group_name(row.try_get_unchecked(0)?)?,
         epoch: Epoch(row.try_get_unchecked(1)?),
@@ -454,7 +454,7 @@ pub(super) async fn set_state(
     group: &GroupName,
     state: GroupState,
     reason: Option<&str>,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let done = sqlx::query(
         "UPDATE event_host.consumer_groups SET state = $1, reason = $2
          WHERE name IN (SELECT name FROM event_host.consumer_groups
@@ -473,7 +473,7 @@ pub(super) async fn seek(
     group: &GroupName,
     to: Start,
     exactly: bool,
-) -> Result<Sought, Broken> {
+) -> Result<Sought, PostgresError> {
     if known(connection, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
@@ -484,7 +484,7 @@ pub(super) async fn seek(
     if exactly {
         gone::exactly(to, gone.as_ref())?;
     }
-    split::lock_rows(&mut transaction, group).await?;
+    repartition::lock_rows(&mut transaction, group).await?;
     // After the rows, so that what was settled meanwhile is seen.
     deferred::forget(&mut transaction, group, position).await?;
     let position = deferred::past_kept(&mut transaction, group, position).await?;
@@ -507,7 +507,7 @@ pub(super) async fn seek(
     }
     // A statement of its own, which sees what was settled while the one before
     // waited for the row.
-    split::forget_redeliveries(&mut transaction, group, position).await?;
+    repartition::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
     Ok(Sought { position, gone })
 }
@@ -517,14 +517,14 @@ pub(super) async fn remove(
     connection: &mut PgConnection,
     group: &GroupName,
     with_dead_letters: bool,
-) -> Result<Removed, Broken> {
+) -> Result<Removed, PostgresError> {
     let Some(known) = known(connection, group).await? else {
         return Err(refusals::no_group(group).into());
     };
     let mut transaction = begin_long(connection).await?;
     let parts = parts(group, known.partitions);
-    split::lock_rows(&mut transaction, group).await?;
-    let leading = split::leading_sessions(&mut transaction, &parts).await?;
+    repartition::lock_rows(&mut transaction, group).await?;
+    let leading = repartition::leading_sessions(&mut transaction, &parts).await?;
     if !leading.is_empty() {
         let leader = leader(&mut transaction, group, &leading).await?;
         return Err(refusals::still_led(group, leader.as_ref()).into());
@@ -538,7 +538,7 @@ pub(super) async fn remove(
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
     let deferred = deferred::remove(&mut transaction, group).await?;
-    let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
+    let parked = repartition::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in [
         "DELETE FROM event_host.dead_letters WHERE group_name = $1",
         "DELETE FROM event_host.state WHERE group_name = $1",
@@ -562,7 +562,7 @@ async fn leader(
     connection: &mut PgConnection,
     group: &GroupName,
     sessions: &[i32],
-) -> Result<Option<Leader>, Broken> {
+) -> Result<Option<Leader>, PostgresError> {
     let row = sqlx::query(
         "SELECT h.id, h.hostname, h.pid, g.leader_since
          FROM event_host.consumer_groups g

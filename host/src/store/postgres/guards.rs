@@ -3,14 +3,17 @@
 
 use sqlx::{Connection, PgConnection, Row};
 
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::event::{GroupName, Position};
 use crate::store::{Adopted, StoreError, refusals};
 
 /// Refuses a standby server, a database that cannot keep every text, a log that
 /// hands its positions out ahead or again, cursors beyond the log, and a database
 /// that was restored from elsewhere.
-pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result<(), Broken> {
+pub(super) async fn check(
+    connection: &mut PgConnection,
+    server: &str,
+) -> Result<(), PostgresError> {
     let row = sqlx::query(
         "SELECT pg_is_in_recovery(),
                 current_setting('server_version_num')::int,
@@ -74,7 +77,7 @@ pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result
 }
 
 /// The first host that looks makes the place where it finds the log its home.
-async fn is_at_home(connection: &mut PgConnection, server: &str) -> Result<(), Broken> {
+async fn is_at_home(connection: &mut PgConnection, server: &str) -> Result<(), PostgresError> {
     let row = sqlx::query(
         "WITH here AS (SELECT system_identifier FROM pg_control_system()),
               settled AS (
@@ -99,7 +102,7 @@ async fn is_at_home(connection: &mut PgConnection, server: &str) -> Result<(), B
 /// Makes this cluster the log's home and raises every group's epoch, so that
 /// nothing that was open before can still be settled here. Gives the cluster it
 /// came from, if it came from another one, and the groups with their cursors.
-pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, Broken> {
+pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, PostgresError> {
     let mut transaction = connection.begin().await?;
     let before: Option<i64> =
         sqlx::query_scalar("SELECT system_identifier FROM event_host.home FOR UPDATE")

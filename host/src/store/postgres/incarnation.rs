@@ -35,7 +35,7 @@ use jiff::Timestamp;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::time;
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::store::StoreError;
 
 /// One run of one server, from one recovery to the next.
@@ -66,7 +66,9 @@ pub(super) enum Known {
 }
 
 /// Where a connection leads to. `None` in an incarnation that no host has begun yet.
-pub(super) async fn of(connection: &mut PgConnection) -> Result<Option<Incarnation>, Broken> {
+pub(super) async fn of(
+    connection: &mut PgConnection,
+) -> Result<Option<Incarnation>, PostgresError> {
     let row = sqlx::query(
         "SELECT (SELECT i.token || '/' || i.tableoid || '/' || d.oid
                  FROM event_host.incarnation i, pg_database d
@@ -81,7 +83,7 @@ pub(super) async fn of(connection: &mut PgConnection) -> Result<Option<Incarnati
 }
 
 /// Begins the incarnation, unless somebody else has, or does at this moment.
-pub(super) async fn begin(connection: &mut PgConnection) -> Result<(), Broken> {
+pub(super) async fn begin(connection: &mut PgConnection) -> Result<(), PostgresError> {
     // Not one that began beside a snapshot taken before: see the insert.
     let mut transaction = connection.begin().await?;
     let begun = sqlx::query(
@@ -102,7 +104,7 @@ pub(super) async fn begin(connection: &mut PgConnection) -> Result<(), Broken> {
 }
 
 /// Where a connection leads to, after having begun it if nobody had.
-pub(super) async fn found(connection: &mut PgConnection) -> Result<Incarnation, Broken> {
+pub(super) async fn found(connection: &mut PgConnection) -> Result<Incarnation, PostgresError> {
     if let Some(incarnation) = of(connection).await? {
         return Ok(incarnation);
     }

@@ -10,7 +10,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, optional_time};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::log::{Types, bind_partition, in_partition, partition_hash, receives};
 use crate::event::{GroupName, Partition, Position, Tenant};
 use crate::store::backlog::{Backlog, Class, Part, Seen};
@@ -33,7 +33,7 @@ pub(super) async fn read(
     backlog: &mut Backlog,
     groups: &HashMap<&str, Reads<'_>>,
     counting: Counting,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     while let Some(wanted) = backlog.next() {
         let part = part(connection, wanted, backlog.is_split()).await?;
         backlog.take(part);
@@ -58,7 +58,7 @@ async fn part(
     connection: &mut PgConnection,
     (after, up_to, most): (Position, Position, i64),
     is_split: bool,
-) -> Result<Part, Broken> {
+) -> Result<Part, PostgresError> {
     let rows = sqlx::query(concat!(
         "SELECT tenant, deliver_to, type,
                 array_agg(position), array_agg(published_at), array_agg(hash)
@@ -104,7 +104,7 @@ async fn first(
     connection: &mut PgConnection,
     group: &Reads<'_>,
     looked_at: i64,
-) -> Result<Option<PgRow>, Broken> {
+) -> Result<Option<PgRow>, PostgresError> {
     let statement = sqlx::query(concat!(
         "SELECT greatest(least(published_at, now()), 'epoch') FROM (
              SELECT * FROM event_host.events WHERE position > $6 ORDER BY position LIMIT $9) ahead

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::connection::Connections;
-use super::error::Broken;
+use super::error::PostgresError;
 use super::session::SESSION;
 use crate::restart::spawn_with_restart;
 
@@ -25,7 +25,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// Gives a hint.
-pub(super) async fn send_hint(connection: &mut PgConnection) -> Result<(), Broken> {
+pub(super) async fn send_hint(connection: &mut PgConnection) -> Result<(), PostgresError> {
     sqlx::query("SELECT pg_notify($1, '')").bind(CHANNEL).execute(connection).await?;
     Ok(())
 }

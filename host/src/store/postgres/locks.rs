@@ -25,7 +25,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::connection::{Connections, DEADLINE};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::incarnation::{self, Known};
 use super::keys::HeldKeys;
 use super::{guards, pooler};
@@ -108,7 +108,7 @@ impl AdvisoryLocks {
             guards::check(&mut connection, &connections.direct_server()).await?;
             leads_to_what_is_read(&connections, &mut connection).await?;
             announce(&mut connection, host).await?;
-            Ok::<_, Broken>(Self {
+            Ok::<_, PostgresError>(Self {
                 connections: Arc::clone(&connections),
                 connection,
                 host: host.clone(),
@@ -123,7 +123,7 @@ impl AdvisoryLocks {
         connections.within("open the session for the locks", DEADLINE, opening).await
     }
 
-    async fn beat(&mut self, standing_by: &[GroupName]) -> Result<(), Broken> {
+    async fn beat(&mut self, standing_by: &[GroupName]) -> Result<(), PostgresError> {
         if let Some(group) = self.keys.held_in_vain(&self.host.id) {
             return Err(StoreError::Unavailable(format!(
                 "group `{group}` has another lock than the one that this session holds"
@@ -160,7 +160,7 @@ impl AdvisoryLocks {
     }
 
     /// Sees to it that these groups, which others lead, are led by hosts that live.
-    async fn contest(&mut self, groups: &[&str]) -> Result<(), Broken> {
+    async fn contest(&mut self, groups: &[&str]) -> Result<(), PostgresError> {
         let rows = sqlx::query(
             "SELECT group_name, pid, prepared, application, username,
                     hostname, host_pid, silent_seconds, ended, replaced
@@ -186,7 +186,7 @@ impl AdvisoryLocks {
 
     /// Reads the keys of groups. One that is not made yet has the key that it is made
     /// with.
-    async fn read_keys(&mut self, groups: &[&str]) -> Result<(), Broken> {
+    async fn read_keys(&mut self, groups: &[&str]) -> Result<(), PostgresError> {
         let rows = sqlx::query(
             "SELECT g.name, g.lock_key FROM unnest($1::text[]) AS n (name)
              JOIN event_host.consumer_groups g ON g.name = n.name",
@@ -204,7 +204,10 @@ impl AdvisoryLocks {
     /// A host is there while its session is, and shows itself. One that is silent has
     /// no share any more, long before its locks can be taken from it: the others are
     /// to be ready for them.
-    async fn find_sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, Broken> {
+    async fn find_sharers(
+        &mut self,
+        groups: &[GroupName],
+    ) -> Result<Vec<Vec<String>>, PostgresError> {
         let names: Vec<&str> = groups.iter().map(GroupName::as_str).collect();
         sqlx::query(
             "UPDATE event_host.hosts SET shares = $2 WHERE id = $1 AND shares IS DISTINCT FROM $2",
@@ -230,7 +233,7 @@ impl AdvisoryLocks {
         rows.iter().map(|row| Ok(row.try_get_unchecked(0)?)).collect()
     }
 
-    async fn take(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, Broken> {
+    async fn take(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, PostgresError> {
         let wanted: Vec<&GroupName> =
             groups.iter().filter(|group| !self.held.contains_key(*group)).collect();
         let unknown = wanted.iter().filter(|group| !self.known.contains_key(**group));
@@ -263,7 +266,7 @@ impl AdvisoryLocks {
         Ok(groups.iter().map(|group| self.held.contains_key(group)).collect())
     }
 
-    async fn give_back(&mut self, group: &GroupName) -> Result<(), Broken> {
+    async fn give_back(&mut self, group: &GroupName) -> Result<(), PostgresError> {
         let Some(key) = self.held.remove(group) else { return Ok(()) };
         self.keys.give_back(&self.host.id, &self.token, group);
         let was_held: bool = sqlx::query_scalar("SELECT pg_advisory_unlock($1)")
@@ -298,7 +301,7 @@ struct Holder {
 }
 
 impl Holder {
-    fn read(row: &PgRow) -> Result<Self, Broken> {
+    fn read(row: &PgRow) -> Result<Self, PostgresError> {
         let hostname: Option<String> = row.try_get_unchecked(5)?;
         let host = match hostname {
             Some(hostname) => {
@@ -370,7 +373,7 @@ impl Holder {
 }
 
 /// Writes down which session holds this host's locks.
-async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<(), Broken> {
+async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<(), PostgresError> {
     sqlx::query(
         "INSERT INTO event_host.hosts (id, hostname, pid, backend_pid, backend_start)
          SELECT $1, $2, $3, a.pid, a.backend_start FROM pg_stat_get_activity(pg_backend_pid()) a
@@ -404,7 +407,7 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
 async fn leads_to_what_is_read(
     connections: &Connections,
     connection: &mut PgConnection,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let here = incarnation::found(connection).await?;
     connections.know_if_nothing(&here);
     let mut known = connections.known();
@@ -423,7 +426,7 @@ async fn leads_to_what_is_read(
 async fn is_the_same_database(
     connections: &Connections,
     connection: &mut PgConnection,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let mut shared = connections.shared().await?;
     let guarded = identity(shared.connection()).await;
     let guarded = shared.give_back(guarded).await?;
@@ -439,7 +442,7 @@ async fn is_the_same_database(
 }
 
 /// What no other database anywhere has: its cluster and its number there.
-async fn identity(connection: &mut PgConnection) -> Result<(i64, i64), Broken> {
+async fn identity(connection: &mut PgConnection) -> Result<(i64, i64), PostgresError> {
     let row = sqlx::query(
         "SELECT c.system_identifier, d.oid::bigint
          FROM pg_control_system() c, pg_database d WHERE d.datname = current_database()",

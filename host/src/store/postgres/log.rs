@@ -9,9 +9,9 @@ use super::columns::{
     Events, Statement, Time, event_columns, nothing_read, read_log_event_over, unnest_events,
 };
 use super::connection::LONG_STATEMENT;
-use super::error::Broken;
+use super::error::PostgresError;
+use super::event_pool::EventPool;
 use super::reading::{Next, Part, Reading};
-use super::spares::Spares;
 use crate::event::{Event, LogEvent, Partition, Position, Tenant};
 use crate::store::gone::Beginning;
 use crate::store::{Fetch, Fetched, Sketch, Start, StoreError, Subscription, refusals};
@@ -19,7 +19,7 @@ use crate::store::{Fetch, Fetched, Sketch, Start, StoreError, Subscription, refu
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
 /// again at the same place.
-const HORIZON: i64 = 50_000;
+const MOST_SCANNED: i64 = 50_000;
 
 /// What one statement appends at most, in events and in their bytes: a message to the
 /// server ends at 1 GB.
@@ -27,7 +27,7 @@ const EVENTS_A_STATEMENT: usize = 1_000;
 const BYTES_A_STATEMENT: usize = 64 << 20;
 
 /// The last position that was drawn, whether it holds an event or not.
-pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, Broken> {
+pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, PostgresError> {
     let last: i64 =
         sqlx::query_scalar("SELECT event_host.last_drawn()").fetch_one(connection).await?;
     Ok(Position(last))
@@ -38,7 +38,7 @@ pub(super) async fn append(
     connection: &mut PgConnection,
     tenant: &Tenant,
     events: &[Event],
-) -> Result<Vec<Position>, Broken> {
+) -> Result<Vec<Position>, PostgresError> {
     let mut positions = Vec::with_capacity(events.len());
     for part in statements(events) {
         // Rows are inserted, and so draw their positions, in the order of the
@@ -228,22 +228,22 @@ const LENGTH: usize = 14;
 pub(super) async fn fetch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
-    spares: &Spares,
+    pool: &EventPool,
     reading: Reading,
-) -> Result<Part<Fetched>, Broken> {
+) -> Result<Part<Fetched>, PostgresError> {
     let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
         fetch;
     if after >= up_to || max_events == 0 {
         return Ok(Part::whole(Fetched { events: Vec::new(), scanned_to: after }));
     }
-    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let scan_to = Position(after.0.saturating_add(MOST_SCANNED)).min(up_to);
     let at_once = max_bytes / max_events;
     let sql = if partition.is_some() { FETCH_OF_PARTITION } else { FETCH };
     let statement = sqlx::query(sql).bind(group.whole()).bind(tenant.as_str());
     let mut statement = Types::of(subscription)
         .bind(statement)
         .bind(after.0)
-        .bind(horizon.0)
+        .bind(scan_to.0)
         .bind(i64::try_from(max_events).unwrap_or(i64::MAX))
         .bind(i64::try_from(at_once).unwrap_or(i64::MAX));
     if partition.is_some() {
@@ -263,10 +263,10 @@ pub(super) async fn fetch(
                 is_whole = false;
                 break;
             }
-            Next::Broken(why) => return Err(why.into()),
+            Next::PostgresError(why) => return Err(why.into()),
         };
         if spare.is_empty() {
-            spare = spares.take(SPARES_AT_ONCE);
+            spare = pool.take(SPARES_AT_ONCE);
         }
         let mut event = spare.pop().unwrap_or_else(|| Arc::new(nothing_read()));
         read_log_event_over(&row, 0, 1, Some(2), 3, Arc::make_mut(&mut event))?;
@@ -292,7 +292,7 @@ pub(super) async fn fetch(
         events.push(event);
     }
     drop(rows);
-    spares.put(spare);
+    pool.recycle(spare);
     if is_whole {
         is_whole = read_withheld(connection, &mut events, &withheld, reading).await?;
     } else if let Some((first, _)) = withheld.first() {
@@ -308,7 +308,7 @@ pub(super) async fn fetch(
         return Err(too_slow().into());
     }
     let scanned_to =
-        if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
+        if scan_to == up_to { up_to } else { beyond_the_gap(connection, scan_to, up_to).await? };
     Ok(Part::whole(Fetched { events, scanned_to }))
 }
 
@@ -324,7 +324,7 @@ async fn read_withheld(
     events: &mut Vec<Arc<LogEvent>>,
     withheld: &[(usize, Position)],
     reading: Reading,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     if withheld.is_empty() {
         return Ok(true);
     }
@@ -346,7 +346,7 @@ async fn read_withheld(
                 events.truncate(*index);
                 return Ok(false);
             }
-            Next::Broken(why) => return Err(why.into()),
+            Next::PostgresError(why) => return Err(why.into()),
         }
     }
     Ok(true)
@@ -361,11 +361,11 @@ fn gone() -> StoreError {
 pub(super) async fn sketch(
     connection: &mut PgConnection,
     fetch: &Fetch<'_>,
-) -> Result<Option<Sketch>, Broken> {
+) -> Result<Option<Sketch>, PostgresError> {
     let &Fetch { group, tenant, subscription, partition, after, up_to, .. } = fetch;
-    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let scan_to = Position(after.0.saturating_add(MOST_SCANNED)).min(up_to);
     let statement = sqlx::query(SKETCH).bind(group.whole()).bind(tenant.as_str());
-    let statement = Types::of(subscription).bind(statement).bind(after.0).bind(horizon.0);
+    let statement = Types::of(subscription).bind(statement).bind(after.0).bind(scan_to.0);
     let statement = bind_partition(statement, partition);
     let Some(row) = statement.fetch_optional(connection).await? else { return Ok(None) };
     let mut event = nothing_read();
@@ -392,17 +392,17 @@ const SKETCH: &str = concat!(
     " ORDER BY position LIMIT 1"
 );
 
-/// The last position before the next event above `horizon`. Positions may jump
+/// The last position before the next event above `safe_position`. Positions may jump
 /// by any number, and no fetch should have to walk there.
 async fn beyond_the_gap(
     connection: &mut PgConnection,
-    horizon: Position,
+    scan_to: Position,
     up_to: Position,
-) -> Result<Position, Broken> {
+) -> Result<Position, PostgresError> {
     let next: Option<i64> = sqlx::query_scalar(
         "SELECT min(position) FROM event_host.events WHERE position > $1 AND position <= $2",
     )
-    .bind(horizon.0)
+    .bind(scan_to.0)
     .bind(up_to.0)
     .fetch_one(connection)
     .await?;
@@ -411,7 +411,10 @@ async fn beyond_the_gap(
 
 /// The position that a place in the log means now. What is being written at
 /// this moment counts as there.
-pub(super) async fn place(connection: &mut PgConnection, start: Start) -> Result<Position, Broken> {
+pub(super) async fn place(
+    connection: &mut PgConnection,
+    start: Start,
+) -> Result<Position, PostgresError> {
     let last = last_drawn(connection).await?;
     match start {
         Start::Earliest => Ok(Position::ZERO),
@@ -428,7 +431,7 @@ pub(super) async fn place(connection: &mut PgConnection, start: Start) -> Result
 }
 
 /// What is known of the beginning of the log.
-pub(super) async fn beginning(connection: &mut PgConnection) -> Result<Beginning, Broken> {
+pub(super) async fn beginning(connection: &mut PgConnection) -> Result<Beginning, PostgresError> {
     let row = sqlx::query(
         "SELECT g.position, g.events, (SELECT min(e.position) FROM event_host.events e)
          FROM event_host.gone g",
@@ -448,7 +451,7 @@ pub(super) async fn beginning(connection: &mut PgConnection) -> Result<Beginning
 async fn first_since(
     connection: &mut PgConnection,
     time: Timestamp,
-) -> Result<Option<Position>, Broken> {
+) -> Result<Option<Position>, PostgresError> {
     let mut transaction = connection.begin().await?;
     transaction.execute(LONG_STATEMENT).await?;
     let first: Option<i64> = sqlx::query_scalar(

@@ -2,10 +2,10 @@
 //!
 //! Everything lies in the schema `event_host`. Producers append to the log in
 //! transactions of their own, so positions become visible in another order than
-//! they were drawn in: `horizon` knows up to where the log is decided, in one
+//! they were drawn in: `safe_position` knows up to where the log is decided, in one
 //! `incarnation` of the server.
 //!
-//! The log lies in partitions, which `retention` ends and lets go of. `late` reads it
+//! The log lies in partitions, which `retention` ends and lets go of. `overtaking` reads it
 //! past what is decided.
 //!
 //! `connection` shares the connections out and bounds everything in time,
@@ -21,30 +21,30 @@ mod dead_letters;
 mod deferred;
 mod deployments;
 mod error;
+mod event_pool;
 mod grants;
 mod groups;
 mod guards;
-mod horizon;
 mod incarnation;
 mod keys;
 mod lag;
-mod late;
 mod listen;
 mod locks;
 mod log;
+mod overtaking;
 mod owner;
-mod partitions;
 mod pooler;
 mod reading;
 mod redeliveries;
+mod repartition;
 mod retention;
-mod safe;
+mod safe_position;
+mod sample;
 mod schema;
 mod session;
 mod settle;
-mod spares;
-mod split;
 mod status;
+mod table_partitions;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -75,14 +75,14 @@ use connection::{
     Address, Connections, DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_in_its_own,
     on_shared_in_parts, on_shared_patiently,
 };
-use error::Broken;
-use horizon::{Horizon, WentBack};
+use error::PostgresError;
+use event_pool::EventPool;
 use incarnation::{Incarnation, Known};
 use keys::HeldKeys;
 use listen::Listener;
 use reading::Reading;
+use safe_position::{SafePosition, WentBack};
 use session::Patience;
-use spares::Spares;
 
 pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
@@ -104,7 +104,7 @@ const ASKS_AFTER: Duration = Duration::from_millis(2);
 /// How many times as long as it took is waited before it is asked again.
 const ASKS_COST: u32 = 10;
 
-/// With so many positions that are undecided it is asked without waiting: a look finds
+/// With so many positions that are undecided it is asked without waiting: a sample finds
 /// 1,000 that hold an event at most.
 const FAR_BEHIND: i64 = 1_000;
 
@@ -115,19 +115,19 @@ pub struct PostgresStore {
     said: Arc<Said>,
     watch: Arc<Mutex<Watch>>,
     listener: Arc<OnceLock<Listener>>,
-    spares: Arc<Spares>,
+    pool: Arc<EventPool>,
     keys: Arc<HeldKeys>,
     ahead: Arc<Mutex<retention::Ahead>>,
 }
 
-/// What looks at the end of the log, with a connection of its own: groups whose
+/// What samples the end of the log, with a connection of its own: groups whose
 /// statements wait for something must not keep the others from seeing events.
 #[derive(Default)]
 struct Watch {
     connection: Option<PgConnection>,
     /// What the rest is known of.
     incarnation: Option<Incarnation>,
-    horizon: Horizon,
+    safe_position: SafePosition,
     /// Above which position it has been undecided what comes, and since when.
     undecided: Option<(i64, Instant)>,
     /// When it was last asked who writes, and how long that took.
@@ -141,9 +141,9 @@ struct Watch {
 }
 
 impl Watch {
-    fn take(&mut self, look: horizon::Look) -> Result<Position, WentBack> {
-        let before = self.horizon.safe();
-        if let Some(writers) = &look.writers {
+    fn observe(&mut self, sample: safe_position::Sample) -> Result<Position, WentBack> {
+        let before = self.safe_position.safe();
+        if let Some(writers) = &sample.writers {
             self.writing_since.retain(|writer, _| writers.contains(writer));
             for writer in writers {
                 if !self.writing_since.contains_key(writer) {
@@ -151,20 +151,20 @@ impl Watch {
                 }
             }
         }
-        let safe = self.horizon.take(look)?;
-        let decided = self.horizon.decided();
+        let safe = self.safe_position.observe(sample)?;
+        let decided = self.safe_position.decided();
         self.undecided = match self.undecided {
-            _ if self.horizon.undecided() == 0 => None,
+            _ if self.safe_position.undecided() == 0 => None,
             Some((above, since)) if above == decided => Some((above, since)),
             _ => Some((decided, Instant::now())),
         };
         self.held_since = match self.held_since {
-            _ if !self.horizon.is_held() => None,
+            _ if !self.safe_position.is_held() => None,
             Some(since) if safe == before => Some(since),
             _ => Some(Instant::now()),
         };
         self.contended_since = match self.contended_since {
-            _ if !self.horizon.is_held() => None,
+            _ if !self.safe_position.is_held() => None,
             Some(since) => Some(since),
             None => Some(Instant::now()),
         };
@@ -176,7 +176,7 @@ impl Watch {
     /// is visible. `None` where there is nothing to ask for.
     fn asks_in(&self) -> Option<Duration> {
         let (_, since) = self.undecided?;
-        let far = self.horizon.undecided() > FAR_BEHIND;
+        let far = self.safe_position.undecided() > FAR_BEHIND;
         let mut due = if far { since } else { since + ASKS_AFTER };
         if let Some((asked, took)) = self.asked {
             due = due.max(asked + (took * ASKS_COST).max(ASKS_AFTER));
@@ -185,8 +185,8 @@ impl Watch {
     }
 
     /// Whether somebody is likely to be committing at this moment, so that it is
-    /// worth looking again at once. Not where there is always somebody: then each
-    /// look finds something anyway.
+    /// worth another sample at once. Not where there is always somebody: then each
+    /// sample finds something anyway.
     fn is_about_to_move(&self) -> bool {
         self.contended_since.is_some_and(|since| since.elapsed() < COMMIT_TAKES)
     }
@@ -215,7 +215,7 @@ macro_rules! on_watch {
                 match store.connections.begin_on(&mut connection, Patience::Short).await {
                     Err(broken) => (Err(broken), false),
                     Ok(mut piece) => {
-                        let result: Result<_, Broken> = {
+                        let result: Result<_, PostgresError> = {
                             let $connection = piece.connection();
                             let $watch = &mut *watch;
                             $work.await
@@ -250,34 +250,35 @@ impl PostgresStore {
             said: Arc::default(),
             watch: Arc::default(),
             listener: Arc::default(),
-            spares: Arc::default(),
+            pool: Arc::default(),
             keys: Arc::default(),
             ahead: Arc::default(),
         })
     }
 
-    /// Looks at the end of the log, and begins the incarnation that it is in, if nobody
+    /// Samples the end of the log, and begins the incarnation that it is in, if nobody
     /// has.
     ///
     /// In another one than before nothing is known of it: it says so once, and lends no
     /// connection until it is asked again, so that whoever asks has forgotten what it
     /// knew, too.
-    async fn look(
+    async fn sample(
         &self,
         connection: &mut PgConnection,
         watch: &mut Watch,
         with_writers: bool,
-    ) -> Result<horizon::Look, Broken> {
-        let mut looked = safe::look(connection, &watch.horizon, with_writers).await?;
-        if looked.incarnation.is_none() {
+    ) -> Result<safe_position::Sample, PostgresError> {
+        let mut end =
+            sample::sample_log_end(connection, &watch.safe_position, with_writers).await?;
+        if end.incarnation.is_none() {
             incarnation::begin(connection).await?;
-            looked = safe::look(connection, &watch.horizon, with_writers).await?;
+            end = sample::sample_log_end(connection, &watch.safe_position, with_writers).await?;
         }
-        let Some(here) = looked.incarnation else {
+        let Some(here) = end.incarnation else {
             return Err(incarnation::elsewhere(None, &Known::Changing).into());
         };
         if watch.incarnation.as_ref() == Some(&here) {
-            return Ok(looked.look);
+            return Ok(end.sample);
         }
         let known = self.connections.known().borrow().clone();
         let before = match (&watch.incarnation, known) {
@@ -287,7 +288,7 @@ impl PostgresStore {
             (None, _) => {
                 self.connections.know(Known::Is(here.clone()));
                 watch.incarnation = Some(here);
-                return Ok(looked.look);
+                return Ok(end.sample);
             }
         };
         let why = incarnation::changed(&before, &here, &self.connections.server());
@@ -296,7 +297,7 @@ impl PostgresStore {
 
     /// Forgets what is known of the log, and lends no connection until somebody looks
     /// again.
-    fn forget(&self, watch: &mut Watch, why: StoreError) -> Broken {
+    fn forget(&self, watch: &mut Watch, why: StoreError) -> PostgresError {
         *watch = Watch::default();
         self.connections.know(Known::Changing);
         why.into()
@@ -370,12 +371,13 @@ impl Store for PostgresStore {
         }
         on_watch!(self, "read the safe position", |c, watch| async {
             loop {
-                let before = watch.horizon.safe();
+                let before = watch.safe_position.safe();
                 let asks = watch.asks_in() == Some(Duration::ZERO);
                 let began = Instant::now();
-                let look = self.look(c, watch, asks).await?;
-                let asked = asks && look.filled_to < look.last_position;
-                let safe = watch.take(look).map_err(|back| self.forget(watch, went_back(back)))?;
+                let sample = self.sample(c, watch, asks).await?;
+                let asked = asks && sample.filled_to < sample.last_position;
+                let safe =
+                    watch.observe(sample).map_err(|back| self.forget(watch, went_back(back)))?;
                 if asked {
                     watch.asked = Some((began, began.elapsed()));
                 }
@@ -383,9 +385,9 @@ impl Store for PostgresStore {
                 if safe > before || asked && !watch.is_about_to_move() {
                     return Ok(safe);
                 }
-                // The longer it takes, the less a look sooner is worth.
+                // The longer it takes, the less a sample sooner is worth.
                 let since = watch.undecided.map_or(Duration::ZERO, |(_, since)| since.elapsed());
-                safe::pause((since / 8).min(wait)).await;
+                sample::pause((since / 8).min(wait)).await;
             }
         })
     }
@@ -425,7 +427,7 @@ impl Store for PostgresStore {
 
     async fn fetch(&self, fetch: Fetch<'_>) -> Result<Fetched, StoreError> {
         on_shared_in_parts!(self.connections, "fetch events", DEADLINE, |c| {
-            log::fetch(c, &fetch, &self.spares, Reading::begin())
+            log::fetch(c, &fetch, &self.pool, Reading::begin())
         })
     }
 
@@ -433,7 +435,7 @@ impl Store for PostgresStore {
         let fetch = Fetch { max_events: 1, ..fetch };
         on_shared!(self.connections, "fetch one event", LONG_DEADLINE, |c| async {
             let mut alone = begin_long(c).await?;
-            let part = log::fetch(&mut alone, &fetch, &self.spares, Reading::begin()).await?;
+            let part = log::fetch(&mut alone, &fetch, &self.pool, Reading::begin()).await?;
             alone.commit().await?;
             Ok(part.read)
         })
@@ -444,12 +446,12 @@ impl Store for PostgresStore {
     }
 
     fn recycle(&self, events: Vec<Arc<LogEvent>>) {
-        self.spares.put(events);
+        self.pool.recycle(events);
     }
 
     async fn overtake_limit(&self, longer_than: Duration) -> Position {
         let watch = self.watch.lock().await;
-        watch.horizon.overtake_limit(|writer| {
+        watch.safe_position.overtake_limit(|writer| {
             watch.writing_since.get(writer).is_some_and(|since| since.elapsed() >= longer_than)
         })
     }
@@ -465,7 +467,14 @@ impl Store for PostgresStore {
             "fetch events past open transactions",
             DEADLINE,
             |c| {
-                late::fetch_overtaking(c, &fetch, safe, max_ranges, &self.spares, Reading::begin())
+                overtaking::fetch_overtaking(
+                    c,
+                    &fetch,
+                    safe,
+                    max_ranges,
+                    &self.pool,
+                    Reading::begin(),
+                )
             }
         )
     }
@@ -473,9 +482,9 @@ impl Store for PostgresStore {
     async fn fetch_late(&self, late: LateFetch<'_>) -> Result<FetchedLate, StoreError> {
         // Where nobody writes, more is decided than the safe position says, which stops
         // at the last event.
-        let decided = Position(self.watch.lock().await.horizon.decided());
+        let decided = Position(self.watch.lock().await.safe_position.decided());
         let late = LateFetch { safe: late.safe.max(decided), ..late };
-        on_shared!(self.connections, "look for late events", |c| late::fetch_late(c, &late))
+        on_shared!(self.connections, "look for late events", |c| overtaking::fetch_late(c, &late))
     }
 
     async fn record_outages(
@@ -831,7 +840,7 @@ async fn publish(
     connection: &mut PgConnection,
     tenant: &Tenant,
     events: &[Event],
-) -> Result<Vec<Position>, Broken> {
+) -> Result<Vec<Position>, PostgresError> {
     if log::is_one_statement(events) {
         return log::append(connection, tenant, events).await;
     }

@@ -8,7 +8,7 @@
 
 use sqlx::{PgConnection, Row};
 
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::foreign::one_line;
 use crate::store::StoreError;
 
@@ -75,7 +75,7 @@ pub(super) async fn check(
     connection: &mut PgConnection,
     server: &str,
     owner: Owner,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     /// More are only counted.
     const NAMED: usize = 5;
     let Some(row) = sqlx::query(LOOK).fetch_optional(connection).await? else { return Ok(()) };

@@ -9,7 +9,7 @@
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::connection::Connections;
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::store::StoreError;
 
 /// How often it is looked whether two connections share their sessions. While
@@ -17,7 +17,7 @@ use crate::store::StoreError;
 const LOOKS: usize = 10;
 
 /// Refuses a pooler that the host cannot work behind.
-pub(super) async fn check(connections: &Connections, server: &str) -> Result<(), Broken> {
+pub(super) async fn check(connections: &Connections, server: &str) -> Result<(), PostgresError> {
     let mut one = connections.connect_directly().await?;
     let mut two = connections.connect_directly().await?;
     let is_shared = by_the_transaction(&mut one, &mut two).await?;
@@ -57,7 +57,7 @@ pub(super) fn statements_are_lost(server: &str) -> String {
 pub(super) async fn by_the_transaction(
     one: &mut PgConnection,
     two: &mut PgConnection,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     for _ in 0..LOOKS {
         let before = session(one).await?;
         two.execute("BEGIN").await?;
@@ -71,7 +71,7 @@ pub(super) async fn by_the_transaction(
     Ok(false)
 }
 
-async fn session(connection: &mut PgConnection) -> Result<i32, Broken> {
+async fn session(connection: &mut PgConnection) -> Result<i32, PostgresError> {
     let row = connection.fetch_one(sqlx::raw_sql("SELECT pg_backend_pid()")).await?;
     Ok(row.try_get_unchecked(0)?)
 }
@@ -82,7 +82,7 @@ async fn session(connection: &mut PgConnection) -> Result<i32, Broken> {
 async fn carries_statements(
     one: &mut PgConnection,
     two: &mut PgConnection,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     let token = fastrand::i64(..);
     for take_the_session in [false, true] {
         if take_the_session {

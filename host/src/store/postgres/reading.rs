@@ -42,7 +42,7 @@ pub(super) enum Next {
     End,
     /// There is no more time, or no more comes, and something came before.
     Late,
-    Broken(sqlx::Error),
+    PostgresError(sqlx::Error),
 }
 
 impl Reading {
@@ -78,7 +78,7 @@ impl Rows<'_> {
         match next {
             None => Next::End,
             Some(Ok(row)) => Next::Row(row),
-            Some(Err(why)) if is_first => Next::Broken(why),
+            Some(Err(why)) if is_first => Next::PostgresError(why),
             Some(Err(why)) => {
                 // The next read begins with what broke this one, and says so.
                 tracing::debug!("a read ends early: {why}");

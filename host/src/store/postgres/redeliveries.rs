@@ -6,7 +6,7 @@ use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, count, kept, read_log_event, time};
 use super::deferred;
-use super::error::Broken;
+use super::error::PostgresError;
 use super::reading::{Next, Part, Reading};
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
@@ -19,7 +19,7 @@ pub(super) async fn write(
     connection: &mut PgConnection,
     group: &GroupName,
     changes: &Changes<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let Changes { set, over, deferred } = changes;
     deferred::write(connection, group, deferred).await?;
     let failures = |part: fn(&FailureRecord) -> &str| -> Vec<Option<Cow<'_, str>>> {
@@ -60,7 +60,7 @@ pub(super) async fn write(
 pub(super) async fn list(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<Vec<Redelivery>, Broken> {
+) -> Result<Vec<Redelivery>, PostgresError> {
     let rows = sqlx::query(
         "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text, late
          FROM event_host.redeliveries WHERE group_name = $1
@@ -129,7 +129,7 @@ pub(super) async fn events(
     positions: &[Position],
     max_bytes: usize,
     reading: Reading,
-) -> Result<Part<Found>, Broken> {
+) -> Result<Part<Found>, PostgresError> {
     let mut asked: Vec<i64> = positions.iter().map(|position| position.0).collect();
     asked.sort_unstable();
     let deferred: Vec<i64> = sqlx::query_scalar(ONLY_DEFERRED)
@@ -161,7 +161,7 @@ pub(super) async fn events(
             }
             Next::End => return Ok(Part::whole(Found { events, looked_to: last })),
             Next::Late => {}
-            Next::Broken(why) => return Err(why.into()),
+            Next::PostgresError(why) => return Err(why.into()),
         }
         let looked_to = events.last().map_or(last, |event| event.position);
         return Ok(Part { read: Found { events, looked_to }, is_whole: false });

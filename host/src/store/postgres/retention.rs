@@ -1,7 +1,7 @@
 //! Retention: ends the log's partitions, and lets go of those whose time is
 //! over.
 //!
-//! `partitions` says what is to be done, and the schema's functions do it, each in
+//! `table_partitions` says what is to be done, and the schema's functions do it, each in
 //! a transaction of its own, and refuse what would hurt. No producer and no leader
 //! shall wait for any of it: what needs a lock is not even tried where somebody
 //! has held on to one that is in the way for a while, and gives up soon otherwise.
@@ -15,9 +15,9 @@ use tokio::sync::Mutex;
 
 use super::columns::{optional_time, time};
 use super::connection::{Connections, on_shared};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::incarnation::Known;
-use super::partitions::{Look, Partition, Plan, Span};
+use super::table_partitions::{LogState, Partition, Plan, Span};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::{Enforced, LogPin, Retention, StoreError};
 
@@ -89,15 +89,16 @@ pub(super) async fn enforce_retention(
     let mut plan = Plan::default();
     for _ in 0..ROUNDS {
         let here = connections.known().borrow().clone();
-        let look = on_shared!(connections, "look at the log's partitions", |c| look(c, None))?;
-        plan = look.plan(retention);
+        let state =
+            on_shared!(connections, "look at the log's partitions", |c| log_state(c, None))?;
+        plan = state.plan(retention);
         let mut changed = false;
         if let Some(number) = plan.make {
             let made = Step { sql: MAKE, number: Some(number), needs: "events_elsewhere" };
             changed |= made.take(connections, &mut enforced).await?;
         }
         // Where it is not there yet, the next round finds it.
-        if let Some(number) = plan.begin.filter(|number| look.has(*number)) {
+        if let Some(number) = plan.begin.filter(|number| state.has(*number)) {
             if Ahead::is_known_to_all(ahead, connections, (number, &here)).await? {
                 changed |= on_shared!(connections, "begin a partition of the log", |c| {
                     call(c, BEGIN, Some(number))
@@ -128,7 +129,9 @@ pub(super) async fn enforce_retention(
 }
 
 /// What keeps events in the log beyond the time that the hosts were told last.
-pub(super) async fn pinned_by(connection: &mut PgConnection) -> Result<Option<LogPin>, Broken> {
+pub(super) async fn pinned_by(
+    connection: &mut PgConnection,
+) -> Result<Option<LogPin>, PostgresError> {
     let retention = recorded(connection).await?;
     if retention.is_forever() {
         return Ok(None);
@@ -141,8 +144,8 @@ pub(super) async fn pin_of(
     connection: &mut PgConnection,
     retention: &Retention,
     tenant: Option<&Tenant>,
-) -> Result<Option<LogPin>, Broken> {
-    Ok(look(connection, tenant).await?.plan(retention).pinned)
+) -> Result<Option<LogPin>, PostgresError> {
+    Ok(log_state(connection, tenant).await?.plan(retention).pinned)
 }
 
 fn name(number: Option<i64>) -> String {
@@ -192,7 +195,10 @@ impl Step<'_> {
 }
 
 /// The transactions that hold a lock on a table of the log.
-async fn users(connection: &mut PgConnection, table: &str) -> Result<BTreeSet<String>, Broken> {
+async fn users(
+    connection: &mut PgConnection,
+    table: &str,
+) -> Result<BTreeSet<String>, PostgresError> {
     let users: Vec<String> = sqlx::query_scalar(
         "SELECT DISTINCT l.virtualtransaction FROM pg_lock_status() l
          WHERE l.locktype = 'relation' AND l.granted
@@ -211,13 +217,16 @@ async fn call(
     connection: &mut PgConnection,
     sql: &'static str,
     number: Option<i64>,
-) -> Result<bool, Broken> {
+) -> Result<bool, PostgresError> {
     Ok(sqlx::query_scalar(sql).bind(number).fetch_one(connection).await?)
 }
 
 /// First and last of each partition come by its index. The default one has no
 /// bounds to ask by. With a tenant, no other's groups count as behind.
-async fn look(connection: &mut PgConnection, tenant: Option<&Tenant>) -> Result<Look, Broken> {
+async fn log_state(
+    connection: &mut PgConnection,
+    tenant: Option<&Tenant>,
+) -> Result<LogState, PostgresError> {
     let rows = sqlx::query(
         "SELECT p.number, coalesce(pg_total_relation_size(p.relation), 0),
                 first.published_at, last.published_at, last.position
@@ -275,10 +284,10 @@ async fn look(connection: &mut PgConnection, tenant: Option<&Tenant>) -> Result<
         (Some(group), Some(position)) => Some((GroupName::shown(group), Position(position))),
         _ => None,
     };
-    Ok(Look { now: time(&row, 0)?, coming: row.try_get_unchecked(1)?, partitions, behind })
+    Ok(LogState { now: time(&row, 0)?, coming: row.try_get_unchecked(1)?, partitions, behind })
 }
 
-async fn recorded(connection: &mut PgConnection) -> Result<Retention, Broken> {
+async fn recorded(connection: &mut PgConnection) -> Result<Retention, PostgresError> {
     let row = sqlx::query("SELECT max_age_in_microseconds, max_bytes FROM event_host.retention")
         .fetch_optional(connection)
         .await?;
@@ -287,7 +296,7 @@ async fn recorded(connection: &mut PgConnection) -> Result<Retention, Broken> {
 }
 
 /// Written only where it is news.
-async fn record(connection: &mut PgConnection, retention: &Retention) -> Result<(), Broken> {
+async fn record(connection: &mut PgConnection, retention: &Retention) -> Result<(), PostgresError> {
     if recorded(connection).await?.to_stored() == retention.to_stored() {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::connection::{Connections, begin};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::owner::{self, Owner};
 use crate::foreign::one_line;
 use crate::store::StoreError;
@@ -49,14 +49,14 @@ fn name(migration: &Migration) -> String {
     format!("{:04}_{}", migration.version, migration.description.replace(' ', "_"))
 }
 
-async fn has_schema(connection: &mut PgConnection) -> Result<bool, Broken> {
+async fn has_schema(connection: &mut PgConnection) -> Result<bool, PostgresError> {
     Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'event_host')")
         .fetch_one(connection)
         .await?)
 }
 
 /// Whether the table of the migrations is there.
-async fn has_table(connection: &mut PgConnection) -> Result<bool, Broken> {
+async fn has_table(connection: &mut PgConnection) -> Result<bool, PostgresError> {
     // Read as any other rows, and not by `to_regclass`: that goes by what the
     // session has cached, and does not see what another has made since this
     // transaction began.
@@ -70,7 +70,7 @@ async fn has_table(connection: &mut PgConnection) -> Result<bool, Broken> {
     .await?)
 }
 
-pub(super) async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, Broken> {
+pub(super) async fn applied(connection: &mut PgConnection) -> Result<BTreeSet<i64>, PostgresError> {
     if !has_table(&mut *connection).await? {
         return Ok(BTreeSet::new());
     }
@@ -88,7 +88,7 @@ pub(super) async fn check(
     connection: &mut PgConnection,
     server: &str,
     required: bool,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let applied = applied(connection).await?;
     let embedded = embedded();
     if let Some(unknown) = applied.iter().find(|version| !embedded.version_exists(**version)) {
@@ -127,7 +127,7 @@ pub(super) async fn migrate(
     connections: &Connections,
     connection: &mut PgConnection,
     server: &str,
-) -> Result<Vec<String>, Broken> {
+) -> Result<Vec<String>, PostgresError> {
     let embedded = embedded();
     let begun = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -192,7 +192,7 @@ pub(super) async fn attempt_watched(
     connection: &mut PgConnection,
     server: &str,
     embedded: &Migrator,
-) -> Result<(Result<Vec<String>, MigrateError>, Option<String>), Broken> {
+) -> Result<(Result<Vec<String>, MigrateError>, Option<String>), PostgresError> {
     let mut watcher = connections.connect_as_shared().await?;
     let backend = OnceLock::new();
     let in_the_way = Mutex::new(None);
@@ -228,7 +228,7 @@ async fn attempt(
     server: &str,
     embedded: &Migrator,
     backend: &OnceLock<i32>,
-) -> Result<Result<Vec<String>, MigrateError>, Broken> {
+) -> Result<Result<Vec<String>, MigrateError>, PostgresError> {
     let mut transaction = begin(connection).await?;
     transaction.execute(WAIT_FOR_A_LOCK).await?;
     let pid = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *transaction).await?;
@@ -258,7 +258,10 @@ async fn attempt(
 }
 
 /// Whom a process of the server's waits for.
-async fn blockers(watcher: &mut PgConnection, backend: i32) -> Result<Option<String>, Broken> {
+async fn blockers(
+    watcher: &mut PgConnection,
+    backend: i32,
+) -> Result<Option<String>, PostgresError> {
     let rows = sqlx::query(
         "SELECT b.pid, coalesce(a.application_name, ''), coalesce(a.usename, '')::text
          FROM unnest(pg_blocking_pids($1)) AS b (pid)
@@ -285,7 +288,7 @@ async fn blockers(watcher: &mut PgConnection, backend: i32) -> Result<Option<Str
     Ok((!names.is_empty()).then(|| names.join(" and ")))
 }
 
-fn worded(error: MigrateError, server: &str, embedded: &Migrator) -> Broken {
+fn worded(error: MigrateError, server: &str, embedded: &Migrator) -> PostgresError {
     match error {
         MigrateError::VersionMissing(unknown) => newer(server, unknown, embedded).into(),
         MigrateError::VersionMismatch(version) => StoreError::Unusable(format!(

@@ -9,7 +9,7 @@
 
 use sqlx::{PgConnection, Row};
 
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::store::StoreError;
 
 /// How long a statement of a leader waits for a lock, as a literal of SQL.
@@ -189,7 +189,10 @@ pub(super) fn begin_text(
 /// Refuses what the host must not put right by itself: sessions that only read, as an
 /// administrator has them where a disk is full, and sessions in which the server does
 /// not look after the references between tables.
-pub(super) async fn check(connection: &mut PgConnection, server: &str) -> Result<(), Broken> {
+pub(super) async fn check(
+    connection: &mut PgConnection,
+    server: &str,
+) -> Result<(), PostgresError> {
     let row = sqlx::query(
         "SELECT name, setting, source FROM pg_settings
          WHERE CASE name WHEN 'default_transaction_read_only'

@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{Events, Time, kept, unnest_events};
 use super::connection::begin_long;
-use super::error::Broken;
+use super::error::PostgresError;
 use super::groups::bind_head;
 use super::{log, redeliveries};
 use crate::event::{GroupName, Position, Tenant};
@@ -38,7 +38,7 @@ const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
 pub(super) async fn settle(
     connection: &mut PgConnection,
     settlement: &Settlement,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let Settlement { group, dead_letters, emits, state, undecided, .. } = settlement;
     let changes = settlement.redelivery_changes()?;
     let nothing_else = dead_letters.is_empty()
@@ -70,7 +70,7 @@ pub(super) async fn settle(
         log::append(&mut transaction, &tenant, emits).await?;
         write_state(&mut transaction, group, state).await
     };
-    stored.await.map_err(Broken::of_what_is_stored)?;
+    stored.await.map_err(PostgresError::of_what_is_stored)?;
     transaction.commit().await?;
     Ok(Settled::Committed)
 }
@@ -79,7 +79,7 @@ pub(super) async fn settle(
 async fn move_cursor(
     connection: &mut PgConnection,
     settlement: &Settlement,
-) -> Result<Option<Tenant>, Broken> {
+) -> Result<Option<Tenant>, PostgresError> {
     let row = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
         .bind(settlement.mark.map(|mark| mark.position.0))
         .bind(settlement.mark.map(|mark| i64::from(mark.attempt.0)))
@@ -99,7 +99,7 @@ async fn move_cursor(
 async fn why_not(
     connection: &mut PgConnection,
     settlement: &Settlement,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, PostgresError> {
     let row = sqlx::query(
         "SELECT event_host.last_drawn() FROM event_host.consumer_groups
          WHERE name = $1 AND epoch = $2 AND settled = $3 - 1
@@ -123,7 +123,7 @@ async fn write_open(
     connection: &mut PgConnection,
     group: &GroupName,
     UndecidedChange { undecided, late }: &UndecidedChange,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let ranges = undecided.as_slice();
     sqlx::query(
         "UPDATE event_host.consumer_groups
@@ -147,7 +147,7 @@ async fn insert_dead_letters(
     group: &GroupName,
     tenant: &Tenant,
     dead: &[NewDeadLetter],
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     if dead.is_empty() {
         return Ok(());
     }
@@ -198,7 +198,7 @@ async fn write_state(
     connection: &mut PgConnection,
     group: &GroupName,
     writes: &[StateWrite],
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     // A statement must not touch a row twice, so the last write of a key is
     // picked here.
     let last_of_each_key: BTreeMap<_, _> = writes
@@ -254,7 +254,7 @@ pub(super) async fn state_get(
     group: &GroupName,
     scope: &str,
     key: &str,
-) -> Result<Option<Vec<u8>>, Broken> {
+) -> Result<Option<Vec<u8>>, PostgresError> {
     Ok(sqlx::query_scalar(
         "SELECT value FROM event_host.state WHERE group_name = $1 AND scope = $2 AND key = $3",
     )
@@ -271,7 +271,7 @@ pub(super) async fn state_keys(
     scope: &str,
     prefix: &str,
     limit: usize,
-) -> Result<Vec<String>, Broken> {
+) -> Result<Vec<String>, PostgresError> {
     // The primary key serves both the range and the order, which is that of the
     // bytes because the columns' collation is "C".
     let prefix = kept(prefix);
@@ -292,7 +292,7 @@ pub(super) async fn state_keys(
 pub(super) async fn state_key_count(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let mut transaction = begin_long(connection).await?;
     let keys = sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
         .bind(group.whole())

@@ -8,16 +8,16 @@ use sqlx::{Executor, PgConnection, Row};
 
 use super::columns::{count, kept, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin, snapshot};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::groups::{
     head_columns, mark_columns, open_columns, read_head, read_leader, read_mark, read_open,
 };
-use super::horizon::Horizon;
 use super::lag::{self, Reads};
-use super::{HELD_UP_AFTER, retention, safe};
+use super::safe_position::SafePosition;
+use super::{HELD_UP_AFTER, retention, sample};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::backlog::{Backlog, Counted};
-use crate::store::split::whole;
+use crate::store::repartition::whole;
 use crate::store::unreadable::Sifted;
 use crate::store::{
     Blocker, Counting, GroupStatus, HostIdentity, HostStatus, LogStatus, StoreError, Subscription,
@@ -89,13 +89,13 @@ macro_rules! select {
 pub(super) async fn log_and_groups(
     connection: &mut PgConnection,
     counting: Counting,
-) -> Result<LogStatus, Broken> {
+) -> Result<LogStatus, PostgresError> {
     // Outside of the snapshot: it looks at what is open now.
     let mut now = begin(connection).await?;
-    let mut horizon = Horizon::default();
-    let look = safe::look(&mut now, &horizon, true).await?.look;
-    let safe_position = horizon
-        .take(look)
+    let mut safe_position = SafePosition::default();
+    let sample = sample::sample_log_end(&mut now, &safe_position, true).await?.sample;
+    let safe_position = safe_position
+        .observe(sample)
         .map_err(|_| StoreError::Unusable("the log's sequence stands below zero".to_owned()))?;
     let held_up_by = holders(&mut now).await?;
     let pinned_by = retention::pinned_by(&mut now).await?;
@@ -111,7 +111,7 @@ pub(super) async fn log_and_groups(
     let groups = whole(groups);
     let hosts = hosts(&mut snapshot).await?;
     snapshot.rollback().await?;
-    // Where somebody writes, one look cannot tell what is safe; what a group has
+    // Where somebody writes, one sample cannot tell what is safe; what a group has
     // settled is.
     let decided = |group: &GroupStatus| match group.open_ranges.first() {
         Some(open) => Position(open.first.0 - 1),
@@ -138,7 +138,7 @@ pub(super) async fn log_and_groups(
 async fn count_events(
     connection: &mut PgConnection,
     counting: Counting,
-) -> Result<(i64, bool), Broken> {
+) -> Result<(i64, bool), PostgresError> {
     let most = counting.most.unwrap_or(i64::MAX - 1);
     let counted: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM (SELECT FROM event_host.events LIMIT $1 + 1) first",
@@ -161,7 +161,7 @@ async fn count_events(
 
 async fn begin_snapshot(
     connection: &mut PgConnection,
-) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Broken> {
+) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, PostgresError> {
     let mut snapshot = snapshot(connection).await?;
     snapshot.execute(LONG_STATEMENT).await?;
     Ok(snapshot)
@@ -171,7 +171,7 @@ pub(super) async fn group(
     connection: &mut PgConnection,
     group: &GroupName,
     counting: Counting,
-) -> Result<GroupStatus, Broken> {
+) -> Result<GroupStatus, PostgresError> {
     let mut snapshot = begin_snapshot(connection).await?;
     let rows = sqlx::query(select!(
         "WHERE g.name = $1 OR (g.part_of = $1 AND g.partitions > 1 AND g.partition < g.partitions)"
@@ -200,7 +200,7 @@ async fn statuses(
     connection: &mut PgConnection,
     rows: &[PgRow],
     counting: Counting,
-) -> Result<Sifted<GroupStatus>, Broken> {
+) -> Result<Sifted<GroupStatus>, PostgresError> {
     let whose = |row: &PgRow| stored::row_of(row.try_get_unchecked(0).ok());
     let Sifted { read, unreadable } = Sifted::of(rows.iter().map(|row| (whose(row), read(row))));
     let mut backlog = Backlog::new(counting);
@@ -255,7 +255,7 @@ fn read_by_name(read: &[Read]) -> HashMap<&str, Reads<'_>> {
 }
 
 /// What stands in a group's row; what other tables say comes later.
-fn read(row: &PgRow) -> Result<Read, Broken> {
+fn read(row: &PgRow) -> Result<Read, PostgresError> {
     let name = stored::group_name(row.try_get_unchecked(0)?)?;
     let tenant = stored::tenant(row.try_get_unchecked(1)?)?;
     let subscription = stored::subscription(&name, row.try_get_unchecked(2)?)?;
@@ -333,7 +333,7 @@ async fn count_dead_letters(
     connection: &mut PgConnection,
     names: &[&str],
     counting: Counting,
-) -> Result<HashMap<String, Counted>, Broken> {
+) -> Result<HashMap<String, Counted>, PostgresError> {
     Ok(by_few!(
         names,
         counting,
@@ -346,7 +346,7 @@ async fn dead_letters(
     connection: &mut PgConnection,
     names: &[&str],
     most: i64,
-) -> Result<HashMap<String, Counted>, Broken> {
+) -> Result<HashMap<String, Counted>, PostgresError> {
     let rows = sqlx::query(
         "SELECT g.name, (SELECT count(*) FROM (
                              SELECT FROM event_host.dead_letters d
@@ -377,7 +377,7 @@ async fn count_redeliveries(
     connection: &mut PgConnection,
     names: &[&str],
     counting: Counting,
-) -> Result<HashMap<String, Waiting>, Broken> {
+) -> Result<HashMap<String, Waiting>, PostgresError> {
     Ok(by_few!(
         names,
         counting,
@@ -390,7 +390,7 @@ async fn redeliveries(
     connection: &mut PgConnection,
     names: &[&str],
     most: i64,
-) -> Result<HashMap<String, Waiting>, Broken> {
+) -> Result<HashMap<String, Waiting>, PostgresError> {
     let rows = sqlx::query(
         "SELECT g.name, r.parked, r.delayed, least(r.due_at, d.due_at), d.deferred
          FROM unnest($1::text[]) AS g (name)
@@ -427,7 +427,7 @@ async fn redeliveries(
 
 /// Reads process, name of a prepared transaction, application, user and age, the first
 /// of which stands at `first`.
-fn read_holder(row: &PgRow, first: usize) -> Result<Option<Blocker>, Broken> {
+fn read_holder(row: &PgRow, first: usize) -> Result<Option<Blocker>, PostgresError> {
     // Null where nobody was found.
     let Some(application) = row.try_get_unchecked::<Option<String>, _>(first + 2)? else {
         return Ok(None);
@@ -447,7 +447,7 @@ pub(super) async fn record_outages(
     connection: &mut PgConnection,
     host: &HostIdentity,
     trouble: Option<&str>,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "INSERT INTO event_host.hosts (id, hostname, pid, trouble, troubled_at)
          VALUES ($1, $2, $3, $4, clock_timestamp())
@@ -463,7 +463,7 @@ pub(super) async fn record_outages(
     Ok(())
 }
 
-async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken> {
+async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, PostgresError> {
     // The lock session's backend tells whether a host is there; its own word
     // tells how long ago it was well. When a session of another role began is
     // hidden from a role that may not read all statistics: it takes the host's
@@ -504,7 +504,7 @@ async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, Broken>
 
 /// Who may hold the log up: every transaction that has held the lock of an
 /// insert on the log for more than a second, the oldest first.
-pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<Blocker>, Broken> {
+pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<Blocker>, PostgresError> {
     let rows = sqlx::query(
         "WITH locks AS (SELECT * FROM pg_lock_status() WHERE granted),
          writers AS (
@@ -546,7 +546,7 @@ pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<Blocker
 /// waits, and by whom.
 pub(super) async fn locked_tables(
     connection: &mut PgConnection,
-) -> Result<Vec<(String, Blocker)>, Broken> {
+) -> Result<Vec<(String, Blocker)>, PostgresError> {
     let rows = sqlx::query(
         "WITH locks AS MATERIALIZED (SELECT * FROM pg_lock_status() WHERE granted)
          SELECT l.pid::bigint, p.gid, coalesce(a.application_name, ''),

@@ -3,13 +3,13 @@
 use sqlx::PgConnection;
 
 use super::connection::begin_long;
-use super::error::Broken;
+use super::error::PostgresError;
 use crate::event::Tenant;
 
 pub(super) async fn dead_letters(
     connection: &mut PgConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let mut transaction = begin_long(connection).await?;
     let letters = sqlx::query_scalar(
         "SELECT count(*) FROM event_host.consumer_groups g
@@ -26,7 +26,7 @@ pub(super) async fn dead_letters(
 pub(super) async fn dead_letter_bytes(
     connection: &mut PgConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let mut transaction = begin_long(connection).await?;
     // The length of large data stands in its row: none is read.
     let bytes = sqlx::query_scalar(
@@ -53,7 +53,7 @@ pub(super) async fn dead_letter_bytes(
 pub(super) async fn state_bytes(
     connection: &mut PgConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let mut transaction = begin_long(connection).await?;
     // The length of a large value stands in its row: none is read. A sum of
     // bigints would be a numeric.

@@ -4,9 +4,9 @@
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::connection::LONG_STATEMENT;
-use super::error::Broken;
+use super::error::PostgresError;
 use super::groups::{keep_all_events, known};
-use super::{log, retention, split};
+use super::{log, repartition, retention};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::gone::{Gone, without_what_is_gone};
 use crate::store::{LogPin, Retention, Start, refusals, unpinned_reason};
@@ -21,15 +21,15 @@ pub(super) async fn unpin(
     tenant: &Tenant,
     retention: &Retention,
     most: u64,
-) -> Result<Option<LogPin>, Broken> {
+) -> Result<Option<LogPin>, PostgresError> {
     let too_much = async |connection: &mut PgConnection| {
         let pin = retention::pin_of(connection, retention, Some(tenant)).await?;
-        Ok::<_, Broken>(pin.filter(|pin| pin.bytes > most))
+        Ok::<_, PostgresError>(pin.filter(|pin| pin.bytes > most))
     };
     let Some(pin) = too_much(connection).await? else { return Ok(None) };
     let group = pin.group.group();
     let mut transaction = connection.begin().await?;
-    split::lock_rows(&mut transaction, &group).await?;
+    repartition::lock_rows(&mut transaction, &group).await?;
     // What was settled before the lock. Another group's turn comes with the next look.
     let Some(pin) = too_much(&mut transaction).await?.filter(|pin| pin.group.group() == group)
     else {
@@ -55,14 +55,14 @@ pub(super) async fn resume(
     connection: &mut PgConnection,
     group: &GroupName,
     accepted: bool,
-) -> Result<Option<Gone>, Broken> {
+) -> Result<Option<Gone>, PostgresError> {
     if known(connection, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
     }
     // Nothing goes meanwhile.
     let mut transaction = keep_all_events(connection).await?;
     transaction.execute(LONG_STATEMENT).await?;
-    split::lock_rows(&mut transaction, group).await?;
+    repartition::lock_rows(&mut transaction, group).await?;
     let row = sqlx::query(
         "SELECT bool_or(g.unpinned), min(least(
                     CASE WHEN g.partitions = 1 OR g.part_of IS NOT NULL THEN g.position END,

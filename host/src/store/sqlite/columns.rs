@@ -13,7 +13,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row, Sqlite};
 
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::event::bounds::SHORT_BYTES;
 use crate::event::{Event, LogEvent, Position};
 use crate::store::stored::{self, extensions_from_json, extensions_to_json, group_name};
@@ -50,7 +50,7 @@ pub(super) fn bind_event<'q>(statement: Statement<'q>, event: &'q Event) -> Stat
 }
 
 /// Reads the columns of [`event_columns`], the first of which stands at `first`.
-pub(super) fn read_event(row: &SqliteRow, first: usize) -> Result<Event, Broken> {
+pub(super) fn read_event(row: &SqliteRow, first: usize) -> Result<Event, SqliteError> {
     Ok(Event {
         event_type: text(row, first)?,
         time: time(row, first + 1)?,
@@ -77,7 +77,7 @@ pub(super) fn read_log_event(
     deliver_to: usize,
     digest: Option<usize>,
     event: usize,
-) -> Result<LogEvent, Broken> {
+) -> Result<LogEvent, SqliteError> {
     Ok(LogEvent {
         position: Position(row.try_get_unchecked(position)?),
         deliver_to: optional_text(row, deliver_to)?.map(|name| group_name(&name)).transpose()?,
@@ -91,11 +91,11 @@ pub(super) fn read_log_event(
     })
 }
 
-pub(super) fn text(row: &SqliteRow, index: usize) -> Result<String, Broken> {
+pub(super) fn text(row: &SqliteRow, index: usize) -> Result<String, SqliteError> {
     Ok(lossy(row.try_get_unchecked(index)?))
 }
 
-pub(super) fn optional_text(row: &SqliteRow, index: usize) -> Result<Option<String>, Broken> {
+pub(super) fn optional_text(row: &SqliteRow, index: usize) -> Result<Option<String>, SqliteError> {
     Ok(row.try_get_unchecked::<Option<&[u8]>, _>(index)?.map(lossy))
 }
 
@@ -117,11 +117,14 @@ fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-pub(super) fn time(row: &SqliteRow, index: usize) -> Result<Timestamp, Broken> {
+pub(super) fn time(row: &SqliteRow, index: usize) -> Result<Timestamp, SqliteError> {
     Ok(stored::time(row.try_get_unchecked(index)?))
 }
 
-pub(super) fn optional_time(row: &SqliteRow, index: usize) -> Result<Option<Timestamp>, Broken> {
+pub(super) fn optional_time(
+    row: &SqliteRow,
+    index: usize,
+) -> Result<Option<Timestamp>, SqliteError> {
     match row.try_get_unchecked::<Option<i64>, _>(index)? {
         Some(_) => time(row, index).map(Some),
         None => Ok(None),
@@ -129,7 +132,7 @@ pub(super) fn optional_time(row: &SqliteRow, index: usize) -> Result<Option<Time
 }
 
 /// A count or an attempt: what does not fit is as good as the largest.
-pub(super) fn count(row: &SqliteRow, index: usize) -> Result<u32, Broken> {
+pub(super) fn count(row: &SqliteRow, index: usize) -> Result<u32, SqliteError> {
     let count: i64 = row.try_get_unchecked(index)?;
     Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
 }

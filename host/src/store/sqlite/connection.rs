@@ -22,7 +22,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 use tracing::{debug, warn};
 
-use super::error::Broken;
+use super::error::SqliteError;
 use super::files::{Change, Opened};
 use crate::store::StoreError;
 
@@ -121,11 +121,11 @@ impl Connections {
             .disable_statement_logging()
     }
 
-    async fn open_writer(&self) -> Result<SqliteConnection, Broken> {
+    async fn open_writer(&self) -> Result<SqliteConnection, SqliteError> {
         Ok(self.options().busy_timeout(POLLED_BY_SQLITE).connect().await?)
     }
 
-    async fn open_reader(&self) -> Result<SqliteConnection, Broken> {
+    async fn open_reader(&self) -> Result<SqliteConnection, SqliteError> {
         let options = self.options().busy_timeout(PATIENCE).pragma("query_only", "ON");
         Ok(options.connect().await?)
     }
@@ -141,7 +141,7 @@ impl Connections {
     }
 
     /// Waits for the turn to write, in the files that are open now.
-    pub(super) async fn writer(&self) -> Result<Writer<'_>, Broken> {
+    pub(super) async fn writer(&self) -> Result<Writer<'_>, SqliteError> {
         let number = self.opening().number;
         let writer = self.any_writer().await;
         if self.vouch().await? != number {
@@ -154,7 +154,7 @@ impl Connections {
     }
 
     /// Waits for a connection to read with.
-    pub(super) async fn reader(&self) -> Result<Reader<'_>, Broken> {
+    pub(super) async fn reader(&self) -> Result<Reader<'_>, SqliteError> {
         let permit = self.permits.acquire().await.map_err(|_| {
             StoreError::Unavailable(format!("{} has been closed", self.path.display()))
         })?;
@@ -204,7 +204,7 @@ impl Connections {
 
     /// Refuses to work with files that are not at their paths any more, and opens them
     /// where none are open. Gives how often others took their place.
-    async fn vouch(&self) -> Result<u64, Broken> {
+    async fn vouch(&self) -> Result<u64, SqliteError> {
         self.check_files()?;
         {
             let opening = self.opening();
@@ -216,7 +216,7 @@ impl Connections {
     }
 
     /// Holds the files open from now on.
-    pub(super) async fn hold_open(&self) -> Result<u64, Broken> {
+    pub(super) async fn hold_open(&self) -> Result<u64, SqliteError> {
         let mut holder = self.holder.lock().await;
         if holder.is_none() {
             let mut connection = self.open_reader().await?;
@@ -320,7 +320,7 @@ impl Connections {
     /// Closes what is open, so that SQLite folds the write-ahead log into the
     /// database file; also where others have it open, if anything was written here.
     /// Whatever is asked for later opens connections again.
-    pub(super) async fn close(&self) -> Result<(), Broken> {
+    pub(super) async fn close(&self) -> Result<(), SqliteError> {
         let mut folded = Ok(());
         {
             let mut writer = self.any_writer().await;
@@ -340,7 +340,7 @@ impl Connections {
         &self,
         what: &str,
         deadline: Duration,
-        work: impl Future<Output = Result<T, Broken>>,
+        work: impl Future<Output = Result<T, SqliteError>>,
     ) -> Result<T, StoreError> {
         match tokio::time::timeout(deadline, work).await {
             Ok(result) => result.map_err(|broken| broken.told(what, &self.path, PATIENCE)),
@@ -361,7 +361,7 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     /// The connection; opened anew after one that broke.
-    pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, Broken> {
+    pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, SqliteError> {
         let connection = match self.slot.take() {
             Some(connection) => connection,
             None => self.connections.open_writer().await?,
@@ -371,7 +371,7 @@ impl Writer<'_> {
 
     /// Closes a connection that an error has left in an unknown state. Nothing
     /// is under way on it, since the error was its answer.
-    pub(super) fn discard_if_spoilt(&mut self, broken: &Broken) {
+    pub(super) fn discard_if_spoilt(&mut self, broken: &SqliteError) {
         if broken.spoils_connection() {
             *self.slot = None;
         }
@@ -395,7 +395,7 @@ impl Reader<'_> {
 
     /// Gives the connection back, unless the result says that it broke, or its file is
     /// none that anybody wants any more.
-    pub(super) fn give_back<T>(self, result: Result<T, Broken>) -> Result<T, Broken> {
+    pub(super) fn give_back<T>(self, result: Result<T, SqliteError>) -> Result<T, SqliteError> {
         let is_well = !matches!(&result, Err(broken) if broken.spoils_connection());
         if is_well && self.connections.times_replaced() == self.opening {
             self.connections.idle().push(self.connection);

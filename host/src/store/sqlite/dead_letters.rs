@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, event_columns, read_log_event, text, time};
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::dead_letter_pages::Pages;
@@ -31,7 +31,7 @@ macro_rules! select {
     };
 }
 
-fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
+fn read(row: &SqliteRow) -> Result<DeadLetter, SqliteError> {
     Ok(DeadLetter {
         id: DeadLetterId(row.try_get_unchecked(0)?),
         group: stored::group_name(&text(row, 1)?)?,
@@ -47,7 +47,7 @@ fn read(row: &SqliteRow) -> Result<DeadLetter, Broken> {
 pub(super) async fn list(
     connection: &mut SqliteConnection,
     filter: &DeadLetterFilter,
-) -> Result<Sifted<DeadLetter>, Broken> {
+) -> Result<Sifted<DeadLetter>, SqliteError> {
     if let Some(group) = &filter.group {
         must_exist(connection, group).await?;
     }
@@ -75,7 +75,7 @@ pub(super) async fn list(
 pub(super) async fn ids(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Vec<DeadLetterId>, Broken> {
+) -> Result<Vec<DeadLetterId>, SqliteError> {
     must_exist(connection, group).await?;
     let ids: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM dead_letters WHERE group_name = ? ORDER BY id")
@@ -85,7 +85,10 @@ pub(super) async fn ids(
     Ok(ids.into_iter().map(DeadLetterId).collect())
 }
 
-async fn must_exist(connection: &mut SqliteConnection, group: &GroupName) -> Result<(), Broken> {
+async fn must_exist(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<(), SqliteError> {
     let exists: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM consumer_groups WHERE name = ?)")
             .bind(group.as_str())
@@ -97,7 +100,7 @@ async fn must_exist(connection: &mut SqliteConnection, group: &GroupName) -> Res
 pub(super) async fn one(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
-) -> Result<DeadLetter, Broken> {
+) -> Result<DeadLetter, SqliteError> {
     let row = sqlx::query(select!("WHERE id = ?"))
         .bind(id.0)
         .fetch_optional(connection)
@@ -111,7 +114,7 @@ pub(super) async fn replay(
     id: DeadLetterId,
     data: Option<&[u8]>,
     digest: Option<&Digest>,
-) -> Result<Replayed, Broken> {
+) -> Result<Replayed, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let replayed = give_back(&mut transaction, id, data, digest).await?;
     transaction.commit().await?;
@@ -125,7 +128,7 @@ pub(super) async fn replay_some(
     up_to: DeadLetterId,
     limit: usize,
     digest: Option<&Digest>,
-) -> Result<Vec<Replayed>, Broken> {
+) -> Result<Vec<Replayed>, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     must_exist(&mut transaction, group).await?;
     let ids: Vec<i64> = sqlx::query_scalar(
@@ -153,7 +156,7 @@ async fn give_back(
     id: DeadLetterId,
     data: Option<&[u8]>,
     digest: Option<&Digest>,
-) -> Result<Replayed, Broken> {
+) -> Result<Replayed, SqliteError> {
     let appended = sqlx::query(concat!(
         "INSERT INTO events (tenant, deliver_to, digest, published_at, ",
         event_columns!(),
@@ -196,7 +199,7 @@ async fn give_back(
 async fn kind(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
-) -> Result<Option<String>, Broken> {
+) -> Result<Option<String>, SqliteError> {
     Ok(sqlx::query_scalar("SELECT failure_kind FROM dead_letters WHERE id = ?")
         .bind(id.0)
         .fetch_optional(connection)
@@ -206,7 +209,7 @@ async fn kind(
 pub(super) async fn discard(
     connection: &mut SqliteConnection,
     id: DeadLetterId,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let done =
         sqlx::query("DELETE FROM dead_letters WHERE id = ?").bind(id.0).execute(connection).await?;
     if done.rows_affected() == 0 { Err(refusals::no_dead_letter(id).into()) } else { Ok(()) }

@@ -4,7 +4,7 @@
 use sqlx::{Row, SqliteConnection};
 
 use super::columns::{event_columns, optional_text, time};
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::{Deferral, Due, DueFetch, MOST_COUNTED, Redelivery};
 
@@ -36,7 +36,7 @@ pub(super) async fn write(
     connection: &mut SqliteConnection,
     group: &GroupName,
     deferred: &[&Deferral],
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     if deferred.is_empty() {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub(super) async fn end(
     connection: &mut SqliteConnection,
     group: &GroupName,
     over: &str,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     sqlx::query(
         "DELETE FROM deferred
          WHERE group_name = ? AND position IN (SELECT value FROM json_each(?))",
@@ -77,7 +77,7 @@ pub(super) async fn end(
 pub(super) async fn due(
     connection: &mut SqliteConnection,
     due: &DueFetch<'_>,
-) -> Result<Due, Broken> {
+) -> Result<Due, SqliteError> {
     // Before all of them: no event is to be delivered later than a time that is over.
     let (at, position) = due.after.unwrap_or((jiff::Timestamp::UNIX_EPOCH, Position::ZERO));
     let rows = sqlx::query(
@@ -123,7 +123,7 @@ pub(super) async fn due(
 pub(super) async fn count(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM (
              SELECT 1 FROM deferred d
@@ -144,7 +144,7 @@ pub(super) async fn forget(
     connection: &mut SqliteConnection,
     group: &GroupName,
     above: Position,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     sqlx::query(
         "DELETE FROM deferred
          WHERE position > ?2
@@ -165,7 +165,7 @@ pub(super) async fn past_kept(
     connection: &mut SqliteConnection,
     group: &GroupName,
     position: Position,
-) -> Result<Position, Broken> {
+) -> Result<Position, SqliteError> {
     let last: Option<i64> = sqlx::query_scalar(
         "SELECT max(position) FROM deferred
          WHERE position > ?2
@@ -189,7 +189,7 @@ pub(super) async fn past_kept(
 pub(super) async fn remove(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     let count: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM deferred d
          WHERE group_name IN (SELECT name FROM consumer_groups WHERE name = ?1 OR part_of = ?1)

@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{text, time};
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
@@ -29,7 +29,7 @@ macro_rules! select {
     };
 }
 
-fn read(row: &SqliteRow) -> Result<Version, Broken> {
+fn read(row: &SqliteRow) -> Result<Version, SqliteError> {
     Ok(Version {
         version: VersionNumber(row.try_get_unchecked(0)?),
         digest: stored::digest(&text(row, 1)?)?,
@@ -44,7 +44,7 @@ pub(super) async fn deploy(
     connection: &mut SqliteConnection,
     new: NewVersion<'_>,
     digest: &Digest,
-) -> Result<Deployment, Broken> {
+) -> Result<Deployment, SqliteError> {
     let NewVersion { tenant, handler, component, deployed_by } = new;
     let now = Timestamp::now().as_microsecond();
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
@@ -89,7 +89,7 @@ async fn active(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<Option<Version>, Broken> {
+) -> Result<Option<Version>, SqliteError> {
     let row = sqlx::query(select!("AND d.state = 'active'"))
         .bind(tenant.as_str())
         .bind(handler.as_str())
@@ -103,7 +103,7 @@ async fn now_active(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<Version, Broken> {
+) -> Result<Version, SqliteError> {
     let version = active(connection, tenant, handler).await?;
     Ok(version.ok_or_else(|| {
         StoreError::Unusable(format!("handler `{handler}` has versions and none is active"))
@@ -116,7 +116,7 @@ async fn set_state(
     handler: &HandlerName,
     version: VersionNumber,
     state: VersionState,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     sqlx::query(
         "UPDATE deployments SET state = ? WHERE tenant = ? AND handler = ? AND version = ?",
     )
@@ -134,7 +134,7 @@ pub(super) async fn rollback(
     tenant: &Tenant,
     handler: &HandlerName,
     from: Option<VersionNumber>,
-) -> Result<Version, Broken> {
+) -> Result<Version, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let current = active(&mut transaction, tenant, handler)
         .await?
@@ -167,7 +167,7 @@ pub(super) async fn versions(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     handler: &HandlerName,
-) -> Result<Vec<Version>, Broken> {
+) -> Result<Vec<Version>, SqliteError> {
     let rows = sqlx::query(select!("ORDER BY d.version DESC"))
         .bind(tenant.as_str())
         .bind(handler.as_str())
@@ -178,7 +178,7 @@ pub(super) async fn versions(
 
 pub(super) async fn deployed(
     connection: &mut SqliteConnection,
-) -> Result<Sifted<Deployed>, Broken> {
+) -> Result<Sifted<Deployed>, SqliteError> {
     let rows = sqlx::query(
         "SELECT tenant, handler, version, digest FROM deployments
          WHERE state = 'active' ORDER BY tenant, handler",
@@ -192,7 +192,7 @@ pub(super) async fn deployed(
     Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_deployed(row)))))
 }
 
-fn read_deployed(row: &SqliteRow) -> Result<Deployed, Broken> {
+fn read_deployed(row: &SqliteRow) -> Result<Deployed, SqliteError> {
     Ok(Deployed {
         tenant: stored::tenant(&text(row, 0)?)?,
         handler: stored::handler_name(&text(row, 1)?)?,
@@ -206,7 +206,7 @@ pub(super) async fn digests(
     tenant: &Tenant,
     prefix: &str,
     limit: usize,
-) -> Result<Vec<Digest>, Broken> {
+) -> Result<Vec<Digest>, SqliteError> {
     let rows = sqlx::query(
         "SELECT DISTINCT digest FROM deployments
          WHERE tenant = ?1 AND digest >= ?2 AND (?3 IS NULL OR digest < ?3)
@@ -226,7 +226,7 @@ pub(super) async fn component(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     digest: &Digest,
-) -> Result<Vec<u8>, Broken> {
+) -> Result<Vec<u8>, SqliteError> {
     let bytes: Option<Vec<u8>> = sqlx::query_scalar(
         "SELECT bytes FROM components
          WHERE digest = ?2 AND EXISTS (

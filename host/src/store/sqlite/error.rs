@@ -10,14 +10,14 @@ use crate::store::StoreError;
 /// Why an operation broke off: by an answer that is ready for the caller, or
 /// by an error that still lacks the words of where and what.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(super) enum SqliteError {
     /// An answer for the caller.
     Told(StoreError),
     /// What sqlx said.
     Sql(sqlx::Error),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for SqliteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told(told) => told.fmt(f),
@@ -26,13 +26,13 @@ impl fmt::Display for Broken {
     }
 }
 
-impl From<StoreError> for Broken {
+impl From<StoreError> for SqliteError {
     fn from(error: StoreError) -> Self {
         Self::Told(error)
     }
 }
 
-impl From<sqlx::Error> for Broken {
+impl From<sqlx::Error> for SqliteError {
     fn from(error: sqlx::Error) -> Self {
         Self::Sql(error)
     }
@@ -62,7 +62,7 @@ fn primary_code(error: &sqlx::Error) -> Option<i64> {
     extended_code(error).map(|code| code & 0xff)
 }
 
-impl Broken {
+impl SqliteError {
     /// Whether somebody else had the write lock, so that nothing happened.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Self::Sql(error) if matches!(primary_code(error), Some(BUSY | LOCKED)))

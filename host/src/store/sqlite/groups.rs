@@ -11,11 +11,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{Statement, count, optional_text, optional_time, text, time};
-use super::error::Broken;
-use super::{deferred, locks, log, split};
+use super::error::SqliteError;
+use super::{deferred, locks, log, repartition};
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 use crate::store::gone::{self, Sought};
-use crate::store::split::parts;
+use crate::store::repartition::parts;
 use crate::store::unreadable::Sifted;
 use crate::store::{
     Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
@@ -32,7 +32,7 @@ macro_rules! head_columns {
 pub(super) use head_columns;
 
 /// Reads the columns of [`head_columns`], the first of which stands at `first`.
-pub(super) fn read_head(row: &SqliteRow, first: usize) -> Result<Option<Head>, Broken> {
+pub(super) fn read_head(row: &SqliteRow, first: usize) -> Result<Option<Head>, SqliteError> {
     let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
         return Ok(None);
     };
@@ -56,7 +56,7 @@ macro_rules! mark_columns {
 pub(super) use mark_columns;
 
 /// Reads the columns of [`mark_columns`], the first of which stands at `first`.
-pub(super) fn read_mark(row: &SqliteRow, first: usize) -> Result<Option<Mark>, Broken> {
+pub(super) fn read_mark(row: &SqliteRow, first: usize) -> Result<Option<Mark>, SqliteError> {
     let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
         return Ok(None);
     };
@@ -75,7 +75,7 @@ pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) ->
 }
 
 /// Reads hostname, pid, id and since, the first of which stands at `first`.
-pub(super) fn read_leader(row: &SqliteRow, first: usize) -> Result<Option<Leader>, Broken> {
+pub(super) fn read_leader(row: &SqliteRow, first: usize) -> Result<Option<Leader>, SqliteError> {
     let (Some(id), Some(since)) = (optional_text(row, first)?, optional_time(row, first + 3)?)
     else {
         return Ok(None);
@@ -100,7 +100,7 @@ pub(super) struct Known {
 pub(super) async fn known(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Option<Known>, Broken> {
+) -> Result<Option<Known>, SqliteError> {
     let row = sqlx::query(
         "SELECT tenant, subscribe, partitions,
                 (SELECT max(position) FROM consumer_groups p
@@ -123,29 +123,29 @@ pub(super) async fn known(
 pub(super) async fn led_parts(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Vec<GroupName>, Broken> {
+) -> Result<Vec<GroupName>, SqliteError> {
     let known = known(connection, group).await?;
     Ok(known.map_or_else(Vec::new, |known| parts(group, known.partitions)))
 }
 
-/// Whether a group would have to be split anew, for which nobody may lead a part of it.
+/// Whether a group would have to be repartitioned, for which nobody may lead a part of it.
 pub(super) async fn is_split_otherwise(
     connection: &mut SqliteConnection,
     settings: &GroupRegistration,
-) -> Result<bool, Broken> {
+) -> Result<bool, SqliteError> {
     let known = known(connection, &settings.name).await?;
     Ok(known.is_some_and(|known| {
         known.tenant == settings.tenant && known.partitions != settings.partitions
     }))
 }
 
-/// Splits a group anew only where the caller sees to it that nobody leads a part of
+/// Repartitions a group only where the caller sees to it that nobody leads a part of
 /// it, and that nobody begins.
 pub(super) async fn ensure(
     connection: &mut SqliteConnection,
     settings: &GroupRegistration,
     is_vacant: bool,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
     let subscribe = patterns_to_json(subscription);
     let mut made = None;
@@ -163,8 +163,9 @@ pub(super) async fn ensure(
                 if !is_vacant {
                     return Err(refusals::still_led_somewhere(name).into());
                 }
-                let split = split::Split { group: name, tenant, subscription };
-                split::repartition(&mut transaction, split, known.partitions, *partitions).await?;
+                let split = repartition::Split { group: name, tenant, subscription };
+                repartition::repartition(&mut transaction, split, known.partitions, *partitions)
+                    .await?;
             }
             if known.subscribe != subscribe {
                 sqlx::query(
@@ -192,7 +193,7 @@ pub(super) async fn ensure(
             .bind(i64::from(*partitions))
             .execute(&mut *transaction)
             .await?;
-            split::make_parts(&mut transaction, name, *partitions).await?;
+            repartition::make_parts(&mut transaction, name, *partitions).await?;
         }
     }
     transaction.commit().await?;
@@ -217,7 +218,7 @@ pub(super) async fn begin_leadership(
     connection: &mut SqliteConnection,
     group: &GroupName,
     host: &HostIdentity,
-) -> Result<Leadership, Broken> {
+) -> Result<Leadership, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     sqlx::query(
         "INSERT INTO hosts (id, hostname, pid) VALUES (?, ?, ?)
@@ -260,7 +261,7 @@ pub(super) async fn begin_leadership(
 }
 
 /// Keeps only those hosts that some group names.
-async fn forget_idle_hosts(connection: &mut SqliteConnection) -> Result<(), Broken> {
+async fn forget_idle_hosts(connection: &mut SqliteConnection) -> Result<(), SqliteError> {
     sqlx::query(
         "DELETE FROM hosts WHERE id NOT IN
              (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
@@ -274,7 +275,7 @@ pub(super) async fn end_leadership(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     sqlx::query(
         "UPDATE consumer_groups
@@ -298,7 +299,7 @@ pub(super) async fn record_work_started(
     group: &GroupName,
     epoch: Epoch,
     settled: i64,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let done = sqlx::query(
         "UPDATE consumer_groups SET fruitless = min(fruitless, 2147483647) + 1
          WHERE name = ? AND epoch = ? AND settled = ?",
@@ -315,7 +316,7 @@ pub(super) async fn set_note(
     connection: &mut SqliteConnection,
     groups: &[GroupName],
     note: Option<&str>,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     for group in groups {
         sqlx::query(
@@ -336,7 +337,7 @@ pub(super) async fn record_trip(
     group: &GroupName,
     epoch: Epoch,
     reason: Option<&str>,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let (from, to) = match reason {
         Some(_) => (GroupState::Running, GroupState::Tripped),
         None => (GroupState::Tripped, GroupState::Running),
@@ -364,7 +365,7 @@ pub(super) async fn record_attempt_started(
     epoch: Epoch,
     settled: i64,
     mark: Mark,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let done = sqlx::query(
         "UPDATE consumer_groups SET mark_position = ?, mark_attempt = ?
          WHERE name = ? AND epoch = ? AND settled = ?",
@@ -384,7 +385,7 @@ pub(super) async fn withdraw_attempt(
     connection: &mut SqliteConnection,
     group: &GroupName,
     epoch: Epoch,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let done = sqlx::query(
         "UPDATE consumer_groups SET mark_position = NULL, mark_attempt = NULL
          WHERE name = ? AND epoch = ?",
@@ -399,7 +400,7 @@ pub(super) async fn withdraw_attempt(
 pub(super) async fn cursor(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Cursor, Broken> {
+) -> Result<Cursor, SqliteError> {
     let row = sqlx::query(concat!(
         "SELECT epoch, settled, position, ",
         head_columns!(),
@@ -423,7 +424,7 @@ pub(super) async fn cursor(
 
 pub(super) async fn group_states(
     connection: &mut SqliteConnection,
-) -> Result<Sifted<GroupControl>, Broken> {
+) -> Result<Sifted<GroupControl>, SqliteError> {
     let rows =
         sqlx::query("SELECT name, epoch, state, position FROM consumer_groups ORDER BY name")
             .fetch_all(connection)
@@ -432,7 +433,7 @@ pub(super) async fn group_states(
     Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
 }
 
-fn read_control(row: &SqliteRow) -> Result<GroupControl, Broken> {
+fn read_control(row: &SqliteRow) -> Result<GroupControl, SqliteError> {
     Ok(GroupControl {
         name: stored::group_name(&text(row, 0)?)?,
         epoch: Epoch(row.try_get_unchecked(1)?),
@@ -446,7 +447,7 @@ pub(super) async fn set_state(
     group: &GroupName,
     state: GroupState,
     reason: Option<&str>,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let update = "UPDATE consumer_groups SET state = ?1, reason = ?2
                   WHERE name = ?3 OR part_of = ?3";
     let done = sqlx::query(update)
@@ -463,7 +464,7 @@ pub(super) async fn seek(
     group: &GroupName,
     to: Start,
     exactly: bool,
-) -> Result<Sought, Broken> {
+) -> Result<Sought, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     if known(&mut transaction, group).await?.is_none() {
         return Err(refusals::no_group(group).into());
@@ -488,7 +489,7 @@ pub(super) async fn seek(
     .bind(group.as_str())
     .execute(&mut *transaction)
     .await?;
-    split::forget_redeliveries(&mut transaction, group, position).await?;
+    repartition::forget_redeliveries(&mut transaction, group, position).await?;
     transaction.commit().await?;
     Ok(Sought { position, gone })
 }
@@ -499,7 +500,7 @@ pub(super) async fn remove(
     connection: &mut SqliteConnection,
     group: &GroupName,
     with_dead_letters: bool,
-) -> Result<Removed, Broken> {
+) -> Result<Removed, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let dead: i64 = sqlx::query_scalar("SELECT count(*) FROM dead_letters WHERE group_name = ?")
         .bind(group.as_str())
@@ -509,7 +510,7 @@ pub(super) async fn remove(
         return Err(refusals::dead_letters_remain(group, dead).into());
     }
     let deferred = deferred::remove(&mut transaction, group).await?;
-    let parked = split::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
+    let parked = repartition::forget_redeliveries(&mut transaction, group, Position::ZERO).await?;
     for statement in
         ["DELETE FROM dead_letters WHERE group_name = ?", "DELETE FROM state WHERE group_name = ?"]
     {
@@ -543,7 +544,7 @@ pub(super) fn if_alive(
 pub(super) async fn leader(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Option<Leader>, Broken> {
+) -> Result<Option<Leader>, SqliteError> {
     let row = sqlx::query(
         "SELECT hosts.id, hosts.hostname, hosts.pid, leader_since
          FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{optional_text, text};
-use super::error::Broken;
+use super::error::SqliteError;
 use super::log::Receives;
 use crate::event::{GroupName, Partition, Position, Tenant};
 use crate::store::backlog::{Backlog, Class, Part, Seen};
@@ -31,7 +31,7 @@ pub(super) async fn read(
     backlog: &mut Backlog,
     groups: &HashMap<&str, Reads<'_>>,
     counting: Counting,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     while let Some(wanted) = backlog.next() {
         let part = part(connection, wanted, backlog.is_split()).await?;
         backlog.take(part);
@@ -55,7 +55,7 @@ async fn part(
     connection: &mut SqliteConnection,
     (after, up_to, most): (Position, Position, i64),
     is_split: bool,
-) -> Result<Part, Broken> {
+) -> Result<Part, SqliteError> {
     let mut rows = sqlx::query(
         "SELECT tenant, deliver_to, type, position, published_at, iif(?4, partitionkey, NULL)
          FROM events WHERE position > ?1 AND position <= ?2 ORDER BY position DESC LIMIT ?3",
@@ -88,7 +88,7 @@ async fn first(
     connection: &mut SqliteConnection,
     group: &Reads<'_>,
     looked_at: i64,
-) -> Result<Option<Timestamp>, Broken> {
+) -> Result<Option<Timestamp>, SqliteError> {
     let receives = Receives::new(group.name, group.tenant, group.subscription);
     let sql = format!(
         "SELECT position, partitionkey, published_at FROM events

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 use super::columns::{
     EVENT_COLUMNS, Statement, bind_event, event_columns, optional_text, read_log_event,
 };
-use super::error::Broken;
+use super::error::SqliteError;
 use super::redeliveries::as_json;
 use crate::event::{Event, GroupName, Partition, Position, Tenant};
 use crate::store::gone::Beginning;
@@ -22,14 +22,16 @@ use crate::store::{Fetch, Fetched, Start, StoreError, Subscription, refusals};
 /// How far along the log one fetch looks. A subscription that few events match
 /// would otherwise read a long log in one go, run into its deadline, and begin
 /// again at the same place.
-const HORIZON: i64 = 50_000;
+const MOST_SCANNED: i64 = 50_000;
 
 /// How many events one statement appends.
 const EVENTS_A_STATEMENT: usize = 32;
 
 /// The last position that was handed out, whether its event is still there or
 /// not: AUTOINCREMENT remembers it.
-pub(super) async fn last_position(connection: &mut SqliteConnection) -> Result<Position, Broken> {
+pub(super) async fn last_position(
+    connection: &mut SqliteConnection,
+) -> Result<Position, SqliteError> {
     let last: Option<i64> =
         sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
             .fetch_optional(connection)
@@ -41,7 +43,7 @@ pub(super) async fn publish(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     events: &[Event],
-) -> Result<Vec<Position>, Broken> {
+) -> Result<Vec<Position>, SqliteError> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
@@ -56,7 +58,7 @@ pub(super) async fn append(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
     events: &[Event],
-) -> Result<Vec<Position>, Broken> {
+) -> Result<Vec<Position>, SqliteError> {
     let now = Timestamp::now().as_microsecond();
     let mut positions = Vec::with_capacity(events.len());
     let (chunks, rest) = events.as_chunks::<EVENTS_A_STATEMENT>();
@@ -151,18 +153,18 @@ fn any_of(terms: &[String], sql: &mut String) {
 pub(super) async fn fetch(
     connection: &mut SqliteConnection,
     fetch: &Fetch<'_>,
-) -> Result<Fetched, Broken> {
+) -> Result<Fetched, SqliteError> {
     let &Fetch { group, tenant, subscription, partition, after, up_to, max_events, max_bytes } =
         fetch;
     if after >= up_to || max_events == 0 {
         return Ok(Fetched { events: Vec::new(), scanned_to: after });
     }
-    let horizon = Position(after.0.saturating_add(HORIZON)).min(up_to);
+    let scan_to = Position(after.0.saturating_add(MOST_SCANNED)).min(up_to);
     let receives = Receives::new(group, tenant, subscription);
     // Data that are larger are read one by one: the connection's thread reads ahead, and
     // would hold as many of them. Their length is known without reading them.
     let at_once = i64::try_from(max_bytes / max_events).unwrap_or(i64::MAX);
-    let span = (after, horizon);
+    let span = (after, scan_to);
     let theirs = match partition {
         Some(partition) => {
             Some(positions_of(connection, &receives, partition, span, max_events).await?)
@@ -174,7 +176,7 @@ pub(super) async fn fetch(
         None => {
             let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
             let sql = AssertSqlSafe(within(&receives));
-            let statement = sqlx::query(sql).bind(at_once).bind(after.0).bind(horizon.0);
+            let statement = sqlx::query(sql).bind(at_once).bind(after.0).bind(scan_to.0);
             receives.bind(statement).bind(limit)
         }
     };
@@ -216,7 +218,7 @@ pub(super) async fn fetch(
         return Ok(Fetched { events, scanned_to: Position(*last) });
     }
     let scanned_to =
-        if horizon == up_to { up_to } else { beyond_the_gap(connection, horizon, up_to).await? };
+        if scan_to == up_to { up_to } else { beyond_the_gap(connection, scan_to, up_to).await? };
     Ok(Fetched { events, scanned_to })
 }
 
@@ -255,7 +257,7 @@ async fn positions_of(
     partition: Partition,
     (after, up_to): (Position, Position),
     most: usize,
-) -> Result<Vec<i64>, Broken> {
+) -> Result<Vec<i64>, SqliteError> {
     let sql = format!(
         "SELECT position, partitionkey FROM events
          WHERE position > ? AND position <= ? AND {} ORDER BY position",
@@ -282,7 +284,7 @@ const LENGTH: usize = 14;
 async fn data_at(
     connection: &mut SqliteConnection,
     position: Position,
-) -> Result<Option<Vec<u8>>, Broken> {
+) -> Result<Option<Vec<u8>>, SqliteError> {
     let row = sqlx::query("SELECT data FROM events WHERE position = ?")
         .bind(position.0)
         .fetch_optional(connection)
@@ -296,16 +298,16 @@ async fn data_at(
     }
 }
 
-/// The last position before the next event above `horizon`. Positions may jump
+/// The last position before the next event above `scan_to`. Positions may jump
 /// by any number, and no fetch should have to walk there.
 async fn beyond_the_gap(
     connection: &mut SqliteConnection,
-    horizon: Position,
+    scan_to: Position,
     up_to: Position,
-) -> Result<Position, Broken> {
+) -> Result<Position, SqliteError> {
     let next: Option<i64> =
         sqlx::query_scalar("SELECT min(position) FROM events WHERE position > ?")
-            .bind(horizon.0)
+            .bind(scan_to.0)
             .fetch_one(connection)
             .await?;
     Ok(next.map_or(up_to, |next| Position(next - 1).min(up_to)))
@@ -315,7 +317,7 @@ async fn beyond_the_gap(
 pub(super) async fn place(
     connection: &mut SqliteConnection,
     start: Start,
-) -> Result<Position, Broken> {
+) -> Result<Position, SqliteError> {
     let last = last_position(connection).await?;
     match start {
         Start::Earliest => Ok(Position::ZERO),
@@ -337,7 +339,7 @@ pub(super) async fn place(
 }
 
 /// What is known of the beginning of the log.
-pub(super) async fn beginning(connection: &mut SqliteConnection) -> Result<Beginning, Broken> {
+pub(super) async fn beginning(connection: &mut SqliteConnection) -> Result<Beginning, SqliteError> {
     let row = sqlx::query("SELECT position, events, (SELECT min(position) FROM events) FROM gone")
         .fetch_optional(connection)
         .await?;

@@ -24,10 +24,10 @@ mod log;
 mod modes;
 mod open;
 mod redeliveries;
+mod repartition;
 mod retention;
 mod schema;
 mod settle;
-mod split;
 mod status;
 mod tenants;
 #[cfg(test)]
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::split::parts as split_into;
+use super::repartition::parts as parts_of;
 use super::unreadable::Said;
 use super::{
     Adopted, Counting, Cursor, DeadLetter, DeadLetterFilter, DeadLetterId, Deployed, Deployment,
@@ -222,13 +222,13 @@ impl Store for SqliteStore {
     }
 
     async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
-        // Held, if at all, until the group is split anew.
+        // Held, if at all, until the group is repartitioned.
         let mut vacancies = None;
         if on_reader!(self.connections, "read a group", |c| {
             groups::is_split_otherwise(c, settings)
         })? {
             let mut affected = self.led_parts(&settings.name).await?;
-            affected.extend(split_into(&settings.name, settings.partitions));
+            affected.extend(parts_of(&settings.name, settings.partitions));
             vacancies = locks::Vacancy::of_all(self.path(), &affected).await?;
             if vacancies.is_none() {
                 return Err(refusals::still_led_somewhere(&settings.name));

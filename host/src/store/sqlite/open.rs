@@ -12,7 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use tracing::info;
 
 use super::connection::{Connections, DEADLINE, PATIENCE};
-use super::error::Broken;
+use super::error::SqliteError;
 use super::files::network_file_system_of;
 use super::{locks, modes, schema};
 use crate::store::StoreError;
@@ -227,7 +227,7 @@ fn make_or_try(path: &Path, create: bool) -> std::io::Result<()> {
 
 /// Data is handed to handlers as the bytes that are stored, so text must be
 /// stored as UTF-8.
-async fn check_encoding(connection: &mut SqliteConnection, path: &Path) -> Result<(), Broken> {
+async fn check_encoding(connection: &mut SqliteConnection, path: &Path) -> Result<(), SqliteError> {
     let encoding: String =
         sqlx::query_scalar("PRAGMA encoding").fetch_one(&mut *connection).await?;
     if encoding == "UTF-8" {
@@ -243,7 +243,7 @@ async fn check_encoding(connection: &mut SqliteConnection, path: &Path) -> Resul
 /// Changing the journal needs the database for oneself alone, and SQLite does
 /// not wait for that: where several processes open a new file at once, all but
 /// one are told that it is busy.
-async fn enter_wal(connection: &mut SqliteConnection) -> Result<(), Broken> {
+async fn enter_wal(connection: &mut SqliteConnection) -> Result<(), SqliteError> {
     let mode: String =
         sqlx::query_scalar("PRAGMA journal_mode = WAL").fetch_one(connection).await?;
     if mode == "wal" {

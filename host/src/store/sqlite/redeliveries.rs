@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{Statement, count, event_columns, optional_text, read_log_event, time};
 use super::deferred;
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::event::{Attempt, GroupName, Position};
 use crate::store::redelivery::Changes;
 use crate::store::{FailureRecord, Found, Redelivery};
@@ -18,7 +18,7 @@ pub(super) async fn write(
     connection: &mut SqliteConnection,
     group: &GroupName,
     changes: &Changes<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let Changes { set, over, deferred } = changes;
     deferred::write(connection, group, deferred).await?;
     if !over.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn as_json(positions: impl Iterator<Item = i64>) -> String {
 pub(super) async fn list(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Vec<Redelivery>, Broken> {
+) -> Result<Vec<Redelivery>, SqliteError> {
     let rows = sqlx::query(
         "SELECT position, attempt, due_at, partitionkey, failure_kind, failure_text
          FROM redeliveries WHERE group_name = ?1
@@ -114,7 +114,7 @@ pub(super) async fn events(
     group: &GroupName,
     positions: &[Position],
     max_bytes: usize,
-) -> Result<Found, Broken> {
+) -> Result<Found, SqliteError> {
     let Some(last) = positions.iter().max() else { return Ok(Found::default()) };
     let mut rows = sqlx::query(concat!(
         "SELECT position, deliver_to, digest, ",

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::columns::text;
 use super::connection::{Connections, on_reader, on_writer};
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::{Counting, Enforced, LogPin, Retention, StoreError};
 
@@ -74,7 +74,7 @@ async fn wait_for_quiet(connections: &Connections) {
 async fn behind(
     connection: &mut SqliteConnection,
     tenant: Option<&Tenant>,
-) -> Result<Option<(GroupName, Position)>, Broken> {
+) -> Result<Option<(GroupName, Position)>, SqliteError> {
     let row = sqlx::query(
         "SELECT group_name, position FROM log_pins WHERE ?1 IS NULL OR tenant = ?1
          ORDER BY position, group_name LIMIT 1",
@@ -89,7 +89,10 @@ async fn behind(
 }
 
 /// By how many bytes the database is larger than it may be.
-async fn excess(connection: &mut SqliteConnection, retention: &Retention) -> Result<i64, Broken> {
+async fn excess(
+    connection: &mut SqliteConnection,
+    retention: &Retention,
+) -> Result<i64, SqliteError> {
     let Some(most) = retention.max_bytes else { return Ok(0) };
     // Free pages count for nothing: events to come use them.
     let used: i64 = sqlx::query_scalar(
@@ -108,7 +111,10 @@ fn too_old(retention: &Retention) -> Option<i64> {
 }
 
 /// Whether the oldest event may go, as far as the retention is concerned.
-async fn is_due(connection: &mut SqliteConnection, retention: &Retention) -> Result<bool, Broken> {
+async fn is_due(
+    connection: &mut SqliteConnection,
+    retention: &Retention,
+) -> Result<bool, SqliteError> {
     let oldest: Option<i64> =
         sqlx::query_scalar("SELECT published_at FROM events ORDER BY position LIMIT 1")
             .fetch_optional(&mut *connection)
@@ -119,7 +125,10 @@ async fn is_due(connection: &mut SqliteConnection, retention: &Retention) -> Res
 }
 
 /// Deletes the first few events, up to the first that stays.
-async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Result<Step, Broken> {
+async fn step(
+    connection: &mut SqliteConnection,
+    retention: &Retention,
+) -> Result<Step, SqliteError> {
     // Whoever moves a cursor or makes a group writes, and so comes before or after.
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let behind = behind(&mut transaction, None).await?;
@@ -189,7 +198,7 @@ async fn step(connection: &mut SqliteConnection, retention: &Retention) -> Resul
 pub(super) async fn pinned_by(
     connection: &mut SqliteConnection,
     counting: Counting,
-) -> Result<Option<LogPin>, Broken> {
+) -> Result<Option<LogPin>, SqliteError> {
     let retention = recorded(connection).await?;
     pin_of(connection, &retention, None, counting).await
 }
@@ -200,7 +209,7 @@ pub(super) async fn pin_of(
     retention: &Retention,
     tenant: Option<&Tenant>,
     counting: Counting,
-) -> Result<Option<LogPin>, Broken> {
+) -> Result<Option<LogPin>, SqliteError> {
     if retention.is_forever() {
         return Ok(None);
     }
@@ -234,7 +243,7 @@ pub(super) async fn pin_of(
     Ok(Some(LogPin { group, position, bytes, bytes_is_at_least: old > most }))
 }
 
-async fn recorded(connection: &mut SqliteConnection) -> Result<Retention, Broken> {
+async fn recorded(connection: &mut SqliteConnection) -> Result<Retention, SqliteError> {
     let row = sqlx::query("SELECT max_age_in_microseconds, max_bytes FROM retention")
         .fetch_optional(connection)
         .await?;
@@ -242,7 +251,10 @@ async fn recorded(connection: &mut SqliteConnection) -> Result<Retention, Broken
     Ok(Retention::from_stored((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?)))
 }
 
-async fn record(connection: &mut SqliteConnection, retention: &Retention) -> Result<(), Broken> {
+async fn record(
+    connection: &mut SqliteConnection,
+    retention: &Retention,
+) -> Result<(), SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     sqlx::query("DELETE FROM retention").execute(&mut *transaction).await?;
     if !retention.is_forever() {

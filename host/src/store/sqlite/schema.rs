@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 use sqlx::{Connection, SqliteConnection};
 
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::store::StoreError;
 
 /// Which migrations a database has had. A name of our own, because the
@@ -24,7 +24,7 @@ fn name(migration: &Migration) -> String {
     format!("{:04}_{}", migration.version, migration.description.replace(' ', "_"))
 }
 
-async fn applied(connection: &mut SqliteConnection) -> Result<BTreeSet<i64>, Broken> {
+async fn applied(connection: &mut SqliteConnection) -> Result<BTreeSet<i64>, SqliteError> {
     let exists: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)",
     )
@@ -44,7 +44,7 @@ pub(super) async fn check(
     connection: &mut SqliteConnection,
     path: &Path,
     required: bool,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let applied = applied(connection).await?;
     let embedded = embedded();
     if let Some(unknown) = applied.iter().find(|version| !embedded.version_exists(**version)) {
@@ -81,7 +81,7 @@ fn newer(path: &Path, unknown: i64, embedded: &Migrator) -> StoreError {
 pub(super) async fn migrate(
     connection: &mut SqliteConnection,
     path: &Path,
-) -> Result<Vec<String>, Broken> {
+) -> Result<Vec<String>, SqliteError> {
     let embedded = embedded();
     let complete = |applied: &BTreeSet<i64>| {
         embedded.iter().all(|migration| applied.contains(&migration.version))
@@ -101,7 +101,7 @@ pub(super) async fn migrate(
     Ok(new.map(name).collect())
 }
 
-fn worded(error: MigrateError, path: &Path, embedded: &Migrator) -> Broken {
+fn worded(error: MigrateError, path: &Path, embedded: &Migrator) -> SqliteError {
     let shown = path.display();
     match error {
         MigrateError::VersionMissing(unknown) => newer(path, unknown, embedded).into(),

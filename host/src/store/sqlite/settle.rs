@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use sqlx::{Connection, SqliteConnection};
 
 use super::columns::{bind_event, text};
-use super::error::Broken;
+use super::error::SqliteError;
 use super::groups::bind_head;
 use super::{log, redeliveries};
 use crate::event::{GroupName, Tenant};
@@ -26,7 +26,7 @@ const MOVE_CURSOR: &str = "UPDATE consumer_groups
 pub(super) async fn settle(
     connection: &mut SqliteConnection,
     settlement: &Settlement,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let Settlement { dead_letters, emits, state, .. } = settlement;
     let changes = settlement.redelivery_changes()?;
     let nothing_else = dead_letters.is_empty()
@@ -54,7 +54,7 @@ pub(super) async fn settle(
         log::append(&mut transaction, &tenant, emits).await?;
         write_state(&mut transaction, &settlement.group, state).await
     };
-    stored.await.map_err(Broken::of_what_is_stored)?;
+    stored.await.map_err(SqliteError::of_what_is_stored)?;
     transaction.commit().await?;
     Ok(Settled::Committed)
 }
@@ -62,7 +62,7 @@ pub(super) async fn settle(
 async fn move_cursor(
     connection: &mut SqliteConnection,
     settlement: &Settlement,
-) -> Result<Settled, Broken> {
+) -> Result<Settled, SqliteError> {
     let done = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
         .bind(settlement.mark.map(|mark| mark.position.0))
         .bind(settlement.mark.map(|mark| i64::from(mark.attempt.0)))
@@ -77,7 +77,10 @@ async fn move_cursor(
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
 }
 
-async fn tenant_of(connection: &mut SqliteConnection, group: &GroupName) -> Result<Tenant, Broken> {
+async fn tenant_of(
+    connection: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Tenant, SqliteError> {
     let row = sqlx::query("SELECT tenant FROM consumer_groups WHERE name = ?")
         .bind(group.as_str())
         .fetch_one(connection)
@@ -90,7 +93,7 @@ async fn insert_dead_letters(
     group: &GroupName,
     tenant: &Tenant,
     dead: &NewDeadLetter,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let statement = sqlx::query(
         "INSERT INTO dead_letters (
              group_name, tenant, position, deliver_to, attempts,
@@ -116,7 +119,7 @@ async fn write_state(
     connection: &mut SqliteConnection,
     group: &GroupName,
     writes: &[StateWrite],
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let last_of_each_key: BTreeMap<(&str, &str), Option<&[u8]>> = writes
         .iter()
         .map(|write| ((write.scope.as_str(), write.key.as_str()), write.value.as_deref()))
@@ -143,7 +146,7 @@ pub(super) async fn state_get(
     group: &GroupName,
     scope: &str,
     key: &str,
-) -> Result<Option<Vec<u8>>, Broken> {
+) -> Result<Option<Vec<u8>>, SqliteError> {
     Ok(sqlx::query_scalar("SELECT value FROM state WHERE group_name = ? AND scope = ? AND key = ?")
         .bind(group.whole())
         .bind(scope)
@@ -158,7 +161,7 @@ pub(super) async fn state_keys(
     scope: &str,
     prefix: &str,
     limit: usize,
-) -> Result<Vec<String>, Broken> {
+) -> Result<Vec<String>, SqliteError> {
     let end = after_prefix(prefix);
     // The index on (group_name, scope, key) serves both the range and the order.
     let statement = match &end {
@@ -185,7 +188,7 @@ pub(super) async fn state_keys(
 pub(super) async fn state_key_count(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     // The index alone is read.
     Ok(sqlx::query_scalar("SELECT count(*) FROM state WHERE group_name = ?")
         .bind(group.whole())

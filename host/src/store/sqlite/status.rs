@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, optional_text, optional_time, text, time};
-use super::error::Broken;
+use super::error::SqliteError;
 use super::groups::{
     head_columns, if_alive, mark_columns, read_head, read_leader, read_mark, stored_subscription,
 };
@@ -16,7 +16,7 @@ use super::lag::{self, Reads};
 use super::{log, retention};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::backlog::{Backlog, Counted};
-use crate::store::split::whole;
+use crate::store::repartition::whole;
 use crate::store::unreadable::Sifted;
 use crate::store::{Counting, GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
 
@@ -39,7 +39,7 @@ pub(super) async fn log_and_groups(
     connection: &mut SqliteConnection,
     database: &Path,
     counting: Counting,
-) -> Result<LogStatus, Broken> {
+) -> Result<LogStatus, SqliteError> {
     let mut snapshot = connection.begin().await?;
     let last = log::last_position(&mut snapshot).await?;
     let (events, events_is_estimate) = count_events(&mut snapshot, counting).await?;
@@ -70,7 +70,7 @@ pub(super) async fn log_and_groups(
 async fn count_events(
     connection: &mut SqliteConnection,
     counting: Counting,
-) -> Result<(i64, bool), Broken> {
+) -> Result<(i64, bool), SqliteError> {
     let most = counting.most.unwrap_or(i64::MAX - 1);
     let counted: i64 =
         sqlx::query_scalar("SELECT count(*) FROM (SELECT 1 FROM events LIMIT ? + 1)")
@@ -93,7 +93,7 @@ pub(super) async fn group(
     database: &Path,
     group: &GroupName,
     counting: Counting,
-) -> Result<GroupStatus, Broken> {
+) -> Result<GroupStatus, SqliteError> {
     let mut snapshot = connection.begin().await?;
     let rows = sqlx::query(select!(
         "WHERE name = ?1 OR (part_of = ?1 AND partitions > 1 AND partition < partitions)"
@@ -123,7 +123,7 @@ async fn statuses(
     database: &Path,
     rows: &[SqliteRow],
     counting: Counting,
-) -> Result<Sifted<GroupStatus>, Broken> {
+) -> Result<Sifted<GroupStatus>, SqliteError> {
     let whose = |row: &SqliteRow| stored::row_of(text(row, 0).ok().as_deref());
     let rows = rows.iter().map(|row| (whose(row), read(row, database)));
     let Sifted { read, unreadable } = Sifted::of(rows);
@@ -168,7 +168,7 @@ async fn statuses(
 }
 
 /// What stands in a group's row; what other tables say comes later.
-fn read(row: &SqliteRow, database: &Path) -> Result<Read, Broken> {
+fn read(row: &SqliteRow, database: &Path) -> Result<Read, SqliteError> {
     let name = stored::group_name(&text(row, 0)?)?;
     let tenant = stored::tenant(&text(row, 1)?)?;
     let subscription = stored_subscription(&name, &text(row, 2)?)?;
@@ -222,7 +222,7 @@ async fn count_dead_letters(
     connection: &mut SqliteConnection,
     names: &[&str],
     counting: Counting,
-) -> Result<HashMap<String, Counted>, Broken> {
+) -> Result<HashMap<String, Counted>, SqliteError> {
     let mut counts = HashMap::with_capacity(names.len());
     for name in names {
         let dead = dead_letters(connection, name, counting.few()).await?;
@@ -246,7 +246,7 @@ async fn dead_letters(
     connection: &mut SqliteConnection,
     name: &str,
     most: i64,
-) -> Result<Counted, Broken> {
+) -> Result<Counted, SqliteError> {
     let counted = sqlx::query_scalar(
         "SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE group_name = ?1 LIMIT ?2 + 1)",
     )
@@ -273,7 +273,7 @@ async fn count_redeliveries(
     connection: &mut SqliteConnection,
     names: &[&str],
     counting: Counting,
-) -> Result<HashMap<String, Waiting>, Broken> {
+) -> Result<HashMap<String, Waiting>, SqliteError> {
     let mut counts = HashMap::with_capacity(names.len());
     for name in names {
         let waiting = redeliveries(connection, name, counting.few()).await?;
@@ -297,7 +297,7 @@ async fn redeliveries(
     connection: &mut SqliteConnection,
     name: &str,
     most: i64,
-) -> Result<Waiting, Broken> {
+) -> Result<Waiting, SqliteError> {
     let row = sqlx::query(
         "SELECT count(*),
                 count(*) FILTER (WHERE attempt = 1 AND failure_kind IS NULL AND due_at > 0),

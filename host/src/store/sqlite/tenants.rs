@@ -2,13 +2,13 @@
 
 use sqlx::SqliteConnection;
 
-use super::error::Broken;
+use super::error::SqliteError;
 use crate::event::Tenant;
 
 pub(super) async fn dead_letters(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM consumer_groups
          JOIN dead_letters ON dead_letters.group_name = consumer_groups.name
@@ -22,7 +22,7 @@ pub(super) async fn dead_letters(
 pub(super) async fn dead_letter_bytes(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     // The length of data stands in its row: none is read.
     Ok(sqlx::query_scalar(
         "SELECT coalesce(sum(
@@ -46,7 +46,7 @@ pub(super) async fn dead_letter_bytes(
 pub(super) async fn state_bytes(
     connection: &mut SqliteConnection,
     tenant: &Tenant,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     // The length of a value stands in its row: none is read.
     Ok(sqlx::query_scalar(
         "SELECT coalesce(sum(length(CAST(key AS BLOB)) + length(value)), 0) FROM consumer_groups

@@ -3,7 +3,7 @@
 
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::error::Broken;
+use super::error::SqliteError;
 use super::groups::known;
 use super::{log, retention};
 use crate::event::{GroupName, Position, Tenant};
@@ -20,7 +20,7 @@ pub(super) async fn unpin(
     tenant: &Tenant,
     retention: &Retention,
     most: u64,
-) -> Result<Option<LogPin>, Broken> {
+) -> Result<Option<LogPin>, SqliteError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let pin = retention::pin_of(&mut transaction, retention, Some(tenant), Counting::EXACT);
     let Some(pin) = pin.await?.filter(|pin| pin.bytes > most) else { return Ok(None) };
@@ -44,7 +44,7 @@ pub(super) async fn resume(
     connection: &mut SqliteConnection,
     group: &GroupName,
     accepted: bool,
-) -> Result<Option<Gone>, Broken> {
+) -> Result<Option<Gone>, SqliteError> {
     // Nothing goes meanwhile.
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     if known(&mut transaction, group).await?.is_none() {

@@ -340,7 +340,9 @@ pub async fn status_counts_what_is_deferred_apart(database: &dyn TestDatabase) {
     }
 }
 
-pub async fn what_is_deferred_goes_along_when_a_group_is_split_anew(database: &dyn TestDatabase) {
+pub async fn what_is_deferred_goes_along_when_a_group_is_repartitioned(
+    database: &dyn TestDatabase,
+) {
     let store = database.handle().await;
     let seconds: Vec<i64> = (1..=20).collect();
     publish_delayed(&store, &seconds).await;

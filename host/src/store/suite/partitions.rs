@@ -365,7 +365,7 @@ async fn work(
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
 }
 
-pub async fn a_group_that_is_split_anew_loses_and_repeats_nothing(database: &dyn TestDatabase) {
+pub async fn a_group_that_is_repartitioned_loses_and_repeats_nothing(database: &dyn TestDatabase) {
     let store = database.handle().await;
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -417,7 +417,7 @@ fn some_and_other(count: usize) -> Vec<Event> {
     events.map(typed).collect()
 }
 
-pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_each_cursor(
+pub async fn a_new_subscription_that_comes_with_other_partitions_holds_for_all_above_each_cursor(
     database: &dyn TestDatabase,
 ) {
     let store = database.handle().await;
@@ -473,7 +473,7 @@ pub async fn a_new_subscription_that_comes_with_a_new_split_holds_for_all_above_
     assert_eq!(status.subscribe, ["some", "oth*"]);
 }
 
-pub async fn what_is_no_longer_subscribed_comes_again_after_a_split_only_where_it_was_retried(
+pub async fn what_is_no_longer_subscribed_comes_again_after_a_repartition_only_where_it_was_retried(
     database: &dyn TestDatabase,
 ) {
     let store = database.handle().await;
@@ -536,7 +536,7 @@ pub async fn what_failed_so_far_is_counted_however_a_group_is_split(database: &d
     }
 }
 
-pub async fn a_group_is_not_split_anew_under_a_leader(database: &dyn TestDatabase) {
+pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn TestDatabase) {
     let (store, other) = (database.handle().await, database.handle().await);
     publish(&store, &mixed(10)).await;
     store.ensure_group(&split("g", 2)).await.unwrap();
@@ -557,7 +557,7 @@ pub async fn a_group_is_not_split_anew_under_a_leader(database: &dyn TestDatabas
     assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader, "of before the split");
 }
 
-pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_split_anew(
+pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_repartitioned(
     database: &dyn TestDatabase,
 ) {
     let store = database.handle().await;
@@ -587,7 +587,7 @@ pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_spli
     assert_eq!((led.head, led.mark, led.position), (None, None, Position(5)));
 }
 
-pub async fn two_that_split_a_group_anew_at_once_split_it_once(database: &dyn TestDatabase) {
+pub async fn two_that_repartition_a_group_at_once_do_it_once(database: &dyn TestDatabase) {
     let mut handles = Vec::new();
     for _ in 0..4 {
         handles.push(database.handle().await);

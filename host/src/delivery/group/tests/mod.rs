@@ -1107,13 +1107,13 @@ async fn a_settlement_that_arrives_after_the_leader_went_on_changes_nothing() {
         if position == Position(2) { Act::Fail(FailureKind::Reject) } else { Act::Succeed }
     })
     .await;
-    rig.store.fail(Operation::Settle, Fault::Late, 1);
+    rig.store.fail(Operation::Settle, Fault::Delayed, 1);
     let _running = rig.start().await;
     rig.settled(3).await;
     rig.publish(1).await;
     rig.until(|_, cursor, _| cursor > Position(3)).await;
     let (cursor, seen, dead) = (rig.cursor().await, rig.seen().await, rig.dead().await);
-    rig.store.let_arrive();
+    rig.store.deliver_delayed();
     assert_eq!(rig.cursor().await, cursor, "moved back");
     assert_eq!((rig.seen().await, rig.dead().await), (seen, dead), "recorded a second time");
 }
@@ -1121,8 +1121,8 @@ async fn a_settlement_that_arrives_after_the_leader_went_on_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_arrives_just_before_its_repetition_is_committed_once() {
     let rig = Rig::new(3, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::Settle, Fault::Late, 1);
-    rig.store.fail(Operation::Settle, Fault::Overtaken, 1);
+    rig.store.fail(Operation::Settle, Fault::Delayed, 1);
+    rig.store.fail(Operation::Settle, Fault::AfterDelayed, 1);
     let mut running = rig.start().await;
     rig.settled(3).await;
     rig.publish(1).await;
@@ -1142,22 +1142,22 @@ async fn a_mark_that_arrives_after_its_attempt_was_settled_leaves_nothing_in_fli
         rig.called(calls).await;
         drop(running);
     }
-    rig.store.fail(Operation::RecordAttemptStarted, Fault::Late, 1);
+    rig.store.fail(Operation::RecordAttemptStarted, Fault::Delayed, 1);
     let _third = rig.start().await;
     rig.settled(1).await;
     assert_eq!(rig.store.faults_left(Operation::RecordAttemptStarted), 0, "nothing was marked");
-    rig.store.let_arrive();
+    rig.store.deliver_delayed();
     assert_eq!(rig.cursor().await.mark, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_begin_of_work_that_arrives_after_a_settlement_does_not_count_as_fruitless() {
     let rig = Rig::new(1, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::RecordWorkStarted, Fault::Late, 1);
+    rig.store.fail(Operation::RecordWorkStarted, Fault::Delayed, 1);
     let running = rig.start().await;
     rig.settled(1).await;
     drop(running);
-    rig.store.let_arrive();
+    rig.store.deliver_delayed();
     assert_eq!(rig.leadership(&rig.store).await.fruitless, 0);
 }
 
@@ -1462,7 +1462,7 @@ fn incident() -> impl Strategy<Value = Incident> {
         1 => Just(Operation::RecordWorkStarted),
         1 => Just(Operation::RecordAttemptStarted),
     ];
-    let late = prop_oneof![2 => Just(Fault::Late), 1 => Just(Fault::Overtaken)];
+    let late = prop_oneof![2 => Just(Fault::Delayed), 1 => Just(Fault::AfterDelayed)];
     // The answer is as old as the call.
     let answered = prop_oneof![Just(Operation::Due), Just(Operation::Settle)];
     let slow = (1..3_000_u64).prop_map(|ms| Fault::Slow(Duration::from_millis(ms)));
@@ -1601,7 +1601,7 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
         let position = store.hold(&Tenant::none(), event);
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(after)).await;
-            store.let_go(position, commits);
+            store.end_transaction(position, commits);
         });
     }
     let refused: Vec<String> = (1..)
@@ -1619,7 +1619,7 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
             Incident::Fault(operation, fault, times) => rig.store.fail(operation, fault, times),
             Incident::Arrive(after) => {
                 tokio::time::sleep(Duration::from_millis(after)).await;
-                rig.store.let_arrive();
+                rig.store.deliver_delayed();
             }
             Incident::Crash(after) => {
                 tokio::time::sleep(Duration::from_millis(after)).await;
@@ -1661,7 +1661,7 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
             }
         }
     }
-    rig.store.let_arrive();
+    rig.store.deliver_delayed();
     drop(running);
 
     let (seen, dead) = (rig.seen().await, rig.dead().await);

@@ -43,7 +43,7 @@ async fn a_late_event_comes_after_what_ran_and_before_what_is_new_of_its_key() {
     let _running = rig.start().await;
     // The first of the key runs and the cursor has passed it.
     rig.passed(2).await;
-    rig.store.let_go(late, true);
+    rig.store.end_transaction(late, true);
     rig.all_over(5).await;
     let order: Vec<i64> = rig.calls().iter().map(|call| call.0).collect();
     let at = |position: i64| order.iter().position(|called| *called == position).unwrap();
@@ -65,7 +65,7 @@ async fn late_events_wait_while_as_many_are_parked_as_may_be_and_none_is_lost() 
     let _running = rig.start().await;
     rig.passed(7).await;
     for position in held {
-        rig.store.let_go(position, true);
+        rig.store.end_transaction(position, true);
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(rig.parked().await.len(), 1);
@@ -94,7 +94,7 @@ async fn with_too_much_open_the_group_waits_and_says_so() {
     assert_eq!(status.open_ranges.len(), MAX_UNDECIDED_RANGES);
     assert!(status.note.is_some_and(|remark| remark.contains("1000 places")));
     for (position, commits) in held.into_iter().zip([true, false].into_iter().cycle()) {
-        rig.store.let_go(position, commits);
+        rig.store.end_transaction(position, commits);
     }
     rig.all_over(2 * (most + 10)).await;
     assert_eq!(rig.count_in("key:b").await, usize::try_from(most + 10).unwrap());
@@ -113,7 +113,7 @@ async fn a_group_that_waits_for_all_never_goes_past_an_open_transaction() {
     let _running = rig.start().await;
     tokio::time::sleep(60 * MINUTE).await;
     assert_eq!(rig.calls(), []);
-    rig.store.let_go(held, true);
+    rig.store.end_transaction(held, true);
     rig.all_over(3).await;
     assert_eq!(rig.status().await.late_events, 0);
 }

@@ -8,7 +8,7 @@ use super::{
     PostgresDatabase, first_settlement, led, pid, run, says, session_at, store_at, try_to_run,
     until,
 };
-use crate::store::postgres::error::Broken;
+use crate::store::postgres::error::PostgresError;
 use crate::store::{Store, StoreError};
 
 /// Which of the answers.
@@ -22,7 +22,7 @@ enum Answer {
 use Answer::{Busy, Refused, Unavailable, Unusable};
 
 fn told(error: sqlx::Error) -> (Answer, String) {
-    match Broken::from(error).told("do this", "database d at h:1") {
+    match PostgresError::from(error).told("do this", "database d at h:1") {
         StoreError::Unavailable(text) => (Unavailable, text),
         StoreError::Busy(text) => (Busy, text),
         StoreError::Unusable(text) => (Unusable, text),

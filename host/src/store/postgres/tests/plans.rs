@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 use super::{PostgresDatabase, group, led, publish, run, value};
 use crate::event::{Position, Tenant};
 use crate::store::postgres::deferred::{DEFER, DUE};
-use crate::store::postgres::late::{GAPS, LATE};
 use crate::store::postgres::log::{FETCH, FETCH_OF_PARTITION};
+use crate::store::postgres::overtaking::{GAPS, LATE};
 use crate::store::postgres::redeliveries::EVENTS;
 use crate::store::{Fetch, Store, Subscription};
 

@@ -13,7 +13,7 @@ use super::{
     store_at, try_to_run, types, until, value,
 };
 use crate::event::Position;
-use crate::store::postgres::partitions::WIDTH;
+use crate::store::postgres::table_partitions::WIDTH;
 use crate::store::{Enforced, Retention, Settled, Settlement, Start, Store};
 
 /// Everything that nobody needs may go.

@@ -10,10 +10,10 @@
 use sqlx::{PgConnection, Row};
 
 use super::columns::optional_time;
-use super::error::Broken;
+use super::error::PostgresError;
+use super::event_pool::EventPool;
 use super::log::{self, Types, in_partition, receives};
 use super::reading::{Part, Reading};
-use super::spares::Spares;
 use crate::event::Position;
 use crate::store::{
     Fetch, Fetched, FetchedLate, LateEvent, LateFetch, OvertakingFetch, StoreError, UndecidedRange,
@@ -38,12 +38,12 @@ pub(super) async fn fetch_overtaking(
     fetch: &Fetch<'_>,
     safe: Position,
     max_ranges: usize,
-    spares: &Spares,
+    pool: &EventPool,
     reading: Reading,
-) -> Result<OvertakingFetch, Broken> {
+) -> Result<OvertakingFetch, PostgresError> {
     let mut snapshot = super::connection::snapshot(connection).await?;
     let Part { read: mut fetched, is_whole } =
-        log::fetch(&mut snapshot, fetch, spares, reading).await?;
+        log::fetch(&mut snapshot, fetch, pool, reading).await?;
     if !is_whole {
         // The gaps would come behind all that is left of it.
         return Err(StoreError::Unavailable(
@@ -101,7 +101,7 @@ pub(super) const LATE: &str = concat!(
 pub(super) async fn fetch_late(
     connection: &mut PgConnection,
     late: &LateFetch<'_>,
-) -> Result<FetchedLate, Broken> {
+) -> Result<FetchedLate, PostgresError> {
     let &LateFetch { group, tenant, subscription, partition, undecided, safe, max_events } = late;
     let ranges = undecided.as_slice();
     let statement = sqlx::query(LATE).bind(group.whole()).bind(tenant.as_str());

@@ -1,6 +1,6 @@
 //! The safe position: which positions can no longer come to hold an event.
 //!
-//! A look at the end of the log gives the last position that was drawn, and
+//! A sample at the end of the log gives the last position that was drawn, and
 //! after it the transactions that hold the lock of an insert. An insert takes
 //! that lock before it draws, and keeps it until its event is visible, or gone.
 //! So once none of those transactions is left, everything at or below that
@@ -10,7 +10,7 @@
 //! The last position is what `pg_sequence_last_value()` says, and never `last_value`
 //! as a table's column. A scan lets go of the buffer's lock before it reads the row,
 //! and `nextval()` writes `last_value + 32` into that row until its WAL record is
-//! inserted: once in 33 draws, and after each checkpoint. A look that sees such a value
+//! inserted: once in 33 draws, and after each checkpoint. A sample that sees such a value
 //! holds positions for drawn that are drawn later, by transactions that it does not
 //! list; it would call them decided, and they would be passed while they are open.
 //!
@@ -18,7 +18,7 @@
 //! nothing else can appear there. So while transactions commit one after the other,
 //! which they mostly do within milliseconds, nobody's locks are looked at.
 //!
-//! [`Horizon::overtake_limit`] is for groups that go on past slow transactions: what would
+//! [`SafePosition::overtake_limit`] is for groups that go on past slow transactions: what would
 //! be safe if those never came to write. It only says where to read to. What is still
 //! open of what is read there is found by that read itself, so nothing is lost
 //! whatever it says.
@@ -27,14 +27,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::event::Position;
 
-/// How many looks are remembered that wait for their writers. More would only
+/// How many samples are remembered that wait for their writers. More would only
 /// tell a little sooner that a part of the log is safe.
 const MOST_PENDING: usize = 64;
 
-/// One look at the end of the log, of one incarnation of the server: what is known of
+/// One sample at the end of the log, of one incarnation of the server: what is known of
 /// another one says nothing of this.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct Sample {
     /// The last position that was drawn.
     pub(super) last_position: i64,
     /// Up to where each position above the one at or below which all was decided holds
@@ -62,9 +62,9 @@ struct Pending {
     writers: BTreeSet<String>,
 }
 
-/// What the looks so far tell.
+/// What the samples so far tell.
 #[derive(Debug, Default)]
-pub(super) struct Horizon {
+pub(super) struct SafePosition {
     safe: i64,
     /// Up to here everything is decided, and nothing above `safe` holds an event.
     decided: i64,
@@ -79,18 +79,18 @@ fn is_prepared(writer: &str) -> bool {
     writer.starts_with("-1/")
 }
 
-impl Horizon {
+impl SafePosition {
     /// The safe position.
     pub(super) fn safe(&self) -> Position {
         Position(self.safe)
     }
 
-    /// A last position for which a look need not search the last event.
+    /// A last position for which a sample need not search the last event.
     pub(super) fn decided(&self) -> i64 {
         self.decided
     }
 
-    /// How many positions of the last look are not decided.
+    /// How many positions of the last sample are not decided.
     pub(super) fn undecided(&self) -> i64 {
         self.seen - self.decided
     }
@@ -112,10 +112,10 @@ impl Horizon {
         Position(overtake_limit.map_or(self.safe, |pending| pending.last_position.max(self.safe)))
     }
 
-    /// Takes one more look into account. Looks must come in the order in which
+    /// Takes one more sample into account. Looks must come in the order in which
     /// they were taken.
-    pub(super) fn take(&mut self, look: Look) -> Result<Position, WentBack> {
-        let Look { last_position, filled_to, writers, last_event } = look;
+    pub(super) fn observe(&mut self, sample: Sample) -> Result<Position, WentBack> {
+        let Sample { last_position, filled_to, writers, last_event } = sample;
         if last_position < self.seen {
             return Err(WentBack { from: self.seen, to: last_position });
         }
@@ -127,7 +127,7 @@ impl Horizon {
         let Some(writers) = writers else { return Ok(self.safe()) };
         if writers.is_empty() {
             // Everything that was drawn is decided. Without a last event it was
-            // so before this look.
+            // so before this sample.
             self.pending.clear();
             if let Some(event) = last_event {
                 self.decide(last_position, event);
@@ -147,7 +147,7 @@ impl Horizon {
                 pending.writers.extend(writers.iter().filter(|w| is_prepared(w)).cloned());
             }
         }
-        // Writers end in any order, so a later look may be through first; what
+        // Writers end in any order, so a later sample may be through first; what
         // it covers includes all before it.
         if let Some(done) = self.pending.iter().rposition(|pending| pending.writers.is_empty()) {
             let decided = self.pending[done].last_position;
@@ -172,9 +172,9 @@ impl Horizon {
         Ok(self.safe())
     }
 
-    /// Forgets looks that a later one is not behind: whoever is gone from among the
+    /// Forgets samples that a later one is not behind: whoever is gone from among the
     /// writers of the earlier is gone from among those of the later, which covers
-    /// more. So where a slow transaction holds up everything, one look is left of
+    /// more. So where a slow transaction holds up everything, one sample is left of
     /// those that wait for it alone, and there is room for new ones.
     fn thin_out(&mut self) {
         let mut later: Option<BTreeSet<String>> = None;
@@ -201,135 +201,136 @@ mod tests {
 
     use super::*;
 
-    fn look(last_position: i64, writers: &[&str]) -> Look {
+    fn sample(last_position: i64, writers: &[&str]) -> Sample {
         let last_event = writers.is_empty().then_some(last_position);
         let writers = Some(writers.iter().map(|&writer| writer.to_owned()).collect());
-        Look { last_position, filled_to: 0, writers, last_event }
+        Sample { last_position, filled_to: 0, writers, last_event }
     }
 
-    fn took(horizon: &mut Horizon, last_position: i64, writers: &[&str]) -> i64 {
-        horizon.take(look(last_position, writers)).unwrap().0
+    fn observed(tracked: &mut SafePosition, last_position: i64, writers: &[&str]) -> i64 {
+        tracked.observe(sample(last_position, writers)).unwrap().0
     }
 
     #[test]
     fn a_position_is_safe_once_none_of_those_who_wrote_is_left() {
-        let mut horizon = Horizon::default();
-        assert_eq!(took(&mut horizon, 5, &["3/1", "4/1"]), 0);
-        assert!(horizon.is_held());
-        assert_eq!(took(&mut horizon, 9, &["4/1", "5/1"]), 0);
-        assert_eq!(took(&mut horizon, 9, &["5/1"]), 5, "who came later does not count");
-        assert_eq!(took(&mut horizon, 9, &["5/2"]), 9);
-        assert!(!horizon.is_held());
+        let mut tracked = SafePosition::default();
+        assert_eq!(observed(&mut tracked, 5, &["3/1", "4/1"]), 0);
+        assert!(tracked.is_held());
+        assert_eq!(observed(&mut tracked, 9, &["4/1", "5/1"]), 0);
+        assert_eq!(observed(&mut tracked, 9, &["5/1"]), 5, "who came later does not count");
+        assert_eq!(observed(&mut tracked, 9, &["5/2"]), 9);
+        assert!(!tracked.is_held());
     }
 
     #[test]
-    fn a_later_look_may_be_through_first() {
-        let mut horizon = Horizon::default();
-        took(&mut horizon, 5, &["3/1"]);
-        took(&mut horizon, 7, &["3/1", "4/1"]);
-        // Nobody is left of the second look's, so nobody of the first's.
-        assert_eq!(took(&mut horizon, 8, &["5/1"]), 7);
+    fn a_later_sample_may_be_through_first() {
+        let mut tracked = SafePosition::default();
+        observed(&mut tracked, 5, &["3/1"]);
+        observed(&mut tracked, 7, &["3/1", "4/1"]);
+        // Nobody is left of the second sample's, so nobody of the first's.
+        assert_eq!(observed(&mut tracked, 8, &["5/1"]), 7);
     }
 
     #[test]
     fn a_prepared_transaction_still_holds_what_it_held_after_a_restart() {
-        let mut horizon = Horizon::default();
-        took(&mut horizon, 5, &["3/1"]);
-        assert_eq!(took(&mut horizon, 6, &["-1/700"]), 0, "it may be the one");
-        assert_eq!(took(&mut horizon, 6, &["-1/700", "-1/701"]), 0);
-        assert_eq!(took(&mut horizon, 6, &["-1/701"]), 6);
+        let mut tracked = SafePosition::default();
+        observed(&mut tracked, 5, &["3/1"]);
+        assert_eq!(observed(&mut tracked, 6, &["-1/700"]), 0, "it may be the one");
+        assert_eq!(observed(&mut tracked, 6, &["-1/700", "-1/701"]), 0);
+        assert_eq!(observed(&mut tracked, 6, &["-1/701"]), 6);
     }
 
     #[test]
     fn a_transaction_seen_under_both_its_names_still_holds_what_it_held() {
-        let mut horizon = Horizon::default();
-        took(&mut horizon, 5, &["3/1"]);
-        took(&mut horizon, 5, &["-1/700", "3/1"]);
-        assert_eq!(took(&mut horizon, 5, &["-1/700"]), 0);
-        assert_eq!(took(&mut horizon, 5, &[]), 5);
+        let mut tracked = SafePosition::default();
+        observed(&mut tracked, 5, &["3/1"]);
+        observed(&mut tracked, 5, &["-1/700", "3/1"]);
+        assert_eq!(observed(&mut tracked, 5, &["-1/700"]), 0);
+        assert_eq!(observed(&mut tracked, 5, &[]), 5);
     }
 
     #[test]
     fn prepared_transactions_that_come_later_hold_nothing_up() {
-        let mut horizon = Horizon::default();
-        took(&mut horizon, 5, &["-1/700"]);
-        assert_eq!(took(&mut horizon, 5, &["-1/701"]), 5);
+        let mut tracked = SafePosition::default();
+        observed(&mut tracked, 5, &["-1/700"]);
+        assert_eq!(observed(&mut tracked, 5, &["-1/701"]), 5);
     }
 
     #[test]
     fn where_nobody_writes_the_last_event_is_safe_and_no_position_above_it() {
-        let mut horizon = Horizon::default();
-        let quiet = Look { last_event: Some(4), ..look(9, &[]) };
-        assert_eq!(horizon.take(quiet).unwrap(), Position(4));
-        assert_eq!(horizon.decided(), 9, "and need not be searched again");
-        assert_eq!(took(&mut horizon, 9, &["3/1"]), 4);
-        assert!(!horizon.is_held(), "whoever writes now draws above 9");
+        let mut tracked = SafePosition::default();
+        let quiet = Sample { last_event: Some(4), ..sample(9, &[]) };
+        assert_eq!(tracked.observe(quiet).unwrap(), Position(4));
+        assert_eq!(tracked.decided(), 9, "and need not be searched again");
+        assert_eq!(observed(&mut tracked, 9, &["3/1"]), 4);
+        assert!(!tracked.is_held(), "whoever writes now draws above 9");
     }
 
     #[test]
     fn where_every_position_holds_an_event_nobody_is_asked_who_writes() {
-        let mut horizon = Horizon::default();
-        let filled = |last_position, filled_to| Look {
+        let mut tracked = SafePosition::default();
+        let filled = |last_position, filled_to| Sample {
             filled_to,
             writers: None,
-            ..look(last_position, &["nobody is asked"])
+            ..sample(last_position, &["nobody is asked"])
         };
-        assert_eq!(horizon.take(filled(3, 2)).unwrap(), Position(2));
-        assert_eq!(horizon.undecided(), 1);
-        assert_eq!(took(&mut horizon, 5, &["3/1"]), 2);
-        assert!(horizon.is_held());
-        assert_eq!(horizon.take(filled(9, 5)).unwrap(), Position(5), "3/1 has drawn none of it");
-        assert!(!horizon.is_held());
-        assert_eq!(horizon.take(filled(9, 5)).unwrap(), Position(5));
-        assert_eq!(horizon.take(filled(9, 9)).unwrap(), Position(9));
-        assert_eq!(horizon.undecided(), 0);
+        assert_eq!(tracked.observe(filled(3, 2)).unwrap(), Position(2));
+        assert_eq!(tracked.undecided(), 1);
+        assert_eq!(observed(&mut tracked, 5, &["3/1"]), 2);
+        assert!(tracked.is_held());
+        assert_eq!(tracked.observe(filled(9, 5)).unwrap(), Position(5), "3/1 has drawn none of it");
+        assert!(!tracked.is_held());
+        assert_eq!(tracked.observe(filled(9, 5)).unwrap(), Position(5));
+        assert_eq!(tracked.observe(filled(9, 9)).unwrap(), Position(9));
+        assert_eq!(tracked.undecided(), 0);
     }
 
     #[test]
     fn a_log_that_goes_back_is_never_believed() {
-        let mut horizon = Horizon::default();
-        took(&mut horizon, 5, &[]);
-        assert_eq!(horizon.take(look(4, &[])), Err(WentBack { from: 5, to: 4 }));
+        let mut tracked = SafePosition::default();
+        observed(&mut tracked, 5, &[]);
+        assert_eq!(tracked.observe(sample(4, &[])), Err(WentBack { from: 5, to: 4 }));
     }
 
     #[test]
-    fn any_number_of_looks_takes_little_memory_and_loses_none_of_the_oldest() {
-        let mut horizon = Horizon::default();
+    fn any_number_of_samples_takes_little_memory_and_loses_none_of_the_oldest() {
+        let mut tracked = SafePosition::default();
         for last in 1..10_000 {
-            assert_eq!(took(&mut horizon, last, &["3/1", &format!("4/{last}")]), 0);
+            assert_eq!(observed(&mut tracked, last, &["3/1", &format!("4/{last}")]), 0);
         }
-        assert!(horizon.pending.len() <= MOST_PENDING);
-        assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);
+        assert!(tracked.pending.len() <= MOST_PENDING);
+        assert_eq!(observed(&mut tracked, 10_000, &["5/1"]), 9_999);
     }
 
     #[test]
     fn what_is_overtake_limit_waits_for_all_but_the_slow() {
-        let mut horizon = Horizon::default();
-        let overtake_limit = |horizon: &Horizon| horizon.overtake_limit(|writer| writer == "3/1").0;
-        took(&mut horizon, 5, &["3/1", "4/1"]);
-        assert_eq!(overtake_limit(&horizon), 0, "4/1 may have drawn one of them");
-        took(&mut horizon, 7, &["3/1", "5/1"]);
-        assert_eq!(overtake_limit(&horizon), 5);
-        assert_eq!(took(&mut horizon, 8, &["3/1"]), 0);
-        assert_eq!(overtake_limit(&horizon), 8, "nobody else was there when 8 was drawn");
-        assert_eq!(horizon.overtake_limit(|_| false).0, 0);
-        assert_eq!(took(&mut horizon, 9, &[]), 9);
-        assert_eq!(overtake_limit(&horizon), 9);
+        let mut tracked = SafePosition::default();
+        let overtake_limit =
+            |tracked: &SafePosition| tracked.overtake_limit(|writer| writer == "3/1").0;
+        observed(&mut tracked, 5, &["3/1", "4/1"]);
+        assert_eq!(overtake_limit(&tracked), 0, "4/1 may have drawn one of them");
+        observed(&mut tracked, 7, &["3/1", "5/1"]);
+        assert_eq!(overtake_limit(&tracked), 5);
+        assert_eq!(observed(&mut tracked, 8, &["3/1"]), 0);
+        assert_eq!(overtake_limit(&tracked), 8, "nobody else was there when 8 was drawn");
+        assert_eq!(tracked.overtake_limit(|_| false).0, 0);
+        assert_eq!(observed(&mut tracked, 9, &[]), 9);
+        assert_eq!(overtake_limit(&tracked), 9);
     }
 
     #[test]
     fn a_slow_transaction_never_keeps_what_is_overtake_limit_from_moving() {
-        let mut horizon = Horizon::default();
+        let mut tracked = SafePosition::default();
         for last in 2..10_000_i64 {
-            // Each of the others is seen at three looks.
+            // Each of the others is seen at three samples.
             let others = [last - 1, last, last + 1].map(|n| format!("4/{n}"));
             let writers = ["3/1", &others[0], &others[1], &others[2]];
-            assert_eq!(took(&mut horizon, last, &writers), 0);
-            let overtake_limit = horizon.overtake_limit(|writer| writer == "3/1").0;
+            assert_eq!(observed(&mut tracked, last, &writers), 0);
+            let overtake_limit = tracked.overtake_limit(|writer| writer == "3/1").0;
             assert!(overtake_limit >= last - 3 || last < 6, "at {last}: {overtake_limit}");
         }
-        assert!(horizon.pending.len() <= MOST_PENDING);
-        assert_eq!(took(&mut horizon, 10_000, &["5/1"]), 9_999);
+        assert!(tracked.pending.len() <= MOST_PENDING);
+        assert_eq!(observed(&mut tracked, 10_000, &["5/1"]), 9_999);
     }
 
     /// What a transaction of the model does next.
@@ -339,8 +340,8 @@ mod tests {
         Prepare(usize),
         Commit(usize),
         RollBack(usize),
-        Look,
-        LookAtNoLocks,
+        Sample,
+        SampleWithoutLocks,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -349,8 +350,8 @@ mod tests {
             1 => (0..6_usize).prop_map(Step::Prepare),
             2 => (0..6_usize).prop_map(Step::Commit),
             1 => (0..6_usize).prop_map(Step::RollBack),
-            3 => Just(Step::Look),
-            3 => Just(Step::LookAtNoLocks),
+            3 => Just(Step::Sample),
+            3 => Just(Step::SampleWithoutLocks),
         ];
         proptest::collection::vec(step, 1..80)
     }
@@ -372,7 +373,7 @@ mod tests {
             let mut sessions = vec![Session::default(); 6];
             let mut drawn = 0_i64;
             let mut visible = BTreeSet::new();
-            let mut horizon = Horizon::default();
+            let mut tracked = SafePosition::default();
             let name = |n: usize, session: &Session| if session.prepared {
                 format!("-1/{}", 700 + n as u32 + 10 * session.transaction)
             } else {
@@ -392,25 +393,25 @@ mod tests {
                         let transaction = sessions[n].transaction + 1;
                         sessions[n] = Session { transaction, ..Session::default() };
                     }
-                    Step::Insert(_) | Step::Prepare(_) | Step::Look | Step::LookAtNoLocks => {}
+                    Step::Insert(_) | Step::Prepare(_) | Step::Sample | Step::SampleWithoutLocks => {}
                 }
                 let writers: BTreeSet<String> = sessions.iter().enumerate()
                     .filter(|(_, session)| !session.drawn.is_empty())
                     .map(|(n, session)| name(n, session))
                     .collect();
-                if matches!(step, Step::Look | Step::LookAtNoLocks) {
-                    let nobody = writers.is_empty() && matches!(step, Step::Look);
-                    let mut filled_to = horizon.decided();
+                if matches!(step, Step::Sample | Step::SampleWithoutLocks) {
+                    let nobody = writers.is_empty() && matches!(step, Step::Sample);
+                    let mut filled_to = tracked.decided();
                     while visible.contains(&(filled_to + 1)) {
                         filled_to += 1;
                     }
-                    let look = Look {
+                    let sample = Sample {
                         last_position: drawn,
                         filled_to,
-                        writers: matches!(step, Step::Look).then_some(writers),
-                        last_event: (nobody && drawn != horizon.decided()).then_some(drawn),
+                        writers: matches!(step, Step::Sample).then_some(writers),
+                        last_event: (nobody && drawn != tracked.decided()).then_some(drawn),
                     };
-                    let safe = horizon.take(look).unwrap();
+                    let safe = tracked.observe(sample).unwrap();
                     let open = sessions.iter().flat_map(|session| &session.drawn).min();
                     prop_assert!(open.is_none_or(|open| *open > safe.0), "{open:?} {safe}");
                     if nobody {

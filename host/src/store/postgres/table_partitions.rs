@@ -1,4 +1,4 @@
-//! What becomes of the log's partitions: pure, from one look at them.
+//! What becomes of the log's partitions: pure, from one reading of them.
 //!
 //! The partition that events are appended to is ended when it is old or large
 //! enough, so that what may go can go by whole partitions. A fraction of what is
@@ -42,9 +42,9 @@ pub(super) struct Span {
     pub(super) last: Position,
 }
 
-/// A look at the log.
+/// What the log is like.
 #[derive(Debug, Clone)]
-pub(super) struct Look {
+pub(super) struct LogState {
     /// The server's time.
     pub(super) now: Timestamp,
     /// The position that is drawn next.
@@ -71,7 +71,7 @@ pub(super) struct Plan {
     pub(super) pinned: Option<LogPin>,
 }
 
-impl Look {
+impl LogState {
     /// What is to be done under a retention.
     pub(super) fn plan(&self, retention: &Retention) -> Plan {
         if retention.is_forever() {
@@ -184,9 +184,9 @@ mod tests {
         Partition { number: None, bytes: 1, events }
     }
 
-    fn look(coming: i64, partitions: Vec<Partition>, behind: Option<(&str, i64)>) -> Look {
+    fn log_state(coming: i64, partitions: Vec<Partition>, behind: Option<(&str, i64)>) -> LogState {
         let behind = behind.map(|(name, at)| (name.parse().unwrap(), Position(at)));
-        Look { now: at(NOW), coming, partitions, behind }
+        LogState { now: at(NOW), coming, partitions, behind }
     }
 
     fn by_age(age: Duration) -> Retention {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_log_that_is_kept_for_ever_is_left_alone() {
         let old = vec![partition(0, 5, Some((900, 800))), partition(1, 5, Some((700, 0)))];
-        assert_eq!(look(WIDTH + 10, old, None).plan(&Retention::FOREVER), Plan::default());
+        assert_eq!(log_state(WIDTH + 10, old, None).plan(&Retention::FOREVER), Plan::default());
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let log = |until| {
             let over = partition(0, 5, Some((300, until)));
             let rest = vec![partition(1, 5, Some((1, 0))), partition(2, 1, None), elsewhere(None)];
-            look(WIDTH + 10, [vec![over], rest].concat(), Some(("g", WIDTH + 3)))
+            log_state(WIDTH + 10, [vec![over], rest].concat(), Some(("g", WIDTH + 3)))
         };
         assert_eq!(log(99).plan(&by_age(WEEK)), Plan::default());
         let plan = log(100).plan(&by_age(WEEK));
@@ -225,7 +225,8 @@ mod tests {
             partition(3, 13, Some((1, 0))),
             partition(4, 1, None),
         ];
-        let plan = look(3 * WIDTH + 10, partitions, Some(("slow", WIDTH + 8))).plan(&by_age(WEEK));
+        let plan =
+            log_state(3 * WIDTH + 10, partitions, Some(("slow", WIDTH + 8))).plan(&by_age(WEEK));
         assert_eq!(plan.empty, [(Some(0), Position(9))]);
         let pin = LogPin {
             group: "slow".parse().unwrap(),
@@ -245,7 +246,7 @@ mod tests {
             partition(3, 1, Some((1, 0))),
             partition(4, 1_000, None),
         ];
-        let log = look(3 * WIDTH + 10, partitions, None);
+        let log = log_state(3 * WIDTH + 10, partitions, None);
         let empty = |most| log.plan(&by_bytes(most)).empty.len();
         assert_eq!([121, 120, 81, 80, 0].map(empty), [0, 1, 1, 2, 3]);
     }
@@ -254,7 +255,7 @@ mod tests {
     fn a_partition_ends_at_an_eighth_of_what_is_kept() {
         let ends = |since, bytes, retention: &Retention| {
             let partitions = vec![partition(0, bytes, Some((since, 0))), partition(1, 1, None)];
-            look(10, partitions, None).plan(retention).begin
+            log_state(10, partitions, None).plan(retention).begin
         };
         assert_eq!(ends(12, 0, &by_age(WEEK)), None);
         assert_eq!(ends(13, 0, &by_age(WEEK)), Some(1));
@@ -267,12 +268,13 @@ mod tests {
             partition(1, 1, Some((99, 0))),
             partition(2, 1, None),
         ];
-        assert_eq!(look(WIDTH + 10, partitions, None).plan(&by_age(WEEK)).begin, None);
+        assert_eq!(log_state(WIDTH + 10, partitions, None).plan(&by_age(WEEK)).begin, None);
     }
 
     #[test]
     fn an_empty_partition_never_ends_and_the_next_one_is_always_there() {
-        let plan = look(1, vec![partition(0, 1, None), elsewhere(None)], None).plan(&by_age(WEEK));
+        let plan =
+            log_state(1, vec![partition(0, 1, None), elsewhere(None)], None).plan(&by_age(WEEK));
         assert_eq!(plan, Plan { make: Some(1), ..Plan::default() });
     }
 
@@ -281,11 +283,11 @@ mod tests {
         let span =
             Span { since: at(NOW - 900), until: at(NOW - 800), last: Position(7 * WIDTH + 3) };
         let partitions = vec![partition(0, 5, Some((950, 900))), elsewhere(Some(span))];
-        let moved = look(7 * WIDTH + 4, partitions.clone(), None).plan(&by_age(WEEK));
+        let moved = log_state(7 * WIDTH + 4, partitions.clone(), None).plan(&by_age(WEEK));
         assert_eq!((moved.make, moved.begin), (Some(8), Some(8)));
         assert_eq!(moved.empty, [(Some(0), Position(9))], "what is in use stays");
         let back = [partitions, vec![partition(8, 1, None)]].concat();
-        let plan = look(8 * WIDTH, back, None).plan(&by_age(WEEK));
+        let plan = log_state(8 * WIDTH, back, None).plan(&by_age(WEEK));
         assert_eq!(plan.empty, [(Some(0), Position(9)), (None, span.last)]);
         assert_eq!((plan.make, plan.begin, plan.drop), (Some(9), None, vec![0]));
     }
@@ -309,7 +311,7 @@ mod tests {
             let current = partitions.len() as i64 - 1;
             let behind = cursor * WIDTH + 5;
             let retention = Retention { max_age: age.map(Duration::from_secs), max_bytes: most };
-            let plan = look(current * WIDTH + 10, partitions.clone(), Some(("g", behind))).plan(&retention);
+            let plan = log_state(current * WIDTH + 10, partitions.clone(), Some(("g", behind))).plan(&retention);
             for (index, (number, last)) in plan.empty.iter().enumerate() {
                 prop_assert!(last.0 <= behind);
                 prop_assert_eq!(*number, Some(index as i64), "the oldest first, and none left out");

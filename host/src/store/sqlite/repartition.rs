@@ -5,11 +5,11 @@ use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{optional_text, optional_time, text};
-use super::error::Broken;
+use super::error::SqliteError;
 use super::groups::{head_columns, read_head};
 use super::log::Receives;
 use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
-use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
+use crate::store::repartition::{MOST_AGAIN, Part, Parts, parts};
 use crate::store::{Head, Subscription, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
@@ -18,7 +18,7 @@ pub(super) async fn make_parts(
     connection: &mut SqliteConnection,
     group: &GroupName,
     partitions: u32,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     if partitions <= 1 {
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) async fn forget_redeliveries(
     connection: &mut SqliteConnection,
     group: &GroupName,
     above: Position,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     let done = sqlx::query(
         "DELETE FROM redeliveries
          WHERE position > ?2
@@ -61,7 +61,7 @@ pub(super) async fn forget_redeliveries(
     Ok(i64::try_from(done.rows_affected()).unwrap_or(i64::MAX))
 }
 
-/// A group that is to be split anew.
+/// A group that is to be repartitioned.
 #[derive(Clone, Copy)]
 pub(super) struct Split<'a> {
     pub(super) group: &'a GroupName,
@@ -70,7 +70,7 @@ pub(super) struct Split<'a> {
     pub(super) subscription: &'a Subscription,
 }
 
-/// Splits a group anew, within a transaction that has the write lock. Its cursors come
+/// Repartitions a group, within a transaction that has the write lock. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
 /// part had before it of the subscription as it is now, comes again in the part where it
 /// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
@@ -80,7 +80,7 @@ pub(super) async fn repartition(
     split: Split<'_>,
     before: u32,
     partitions: u32,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let group = split.group;
     let parts_before = Parts::new(rows_of(connection, group).await?, before);
     let highest = parts_before.highest;
@@ -134,7 +134,7 @@ async fn retry_again(
     split: Split<'_>,
     head: &Head,
     place: impl Fn(Option<&str>, Position) -> GroupName,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     // There, unless the group no longer receives it.
     let event = sqlx::query(
         "SELECT partitionkey FROM events
@@ -186,7 +186,7 @@ async fn retry_again(
 async fn rows_of(
     connection: &mut SqliteConnection,
     group: &GroupName,
-) -> Result<Vec<Part>, Broken> {
+) -> Result<Vec<Part>, SqliteError> {
     let rows = sqlx::query(concat!(
         "SELECT name, position, epoch, failures, ",
         head_columns!(),
@@ -216,7 +216,7 @@ async fn move_rows(
     table: &str,
     part: &GroupName,
     place: impl Fn(Option<&str>, Position) -> GroupName,
-) -> Result<(), Broken> {
+) -> Result<(), SqliteError> {
     let all = format!("SELECT position, partitionkey FROM {table} WHERE group_name = ?");
     let moved = format!("UPDATE {table} SET group_name = ? WHERE group_name = ? AND position = ?");
     let rows =
@@ -242,7 +242,7 @@ async fn bring_again(
     partition: Option<Partition>,
     (after, up_to): (Position, Position),
     place: impl Fn(Option<&str>, Position) -> GroupName,
-) -> Result<i64, Broken> {
+) -> Result<i64, SqliteError> {
     let receives = Receives::new(split.group, split.tenant, split.subscription);
     let sql = format!(
         "SELECT position, partitionkey, deliver_after FROM events

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{FailureCounts, GroupStatus, Head, Leader, Mark, is_exact};
 use crate::event::{Epoch, GroupName, Partition, Position};
 
-/// How many events may come again when a group is split anew.
+/// How many events may come again when a group is repartitioned.
 pub(super) const MOST_AGAIN: i64 = 100_000;
 
 /// A partition of a group, as `status` and `groups show` tell of it.
@@ -71,7 +71,7 @@ pub(super) struct Part {
     pub(super) head: Option<Head>,
 }
 
-/// The rows of a group that is split anew, and what they come to.
+/// The rows of a group that is repartitioned, and what they come to.
 pub(super) struct Parts {
     /// All of them.
     pub(super) rows: Vec<Part>,

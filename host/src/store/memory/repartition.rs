@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{Group, Log, Stored};
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position};
-use crate::store::split::{MOST_AGAIN, add_failures, parts};
+use crate::store::repartition::{MOST_AGAIN, add_failures, parts};
 use crate::store::{
     FailureCounts, Redelivery, StoreError, Subscription, UndecidedRanges, refusals,
 };

@@ -17,23 +17,23 @@ const MOST_BYTES: usize = 4 << 10;
 
 /// Events whose memory may be used for others, by whatever group.
 #[derive(Default)]
-pub(super) struct Spares(Mutex<Vec<Arc<LogEvent>>>);
+pub(super) struct EventPool(Mutex<Vec<Arc<LogEvent>>>);
 
-impl Spares {
+impl EventPool {
     /// Keeps what is worth it.
-    pub(super) fn put(&self, mut events: Vec<Arc<LogEvent>>) {
+    pub(super) fn recycle(&self, mut events: Vec<Arc<LogEvent>>) {
         // Both are looked at before the lock is taken, and what is left is freed after it.
         events.retain_mut(|event| Arc::get_mut(event).is_some_and(|event| is_small(event)));
-        let mut spares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MOST.saturating_sub(spares.len()).min(events.len());
-        spares.extend(events.drain(..room));
+        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MOST.saturating_sub(pool.len()).min(events.len());
+        pool.extend(events.drain(..room));
     }
 
     /// Gives so many at most, each of which nobody else has.
     pub(super) fn take(&self, most: usize) -> Vec<Arc<LogEvent>> {
-        let mut spares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = spares.len().saturating_sub(most);
-        spares.split_off(left)
+        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = pool.len().saturating_sub(most);
+        pool.split_off(left)
     }
 }
 
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn what_is_large_or_shared_or_too_many_is_not_kept() {
-        let spares = Spares::default();
+        let pool = EventPool::default();
         let shared = event(1);
-        spares.put(vec![event(1), event(MOST_BYTES + 1), Arc::clone(&shared)]);
-        assert_eq!(spares.take(10).len(), 1);
-        spares.put((0..MOST + 1).map(|_| event(1)).collect());
-        assert_eq!(spares.take(1_000).len(), 1_000);
-        assert_eq!(spares.take(usize::MAX).len(), MOST - 1_000);
+        pool.recycle(vec![event(1), event(MOST_BYTES + 1), Arc::clone(&shared)]);
+        assert_eq!(pool.take(10).len(), 1);
+        pool.recycle((0..MOST + 1).map(|_| event(1)).collect());
+        assert_eq!(pool.take(1_000).len(), 1_000);
+        assert_eq!(pool.take(usize::MAX).len(), MOST - 1_000);
     }
 }

@@ -3,12 +3,12 @@
 use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, count, kept};
-use super::error::Broken;
+use super::error::PostgresError;
 use super::groups::{head_columns, read_head};
 use super::log::{Types, in_partition, partition_hash, receives};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::lock_key::LockKey;
-use crate::store::split::{MOST_AGAIN, Part, Parts, parts};
+use crate::store::repartition::{MOST_AGAIN, Part, Parts, parts};
 use crate::store::{GroupRegistration, Head, refusals, stored};
 
 /// Makes the rows of a group's partitions that are not there yet, with the epoch, the
@@ -17,7 +17,7 @@ pub(super) async fn make_parts(
     connection: &mut PgConnection,
     group: &GroupName,
     partitions: u32,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     if partitions <= 1 {
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) async fn make_parts(
 pub(super) async fn leading_sessions(
     connection: &mut PgConnection,
     parts: &[GroupName],
-) -> Result<Vec<i32>, Broken> {
+) -> Result<Vec<i32>, PostgresError> {
     // The locks first, and the hosts in a later statement: a host is written down before
     // it takes a lock.
     let holders: Vec<i32> = sqlx::query_scalar(
@@ -79,7 +79,7 @@ pub(super) async fn leading_sessions(
 pub(super) async fn lock_rows(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "SELECT FROM event_host.consumer_groups
          WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE",
@@ -96,7 +96,7 @@ pub(super) async fn forget_redeliveries(
     connection: &mut PgConnection,
     group: &GroupName,
     above: Position,
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let done = sqlx::query(
         "DELETE FROM event_host.redeliveries
          WHERE position > $2
@@ -125,7 +125,7 @@ macro_rules! move_rows {
     };
 }
 
-/// Splits a group anew, within a transaction in which no event goes. Its cursors come
+/// Repartitions a group, within a transaction in which no event goes. Its cursors come
 /// together at the highest; what was parked, what was retried at a cursor, and what a
 /// part had before it of the subscription as it is now, comes again in the part where it
 /// belongs now. Where an attempt was marked as begun, that is forgotten: it begins once
@@ -133,7 +133,7 @@ macro_rules! move_rows {
 pub(super) async fn repartition(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     let GroupRegistration { name: group, partitions, .. } = settings;
     // First the group's row alone, so that of two who do this one does it.
     let row = sqlx::query(
@@ -175,7 +175,7 @@ pub(super) async fn repartition(
 /// Refuses to go on past what is retried above all cursors while a transaction may still
 /// commit something between: a group that reads past open transactions may have come
 /// there, and only its cursor remembers what it passed.
-async fn refuse_a_leap(connection: &mut PgConnection, before: &Parts) -> Result<(), Broken> {
+async fn refuse_a_leap(connection: &mut PgConnection, before: &Parts) -> Result<(), PostgresError> {
     let Some(cursor) = before.leaps_from() else { return Ok(()) };
     let may_appear: bool = sqlx::query_scalar(
         "SELECT (SELECT count(*) FROM event_host.events
@@ -210,7 +210,7 @@ async fn join_cursors(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
     before: &Parts,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     sqlx::query(
         "UPDATE event_host.consumer_groups
          SET partitions = $2, position = $3, epoch = $4, fruitless = 0,
@@ -240,7 +240,7 @@ async fn move_redeliveries(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
     before: &Parts,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     for statement in [move_rows!("redeliveries"), move_rows!("deferred")] {
         sqlx::query(statement)
             .bind(settings.name.as_str())
@@ -259,7 +259,7 @@ async fn bring_again(
     settings: &GroupRegistration,
     partition: Option<Partition>,
     (after, up_to): (Position, Position),
-) -> Result<i64, Broken> {
+) -> Result<i64, PostgresError> {
     let statement = sqlx::query(concat!(
         "INSERT INTO event_host.redeliveries (
              group_name, position, attempt, due_at, partitionkey)
@@ -290,7 +290,7 @@ async fn retry_again(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
     head: &Head,
-) -> Result<(), Broken> {
+) -> Result<(), PostgresError> {
     // There, unless the group no longer receives it.
     sqlx::query(concat!(
         "INSERT INTO event_host.redeliveries (
@@ -336,7 +336,7 @@ async fn retry_again(
 async fn locked_rows(
     connection: &mut PgConnection,
     group: &GroupName,
-) -> Result<Vec<Part>, Broken> {
+) -> Result<Vec<Part>, PostgresError> {
     let rows = sqlx::query(concat!(
         "SELECT name, position, epoch, late_events, failures::text, open_ranges IS NOT NULL, ",
         head_columns!(),
