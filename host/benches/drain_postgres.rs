@@ -33,9 +33,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::FairExecutor;
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::Cores;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{BatchCall, BatchReport, Call, Handler, Report, Worker};
 use event_host::event::{Event, GroupName, LogEvent, Position, Tenant};
@@ -159,7 +159,7 @@ async fn host(
         store: Arc::<PostgresStore>::clone(store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        cores: Cores::start(Arc::default()).unwrap(),
+        executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

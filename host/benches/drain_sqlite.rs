@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::FairExecutor;
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::Cores;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::retry::RetryPolicy;
@@ -81,7 +81,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         store: Arc::clone(&store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        cores: Cores::start(Arc::default()).unwrap(),
+        executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: group(),

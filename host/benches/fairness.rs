@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::{Admission, Demand, FairExecutor};
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::{Cores, Demand, Permits};
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Outcome, Report, Usage, Worker};
 use event_host::event::{Event, GroupName, Position, Tenant};
@@ -231,15 +231,15 @@ impl Rig {
         let names: Vec<GroupName> =
             groups.iter().map(|group| group.settings.name.clone()).collect();
         let store: Arc<dyn Store> = Arc::new(self.hosts.block_on(open(&self.path)));
-        let cores = {
+        let executor = {
             let _in_runtime = self.hosts.enter();
-            Cores::start(Arc::default()).unwrap()
+            FairExecutor::start(Arc::default()).unwrap()
         };
         let supervisor = Supervisor {
             store: Arc::clone(&store),
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
-            cores,
+            executor,
             groups,
             grace: Duration::ZERO,
             drain: false,
@@ -314,8 +314,9 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
 /// What a permit adds to an attempt that nobody is in the way of, in nanoseconds.
 async fn cost_of_a_permit() -> f64 {
     const TIMES: u32 = 200_000;
-    let permits = Arc::<Permits>::default();
-    let share = permits.share(&tenant("light"), Demand { concurrency: 1, memory_bytes: 1 << 20 });
+    let admission = Arc::<Admission>::default();
+    let group =
+        admission.register(&tenant("light"), Demand { concurrency: 1, memory_bytes: 1 << 20 });
     let attempt = || async {
         black_box(Report {
             outcome: Outcome::Success,
@@ -331,7 +332,7 @@ async fn cost_of_a_permit() -> f64 {
         }
         let bare = began.elapsed();
         let began = Instant::now();
-        let mut permit = share.permit();
+        let mut permit = group.permit();
         for _ in 0..TIMES {
             if !permit.is_ready() {
                 permit.ready(None).await;

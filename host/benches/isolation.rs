@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::FairExecutor;
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::Cores;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::state::{BatchState, EmptyState};
 use event_host::delivery::{Call, Handler, Outcome, Worker};
@@ -222,7 +222,7 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
         store: Arc::new(store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        cores: Cores::start(Arc::default()).unwrap(),
+        executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![group(version().await)],
         grace: Duration::ZERO,
         drain: false,

@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::FairExecutor;
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::ordering::Ordering;
-use event_host::delivery::permits::Cores;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::{GroupName, Tenant};
@@ -106,7 +106,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         store: Arc::clone(&store),
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
-        cores: Cores::start(Arc::default()).unwrap(),
+        executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
                 name: name.clone(),

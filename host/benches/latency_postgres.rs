@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
+use event_host::delivery::admission::FairExecutor;
 use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
-use event_host::delivery::permits::Cores;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::delivery::{Call, Handler, Report, Worker};
 use event_host::event::Tenant;
@@ -264,7 +264,7 @@ impl Rig {
             store: Arc::new(self.database.store()),
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
-            cores: Cores::start(Arc::default()).unwrap(),
+            executor: FairExecutor::start(Arc::default()).unwrap(),
             groups: vec![Group {
                 settings: GroupSettings {
                     name: group(),

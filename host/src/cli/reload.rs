@@ -34,7 +34,7 @@ use super::starting::{self, NotAllLoaded, Starting};
 use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
 use crate::delivery::Handler as _;
-use crate::delivery::permits::Permits;
+use crate::delivery::admission::Admission;
 use crate::event::{GroupName, HandlerName};
 use crate::restart::spawn_with_restart;
 use crate::store::{Deployed, Store};
@@ -69,7 +69,7 @@ pub(super) struct Reloader {
     /// What runs.
     pub(super) running: BTreeMap<HandlerName, Loaded>,
     /// What bounds the handlers together.
-    pub(super) permits: Arc<Permits>,
+    pub(super) admission: Arc<Admission>,
     /// Where changes go.
     pub(super) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
@@ -276,7 +276,7 @@ impl Reloader {
             }
         }
         let mut changed = changed(&self.config, &config);
-        bound(&self.permits, &self.loader, &config);
+        bound(&self.admission, &self.loader, &config);
         self.keeping.send_replace(keeping(&config));
         self.config = config;
         self.follow_sources();

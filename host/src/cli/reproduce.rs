@@ -46,7 +46,7 @@ impl Reproduce {
         // The pin is for what runs; here anything may be tried.
         let settings = HandlerSettings { digest: None, ..settings.clone() };
         let handler = loader.load_any(&settings, source).await?;
-        let state = Arc::new(StoredState { store, group: letter.group.clone(), share: None });
+        let state = Arc::new(StoredState { store, group: letter.group.clone(), admission: None });
         let attempted = Attempt {
             group: &letter.group,
             tenant: &letter.tenant,

@@ -26,7 +26,7 @@ use super::watch::Watch;
 use super::{AlreadySaid, Global, database};
 use crate::clock::SystemClock;
 use crate::config::{Component, Config};
-use crate::delivery::permits::{Cores, Permits};
+use crate::delivery::admission::{Admission, FairExecutor};
 use crate::event::HandlerName;
 use crate::restart::spawn_with_restart;
 use crate::runtime;
@@ -139,15 +139,15 @@ impl Run {
             database = %config.database,
             "starting"
         );
-        let permits = Arc::new(Permits::default());
-        bound(&permits, &loader, &config);
-        let cores =
-            Cores::start(Arc::clone(&permits)).context("cannot start the handlers' threads")?;
+        let admission = Arc::new(Admission::default());
+        bound(&admission, &loader, &config);
+        let executor = FairExecutor::start(Arc::clone(&admission))
+            .context("cannot start the handlers' threads")?;
         let supervisor = Supervisor {
             store: Arc::clone(&store),
             host,
             clock: Arc::new(SystemClock),
-            cores,
+            executor,
             groups: handlers.iter().flat_map(|loaded| groups(loaded, &loader, &store)).collect(),
             grace: config.grace,
             drain: self.drain,
@@ -176,7 +176,7 @@ impl Run {
             started: config.clone(),
             config,
             running,
-            permits,
+            admission,
             changes,
             keeping: to_keep,
             remarks: BTreeMap::new(),

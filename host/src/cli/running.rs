@@ -8,8 +8,8 @@ use tracing::error;
 
 use super::loading::{Loaded, Loader, Replays};
 use crate::config::{Component, Config, HandlerSettings, TenantSettings};
+use crate::delivery::admission::Admission;
 use crate::delivery::group::GroupSettings;
-use crate::delivery::permits::Permits;
 use crate::event::{GroupName, HandlerName, Partition};
 use crate::store::{self, Store};
 use crate::supervisor::{Group, RetentionSettings};
@@ -131,12 +131,12 @@ pub(super) fn changed_handlers(
 }
 
 /// Sets what the settings say of all handlers and of each tenant's.
-pub(super) fn bound(permits: &Permits, loader: &Loader, config: &Config) {
+pub(super) fn bound(admission: &Admission, loader: &Loader, config: &Config) {
     let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.quota));
     loader.bound_connections(
         tenants.clone().filter_map(|(name, quota)| Some((name, quota.http_connections?))),
     );
-    permits.configure(config.concurrency, tenants);
+    admission.configure(config.concurrency, tenants);
 }
 
 /// What goes on as before may be in a group that the settings have given to

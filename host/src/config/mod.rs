@@ -32,7 +32,7 @@ use value::Environment;
 pub(crate) use value::duration;
 
 use crate::clock::LONGEST_WAIT;
-use crate::delivery::permits::MAX_CONCURRENCY;
+use crate::delivery::admission::MAX_CONCURRENCY;
 use crate::store::Retention;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.

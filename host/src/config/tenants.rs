@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use super::document::{self, Document, Entry, Section, kind};
 use super::keys;
 use super::value::show_size;
-use crate::delivery::permits::{MAX_CONCURRENCY, TenantQuota};
+use crate::delivery::admission::{MAX_CONCURRENCY, TenantQuota};
 use crate::event::{Tenant, quoted};
 use crate::nearest::nearest;
 use crate::sandbox::settings::{HttpPolicy, Limits};

@@ -5,10 +5,10 @@ use std::env::VarError;
 use proptest::prelude::*;
 
 use super::*;
+use crate::delivery::admission::TenantQuota;
 use crate::delivery::breaker::{BreakerSettings, OnTrip};
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
-use crate::delivery::permits::TenantQuota;
 use crate::digest::Digest;
 use crate::event::{Position, Tenant};
 use crate::retry::RetryPolicy;

@@ -3,14 +3,14 @@
 //!
 //! Nothing here knows SQL or wasmtime. [`group`] is the loop of one group;
 //! [`settlement`], [`ordering`] and [`breaker`] are pure; [`state`] keeps what
-//! handlers write until it is settled, [`permits`] says who may run, [`replay_component`] chooses the
-//! component of a replay that names one. A handler is whatever implements
+//! handlers write until it is settled, [`admission`] says which attempt may run, and
+//! [`replay_component`] chooses the component of a replay that names one. A handler is whatever implements
 //! [`Handler`], a database whatever implements [`crate::store::Store`].
 
+pub mod admission;
 pub mod breaker;
 pub mod group;
 pub mod ordering;
-pub mod permits;
 pub mod replay_component;
 pub mod settlement;
 pub mod state;

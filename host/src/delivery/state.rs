@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::delivery::permits::{Share, Turn};
+use crate::delivery::admission::{GroupAdmission, StorePermit};
 use crate::event::GroupName;
 use crate::store::{StateWrite, Store, StoreError};
 
@@ -36,16 +36,16 @@ pub struct StoredState {
     pub store: Arc<dyn Store>,
     /// The group.
     pub group: GroupName,
-    /// What its reads take turns by, with those of other groups; `None` where there are
-    /// no others.
-    pub share: Option<Share>,
+    /// The group's admission, which orders its reads among those of other groups; `None`
+    /// where there are no others.
+    pub admission: Option<GroupAdmission>,
 }
 
 impl StoredState {
-    /// The turn to read: as good a reason to wait as the log is.
-    async fn turn(&self) -> Option<Turn> {
-        match &self.share {
-            Some(share) => Some(share.read_turn(self.store.limits().reads).await),
+    /// Permission to read: state is read in the same fair order as the log.
+    async fn store_permit(&self) -> Option<StorePermit> {
+        match &self.admission {
+            Some(admission) => Some(admission.acquire_read(self.store.limits().reads).await),
             None => None,
         }
     }
@@ -54,7 +54,7 @@ impl StoredState {
 #[async_trait]
 impl CommittedState for StoredState {
     async fn get(&self, scope: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let _turn = self.turn().await;
+        let _permit = self.store_permit().await;
         self.store.state_get(&self.group, scope, key).await
     }
 
@@ -64,7 +64,7 @@ impl CommittedState for StoredState {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<String>, StoreError> {
-        let _turn = self.turn().await;
+        let _permit = self.store_permit().await;
         self.store.state_keys(&self.group, scope, prefix, limit).await
     }
 }

@@ -21,9 +21,9 @@ use super::ticker::Ticker;
 /// worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// How long a guest may run before it makes room for others, and how finely
+    /// How long a guest may run before it yields to others, and how finely
     /// the timeout of one that never calls the host is measured. Default 2 ms, a
-    /// slice of [delivery's](crate::delivery::permits::SLICE).
+    /// time slice of [delivery's](crate::delivery::admission::TIME_SLICE).
     pub tick: Duration,
     /// Stack of a guest, in bytes (`stack-limit`). Default 1 MiB.
     pub wasm_stack_bytes: usize,

@@ -27,8 +27,8 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::delivery::Handler;
+use crate::delivery::admission::FairExecutor;
 use crate::delivery::group::{Control, GroupSettings, PASS_INTERVAL};
-use crate::delivery::permits::Cores;
 use crate::delivery::replay_component::ReplayComponents;
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::leadership::Locks;
@@ -68,7 +68,7 @@ pub struct Supervisor {
     /// The time of day.
     pub clock: Arc<dyn Clock>,
     /// Which attempts may run at once, and where.
-    pub cores: Cores,
+    pub executor: FairExecutor,
     /// The groups; no two of one name. Of one that is split, all partitions, one after
     /// the other.
     pub groups: Vec<Group>,
@@ -176,7 +176,7 @@ impl Supervisor {
             store: self.store,
             host: self.host,
             clock: Arc::clone(&self.clock),
-            cores: self.cores,
+            executor: self.executor,
             stop: stop.clone(),
             interrupt: interrupt.clone(),
             grace: self.grace,

@@ -13,8 +13,8 @@ use super::task::{GroupTask, GroupVersion};
 use super::watcher::{Controls, OvertakeLimits};
 use super::{Group, registration};
 use crate::clock::Clock;
+use crate::delivery::admission::{Demand, FairExecutor};
 use crate::delivery::group::{Awaited, Control, GroupLoop};
-use crate::delivery::permits::{Cores, Demand};
 use crate::delivery::replay_component::ReplayHandler;
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
@@ -26,7 +26,7 @@ pub(super) struct RunningGroups {
     pub(super) store: Arc<dyn Store>,
     pub(super) host: HostIdentity,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) cores: Cores,
+    pub(super) executor: FairExecutor,
     pub(super) locks: Locks,
     pub(super) troubles: Troubles,
     pub(super) stop: CancellationToken,
@@ -233,7 +233,7 @@ impl RunningGroups {
                 handler,
                 clock: Arc::clone(&self.clock),
                 crash_guard: Arc::clone(&self.crash_guard),
-                share: self.cores.permits().share(&group.settings.tenant, demand),
+                admission: self.executor.admission().register(&group.settings.tenant, demand),
                 published: Arc::clone(&self.published),
                 pass_interval: self.pass_interval,
                 troubles: self.troubles.clone(),

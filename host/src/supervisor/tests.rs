@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::clock::SystemClock;
+use crate::delivery::admission::Admission;
 use crate::delivery::breaker::BreakerSettings;
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
-use crate::delivery::permits::Permits;
 use crate::delivery::replay_component::NoReplayComponents;
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::event::{Event, Partition, Tenant};
@@ -99,7 +99,7 @@ impl Rig {
             store: Arc::new(store.clone()),
             host: HostIdentity { id: "h".into(), hostname: "h".into(), pid: 1 },
             clock: Arc::new(SystemClock),
-            cores: Cores::on_this_runtime(Arc::new(Permits::default())),
+            executor: FairExecutor::on_this_runtime(Arc::new(Admission::default())),
             groups: parts(&seen, 1, PARTS),
             grace: Duration::from_secs(1),
             drain: false,

@@ -12,9 +12,9 @@ use super::outages::Operation;
 use super::quota::QuotaCheck;
 use super::shared::{ActiveTask, Halt, Shared, SharedState, Uncommitted};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE};
+use crate::delivery::admission::{Permit, TenantQuota};
 use crate::delivery::breaker::{Tried, Verdict};
 use crate::delivery::ordering::Job;
-use crate::delivery::permits::{Permit, TenantQuota};
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{Call, Outcome, Report, Usage, Worker};
@@ -130,7 +130,7 @@ impl Shared {
             if outlives_its_memory {
                 worker = self.group.handler.worker();
             }
-            permit.give_back();
+            permit.release();
         }
     }
 
@@ -141,14 +141,14 @@ impl Shared {
         worker: &mut Box<dyn Worker>,
         halted: &mut watch::Receiver<bool>,
     ) -> bool {
-        let quota = &self.group.share.quota();
+        let quota = &self.group.admission.quota();
         let began = Instant::now();
         let batch = self.group.settings.batch;
         let mut left = batch.max_events;
         let mut active = None;
         while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
-                if !permit.goes_on_at_once() {
+                if !permit.is_uncontended() {
                     // What is done is not held up by what waits here.
                     active = None;
                     self.wakeup.notify_one();

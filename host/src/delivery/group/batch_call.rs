@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tracing::{Instrument, info};
 
 use super::shared::{Halt, Shared, Uncommitted};
+use crate::delivery::admission::{Permit, TenantQuota};
 use crate::delivery::breaker::Verdict;
 use crate::delivery::ordering::{Effects, Job};
-use crate::delivery::permits::{Permit, TenantQuota};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{BatchCall, BatchReport, Outcome, Report, Worker};
 use crate::event::LogEvent;
@@ -34,7 +34,7 @@ impl Shared {
         if jobs.iter().any(|job| self.is_too_large(job.event.position)) {
             return self.split_batch(jobs, "one of its events is too large to be read");
         }
-        permit.take_along(others.len());
+        permit.charge_events(others.len());
         let state = first.state.attempt(Arc::clone(&self.committed_state));
         let span = tracing::error_span!(
             "batch",

@@ -27,8 +27,8 @@ impl Leader<'_> {
         let Some(asked) = self.shared.lock().schedule.read_due(now) else { return };
         let shared = Arc::clone(&self.shared);
         self.reading_due = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.limits().reads).await;
+            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let _permit = admission.acquire_read(store.limits().reads).await;
             let DueRead { after, up_to, max_events } = asked;
             let due = DueFetch { group: &settings.name, now, after, up_to, max_events };
             DueAnswer { asked, answer: store.due(due).await }

@@ -43,8 +43,8 @@ impl Leader<'_> {
         };
         let shared = Arc::clone(&self.shared);
         self.looking = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.limits().reads).await;
+            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let _permit = admission.acquire_read(store.limits().reads).await;
             let late = LateFetch {
                 group: &settings.name,
                 tenant: &settings.tenant,

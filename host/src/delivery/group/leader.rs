@@ -23,8 +23,8 @@ use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, fetch_size};
 use crate::clock::after;
 use crate::delivery::Worker;
+use crate::delivery::admission::{Permit, Task};
 use crate::delivery::ordering::{CommittedWrites, Cut, Job};
-use crate::delivery::permits::{Permit, Task};
 use crate::delivery::settlement::with_failures;
 use crate::digest::Digest;
 use crate::event::Position;
@@ -438,8 +438,8 @@ impl<'a> Leader<'a> {
         let is_alone = self.one_by_one.is_on();
         let shared = Arc::clone(&self.shared);
         self.fetching = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.limits().reads).await;
+            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let _permit = admission.acquire_read(store.limits().reads).await;
             let fetch = Fetch {
                 group: &settings.name,
                 tenant: &settings.tenant,
@@ -533,8 +533,8 @@ impl<'a> Leader<'a> {
         let is_alone = self.load_one_by_one.is_on();
         let shared = Arc::clone(&self.shared);
         self.loading = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, share, .. } = &shared.group;
-            let _turn = share.read_turn(store.limits().reads).await;
+            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let _permit = admission.acquire_read(store.limits().reads).await;
             let answer = match asked.as_slice() {
                 [position] if is_alone => {
                     let all = Subscription::all();
@@ -668,7 +668,7 @@ impl<'a> Leader<'a> {
             if self.settling.is_some() {
                 return Ok(true);
             }
-            let mut permit = self.group().share.permit();
+            let mut permit = self.group().admission.permit();
             if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
                 || !self.record_work_started(signals).await?
             {
@@ -678,7 +678,7 @@ impl<'a> Leader<'a> {
             wanted -= 1;
         }
         for _ in 0..wanted {
-            let permit = self.group().share.permit();
+            let permit = self.group().admission.permit();
             self.spawn(permit);
         }
         Ok(true)
@@ -687,7 +687,7 @@ impl<'a> Leader<'a> {
     fn spawn(&mut self, permit: Permit) {
         let worker = self.worker();
         let attempts = Arc::clone(&self.shared).make_attempts(permit, worker);
-        self.tasks.push(self.group().share.spawn(attempts));
+        self.tasks.push(self.group().admission.spawn(attempts));
     }
 
     fn worker(&mut self) -> Box<dyn Worker> {
@@ -732,7 +732,7 @@ impl<'a> Leader<'a> {
         if self.shared.lock().schedule.may_run() == 0 {
             return Ok(false);
         }
-        let mut permit = self.group().share.permit();
+        let mut permit = self.group().admission.permit();
         if !signals.let_begin(self.progress.epoch, permit.ready(None)).await
             || !self.record_work_started(signals).await?
         {
@@ -763,7 +763,7 @@ impl<'a> Leader<'a> {
         let job = Arc::new(job);
         let mut attempting = {
             let (shared, job) = (Arc::clone(&self.shared), Arc::clone(&job));
-            self.group().share.spawn(async move {
+            self.group().admission.spawn(async move {
                 let attempted = shared.attempt_alone(&job, &mut worker, &mut permit).await;
                 (attempted, worker, permit)
             })
@@ -783,7 +783,7 @@ impl<'a> Leader<'a> {
         let Some(job) = Arc::into_inner(job) else { return Err(End::Stopped) };
         match attempted {
             Some((attempted, mut worker, permit)) => {
-                let quota = self.group().share.quota();
+                let quota = self.group().admission.quota();
                 let concluding = self.shared.conclude(job, attempted, &quota, &mut worker);
                 match interrupts.answer(concluding).await {
                     Ok(()) => {

@@ -53,9 +53,9 @@ use refused::Refused;
 use shared::Shared;
 use trip::{TripChange, Tripped};
 
+use super::admission::GroupAdmission;
 use super::breaker::{Breaker, BreakerSettings};
 use super::ordering::{CallBatching, Ordering, Schedule};
-use super::permits::Share;
 use super::{Handler, Worker};
 use crate::clock::Clock;
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
@@ -183,12 +183,12 @@ pub struct GroupLoop {
     pub handler: Arc<dyn Handler>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
-    /// One permit, shared by all groups of the process: only one of those that
-    /// may be killing the process handles an event at any time, so that a crash
-    /// is not counted against all that were under way.
+    /// One permit, shared by all groups of the process: of those that may be killing
+    /// the process, only one handles an event at any time, so that a crash is not
+    /// counted against all that were running.
     pub crash_guard: Arc<Semaphore>,
-    /// The group's share of the host: an attempt needs a permit.
-    pub share: Share,
+    /// The group's admission: an attempt needs a permit of it.
+    pub admission: GroupAdmission,
     /// Told when a settlement published events.
     pub published: Arc<Notify>,
     /// A cursor that only passed events of others is committed this often.

@@ -20,8 +20,8 @@ use super::leader::Leader;
 use super::outages::Operation;
 use super::shared::{Shared, Uncommitted};
 use super::{GroupLoop, Signals};
+use crate::delivery::admission::{StorePermit, TenantQuota};
 use crate::delivery::ordering::{Job, Ordering};
-use crate::delivery::permits::{TenantQuota, Turn};
 use crate::delivery::settlement::gives_up;
 use crate::delivery::state::{AttemptState, Touched};
 use crate::delivery::{Outcome, Report};
@@ -192,9 +192,9 @@ impl Shared {
         Outcome::Success
     }
 
-    /// The turn to read what the tenant keeps.
-    async fn turn(&self) -> Turn {
-        self.group.share.read_turn(self.group.store.limits().reads).await
+    /// Permission to read what the tenant keeps.
+    async fn store_permit(&self) -> StorePermit {
+        self.group.admission.acquire_read(self.group.store.limits().reads).await
     }
 
     /// Why the tenant has no room for one dead letter more, of so many bytes; none if it
@@ -210,7 +210,7 @@ impl Shared {
             let mut commits = self.commits();
             let (mut letters, mut bytes) = (0, 0);
             {
-                let _turn = self.turn().await;
+                let _permit = self.store_permit().await;
                 if quota.dead_letters.is_some() {
                     letters = store.tenant_dead_letters(&settings.tenant).await?.unsigned_abs();
                 }
@@ -267,7 +267,7 @@ impl Shared {
             None => {
                 // What is committed meanwhile counts twice rather than not at all.
                 let uncommitted = self.lock().uncommitted().bytes;
-                let _turn = self.turn().await;
+                let _permit = self.store_permit().await;
                 let bytes = store.tenant_state_bytes(&settings.tenant).await?;
                 KnownState { bytes: bytes.saturating_add(uncommitted), at: now }
             }
@@ -283,7 +283,7 @@ impl Shared {
             let mut commits = self.commits();
             let growth = state.growth().await?;
             let bytes = {
-                let _turn = self.turn().await;
+                let _permit = self.store_permit().await;
                 store.tenant_state_bytes(&settings.tenant).await?
             };
             let own = bytes.saturating_add(growth.whole);
@@ -333,7 +333,7 @@ impl Shared {
                 None => {
                     let group = self.group.settings.group();
                     let committed = {
-                        let _turn = self.turn().await;
+                        let _permit = self.store_permit().await;
                         self.group.store.state_key_count(&group).await?
                     };
                     let own = state.new_keys_of_the_batch().await?;

@@ -46,7 +46,7 @@ impl GroupLoop {
                 return Err(End::Lost.into());
             }
             let settling = async {
-                let _turn = self.share.write_turn(self.store.limits().writes).await;
+                let _permit = self.admission.acquire_write(self.store.limits().writes).await;
                 if unknown {
                     self.settle_unless_committed(settlement).await
                 } else {

@@ -177,8 +177,8 @@ impl Shared {
     pub(super) fn new(group: GroupLoop, schedule: Schedule, progress: &mut Progress) -> Self {
         let name = group.settings.group();
         let store = Arc::clone(&group.store);
-        let share = Some(group.share.clone());
-        let committed_state = StoredState { store, group: name.clone(), share };
+        let admission = Some(group.admission.clone());
+        let committed_state = StoredState { store, group: name.clone(), admission };
         Self {
             committed_state: Arc::new(committed_state),
             group,

@@ -243,7 +243,7 @@ async fn a_call_beyond_a_ceiling_of_the_state_is_taken_apart() {
     let mut rig = rig(Ordering::Key, 2, &keys, |_, _| Act::Succeed).await;
     (rig.concurrency, rig.retry.max_attempts) = (1, 1);
     let quota = TenantQuota { state_bytes: Some(10), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     rig.all_over(4).await;
     assert_eq!(rig.batch_calls(), [[1, 2], [3, 4]]);
@@ -258,7 +258,7 @@ async fn a_call_beyond_a_ceiling_of_the_state_is_taken_apart() {
 async fn each_event_of_a_call_counts_against_the_attempts_a_second() {
     let rig = rig(Ordering::Total, 10, &[None; 40], |_, _| Act::Succeed).await;
     let quota = TenantQuota { events_per_second: Some(10.0), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     rig.settled(40).await;
     let took = rig.began.elapsed();

@@ -369,7 +369,7 @@ async fn a_settlement_that_comes_in_between_lets_nobody_beyond_a_ceiling() {
             state_bytes: (!of_letters).then_some(10),
             ..TenantQuota::default()
         };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+        rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
         let _running = rig.start().await;
         rig.called(3).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -409,7 +409,7 @@ async fn a_group_that_is_held_back_near_a_ceiling_goes_on() {
         rig.max_parked = 1;
         // `count` takes seven bytes: room for that of one key.
         let quota = TenantQuota { state_bytes: Some(10), ..TenantQuota::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+        rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
         if suspect {
             for calls in 1..=2 {
                 let running = rig.start().await;
@@ -506,7 +506,7 @@ async fn the_attempts_of_an_event_are_recorded_though_one_before_it_runs_on() {
 async fn no_more_dead_letters_are_kept_than_may_be_however_many_are_made_at_once() {
     let rig = rig(Ordering::None, 4, &[None; 12], |_, _| Act::Fail(FailureKind::Reject)).await;
     let quota = TenantQuota { dead_letters: Some(6), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     let status = || async { rig.store.another_host().group_status(&name()).await.unwrap() };
     while status().await.state != GroupState::Paused {
@@ -524,7 +524,7 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
     })
     .await;
     let quota = TenantQuota { dead_letters: Some(2), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     // It is committed at once, and the leader learns of it after a minute.
     rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
@@ -538,7 +538,7 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
 async fn a_stop_does_not_wait_for_a_permit_that_an_attempt_waits_for() {
     let rig = rig(Ordering::None, 4, &[None; 8], |_, _| Act::Succeed).await;
     let quota = TenantQuota { events_per_second: Some(0.001), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let mut running = rig.start().await;
     rig.until(|_, cursor, _| cursor >= Position(1)).await;
     running.stop.cancel();
@@ -641,14 +641,14 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
         if attempt.0 == 1 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
     })
     .await;
-    rig.cores = Cores::on_this_runtime(Arc::new(Permits::new(Some(1))));
+    rig.executor = FairExecutor::on_this_runtime(Arc::new(Admission::new(Some(1))));
     rig.store.fail(Operation::FetchAt, Fault::Before, 1_000);
     let first = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(1)).await;
     drop(first);
     rig.store.heal();
     rig.publish_keys(&[Some("b")]).await;
-    let other = rig.cores.permits().share(&"other".parse().unwrap(), demand());
+    let other = rig.executor.admission().register(&"other".parse().unwrap(), demand());
     let mut held = other.permit();
     tokio::time::timeout(MINUTE, held.ready(None)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -658,8 +658,8 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
     let _running = rig.start().await;
     tokio::time::sleep(MINUTE).await;
     assert!(rig.store.calls(Operation::Fetch) > reads, "nothing is read: this shows nothing");
-    let turn = tokio::time::timeout(MINUTE, other.read_turn(1)).await;
-    assert!(turn.is_ok(), "a read that does not go on has the turn");
+    let permit = tokio::time::timeout(MINUTE, other.acquire_read(1)).await;
+    assert!(permit.is_ok(), "a read that does not go on holds the permit");
     drop(held);
     rig.all_over(2).await;
 }

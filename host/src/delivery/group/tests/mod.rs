@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::delivery::permits::{Cores, Demand, Permits, SLICE, TenantQuota};
+use crate::delivery::admission::{Admission, Demand, FairExecutor, TIME_SLICE, TenantQuota};
 use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::digest::Digest;
 use crate::event::{Attempt, Event, LogEvent};
@@ -289,7 +289,7 @@ struct Rig {
     max_parked: usize,
     overtake: Option<Duration>,
     batch: BatchSettings,
-    cores: Cores,
+    executor: FairExecutor,
     /// How long the lock of a leadership is proved.
     proved: Duration,
     began: Instant,
@@ -339,7 +339,7 @@ impl Rig {
             max_parked: 10_000,
             overtake: None,
             batch: BatchSettings::default(),
-            cores: Cores::on_this_runtime(Arc::default()),
+            executor: FairExecutor::on_this_runtime(Arc::default()),
             proved: 365 * DAY,
             began: Instant::now(),
             tick: Duration::ZERO,
@@ -406,10 +406,10 @@ impl Rig {
             handler: Arc::new(self.handler.clone()),
             clock: Arc::new(self.clock()),
             crash_guard: Arc::new(Semaphore::new(1)),
-            share: self
-                .cores
-                .permits()
-                .share(&Tenant::none(), Demand { concurrency: self.concurrency, ..demand() }),
+            admission: self
+                .executor
+                .admission()
+                .register(&Tenant::none(), Demand { concurrency: self.concurrency, ..demand() }),
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
             troubles: Troubles::default(),
@@ -1243,8 +1243,8 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
     let mut rig = Rig::new(3, |_, _| Act::Succeed).await;
-    rig.cores = Cores::on_this_runtime(Arc::new(Permits::new(Some(1))));
-    let other = rig.cores.permits().share(&"other".parse().unwrap(), demand());
+    rig.executor = FairExecutor::on_this_runtime(Arc::new(Admission::new(Some(1))));
+    let other = rig.executor.admission().register(&"other".parse().unwrap(), demand());
     let mut held = other.permit();
     held.ready(None).await;
     for (end, at_once) in [("stop", End::Stopped), ("lose", End::Lost), ("seek", End::Superseded)] {
@@ -1272,14 +1272,14 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
     rig.store.resume(&name()).await.unwrap();
     rig.settled(3).await;
     assert_eq!(rig.calls(), [(1, 1), (2, 1), (3, 1)]);
-    assert_eq!(rig.cores.permits().in_use(), 0);
+    assert_eq!(rig.executor.admission().in_use(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_done_is_settled_before_the_next_event_is_waited_for() {
     let rig = Rig::new(4, |_, _| Act::Succeed).await;
     let quota = TenantQuota { events_per_second: Some(1.0), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let began = Instant::now();
     let _running = rig.start().await;
     for position in 1..=4_u32 {
@@ -1314,7 +1314,7 @@ async fn a_dead_letter_too_many_pauses_the_group_and_is_not_lost() {
     let mut rig = Rig::new(5, |_, _| Act::Fail(FailureKind::Trap)).await;
     rig.retry = RetryPolicy { max_attempts: 2, ..rig.retry };
     let quota = TenantQuota { dead_letters: Some(2), ..TenantQuota::default() };
-    rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+    rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     let _running = rig.start().await;
     for first in 1..=2 {
         rig.paused().await;
@@ -1347,23 +1347,23 @@ async fn a_state_that_is_read_waits_for_its_turn_as_every_read_does() {
     ] {
         let rig = Rig::new(1, |_, _| Act::Take(MINUTE, Box::new(Act::Succeed))).await;
         rig.store.reads_at_once(1);
-        let permits = rig.cores.permits();
-        permits.configure(None, [(&Tenant::none(), quota)]);
-        let other = permits.share(&"other".parse().unwrap(), demand());
+        let admission = rig.executor.admission();
+        admission.configure(None, [(&Tenant::none(), quota)]);
+        let other = admission.register(&"other".parse().unwrap(), demand());
         let _running = rig.start().await;
         rig.called(1).await;
-        let turn = tokio::time::timeout(MINUTE / 2, other.read_turn(1)).await.unwrap();
+        let permit = tokio::time::timeout(MINUTE / 2, other.acquire_read(1)).await.unwrap();
         tokio::time::sleep(10 * MINUTE).await;
         for read in reads {
             assert_eq!(rig.store.calls(*read), 0, "{read:?} did not wait");
         }
-        drop(turn);
+        drop(permit);
         let all_read = async {
             while reads.iter().any(|read| rig.store.calls(*read) == 0) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(tokio::time::timeout(MINUTE, all_read).await.is_ok(), "nobody gets a turn");
+        assert!(tokio::time::timeout(MINUTE, all_read).await.is_ok(), "no task gets a permit");
     }
 }
 
@@ -1373,7 +1373,7 @@ async fn state_is_bounded_by_what_it_comes_to_and_not_by_what_is_written() {
     for (most, fits) in [(7, true), (6, false)] {
         let rig = Rig::new(5, |_, _| Act::Succeed).await;
         let quota = TenantQuota { state_bytes: Some(most), ..TenantQuota::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+        rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
         let _running = rig.start().await;
         rig.settled(5).await;
         let dead = rig.dead().await;
@@ -1392,8 +1392,8 @@ async fn an_instance_ends_before_the_memory_of_its_batch_is_given_back() {
     for (memory_bytes, expected) in [(Some(demand().memory_bytes), &[true; 3][..]), (None, &[])] {
         let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
         let quota = TenantQuota { memory_bytes, ..TenantQuota::default() };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
-        let another = rig.cores.permits().share(&Tenant::none(), demand());
+        rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
+        let another = rig.executor.admission().register(&Tenant::none(), demand());
         let memory_is_held = move || {
             let mut permit = another.permit();
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -1427,7 +1427,7 @@ async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
             dead_letters: Some(1),
             ..TenantQuota::default()
         };
-        rig.cores.permits().configure(None, [(&Tenant::none(), &quota)]);
+        rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
         rig.store.fail(operation, Fault::Before, 3);
         let _running = rig.start().await;
         rig.settled(1).await;

@@ -40,7 +40,7 @@ fn handled(rig: &Rig) -> Vec<i64> {
 
 /// That another group gets the only permit that there is.
 async fn a_permit_is_free(rig: &Rig) {
-    let other = rig.cores.permits().share(&Tenant::none(), demand());
+    let other = rig.executor.admission().register(&Tenant::none(), demand());
     let mut permit = other.permit();
     let ready = tokio::time::timeout(MINUTE, permit.ready(None)).await;
     assert_eq!(ready, Ok(true), "somebody holds it while a component is loaded");
@@ -50,7 +50,7 @@ async fn a_permit_is_free(rig: &Rig) {
 async fn a_component_that_is_loaded_for_long_holds_up_no_other_event_where_there_is_no_order() {
     for ordering in [Ordering::Key, Ordering::None] {
         let rig = replaying(ordering).await;
-        rig.cores.permits().configure(Some(1), []);
+        rig.executor.admission().configure(Some(1), []);
         let _running = rig.start().await;
         rig.settled(24).await;
         assert_eq!(handled(&rig), (2..=24).filter(|n| *n != 4).collect::<Vec<_>>());
@@ -65,7 +65,7 @@ async fn a_component_that_is_loaded_for_long_holds_up_no_other_event_where_there
 #[tokio::test(start_paused = true)]
 async fn a_component_that_is_loaded_for_long_takes_no_permit_in_total_order_either() {
     let rig = replaying(Ordering::Total).await;
-    rig.cores.permits().configure(Some(1), []);
+    rig.executor.admission().configure(Some(1), []);
     let _running = rig.start().await;
     rig.settled(3).await;
     tokio::time::sleep(MINUTE).await;

@@ -1,4 +1,4 @@
-//! Permits on paused time: who waits, how long, and that everything comes back.
+//! Admission on paused time: which task waits, for how long, and that everything is released.
 
 use std::sync::Mutex as StdMutex;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::permit::{make_way, thread_time};
+use super::permit::{thread_time, yield_now};
 use super::*;
 use crate::delivery::{Outcome, Report, Usage};
 
@@ -22,8 +22,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn permits(attempts: usize) -> Arc<Permits> {
-    Arc::new(Permits::new(Some(attempts)))
+fn admission(attempts: usize) -> Arc<Admission> {
+    Arc::new(Admission::new(Some(attempts)))
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -34,13 +34,13 @@ fn one() -> Demand {
     Demand { concurrency: 1, memory_bytes: 0 }
 }
 
-fn bounded(permits: &Permits, attempts: usize, tenants: &[(&str, TenantQuota)]) {
+fn bounded(admission: &Admission, attempts: usize, tenants: &[(&str, TenantQuota)]) {
     let tenants: Vec<(Tenant, TenantQuota)> =
         tenants.iter().map(|(name, quota)| (tenant(name), quota.clone())).collect();
-    permits.configure(Some(attempts), tenants.iter().map(|(name, quota)| (name, quota)));
+    admission.configure(Some(attempts), tenants.iter().map(|(name, quota)| (name, quota)));
 }
 
-/// An attempt that waits for so long, and says that it worked for so long.
+/// An attempt that waits for `waits`, and reports that it worked for `worked`.
 async fn attempt(waits: Duration, worked: Duration) -> Report {
     if !waits.is_zero() {
         sleep(waits).await;
@@ -53,30 +53,30 @@ fn report(worked: Duration) -> Report {
     Report { outcome: Outcome::Success, emits: Vec::new(), usage }
 }
 
-/// One group after the other takes a permit for one attempt, at once or never.
-async fn now(share: &Share) -> Option<Permit> {
-    let mut permit = share.permit();
+/// A permit for one attempt of this group, if it is granted at once.
+async fn now(group: &GroupAdmission) -> Option<Permit> {
+    let mut permit = group.permit();
     let ready = timeout(Duration::ZERO, permit.ready(None)).await;
     ready.is_ok().then_some(permit)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_of_handlers() {
-    let permits = permits(1);
+    let admission = admission(1);
     let mut running = JoinSet::new();
     for _ in 0..300 {
-        let share = permits.share(&tenant("heavy"), one());
+        let group = admission.register(&tenant("heavy"), one());
         running.spawn(async move {
             loop {
-                let mut permit = share.permit();
+                let mut permit = group.permit();
                 for _ in 0..1_000 {
                     permit.ready(None).await;
-                    permit.run(attempt(SLICE, SLICE)).await;
+                    permit.run(attempt(TIME_SLICE, TIME_SLICE)).await;
                 }
             }
         });
     }
-    let light = permits.share(&tenant("light"), one());
+    let light = admission.register(&tenant("light"), one());
     for _ in 0..100 {
         sleep(ms(25)).await;
         let asked = Instant::now();
@@ -84,17 +84,17 @@ async fn a_tenant_with_one_event_waits_for_one_slice_of_a_tenant_with_hundreds_o
         permit.ready(None).await;
         permit.run(attempt(ms(0), ms(1))).await;
         // The timer's step besides.
-        assert!(asked.elapsed() <= SLICE + ms(1), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() <= TIME_SLICE + ms(1), "{:?}", asked.elapsed());
     }
     running.shutdown().await;
-    assert_eq!(permits.book().held(), (0, 0, 0, false));
+    assert_eq!(admission.ledger().held(), (0, 0, 0, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_gives_everything_back_with_short_batches_makes_way_after_a_slice_too() {
-    let permits = permits(2);
-    let _cores = Cores::on_this_runtime(Arc::clone(&permits));
-    let [heavy, light] = ["heavy", "light"].map(|name| permits.share(&tenant(name), one()));
+    let admission = admission(2);
+    let _executor = FairExecutor::on_this_runtime(Arc::clone(&admission));
+    let [heavy, light] = ["heavy", "light"].map(|name| admission.register(&tenant(name), one()));
     let done = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&done);
     let spawner = heavy.clone();
@@ -103,9 +103,9 @@ async fn whoever_gives_everything_back_with_short_batches_makes_way_after_a_slic
         let mut others = None;
         for _ in 0..1_000 {
             permit.ready(None).await;
-            permit.run(attempt(ms(0), SLICE / 4)).await;
+            permit.run(attempt(ms(0), TIME_SLICE / 4)).await;
             done.fetch_add(1, SeqCst);
-            permit.give_back();
+            permit.release();
             others.get_or_insert_with(|| {
                 let seen = Arc::clone(&seen);
                 light.spawn(async move { seen.load(SeqCst) })
@@ -114,23 +114,23 @@ async fn whoever_gives_everything_back_with_short_batches_makes_way_after_a_slic
         others.unwrap().await.unwrap()
     });
     assert_eq!(before.await, Some(4), "attempts before another tenant's turn");
-    assert_eq!(permits.book().held(), (0, 0, 0, false));
+    assert_eq!(admission.ledger().held(), (0, 0, 0, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their_handlers() {
-    let permits = permits(2);
+    let admission = admission(2);
     let done = Arc::new(StdMutex::new([0_u32; 3]));
     let mut running = JoinSet::new();
     for (which, handlers) in [(0, 1), (1, 10), (2, 100)] {
         for _ in 0..handlers {
-            let (share, done) =
-                (permits.share(&tenant(&format!("t{which}")), one()), Arc::clone(&done));
+            let (group, done) =
+                (admission.register(&tenant(&format!("t{which}")), one()), Arc::clone(&done));
             running.spawn(async move {
-                let mut permit = share.permit();
+                let mut permit = group.permit();
                 loop {
                     permit.ready(None).await;
-                    permit.run(attempt(ms(2), SLICE)).await;
+                    permit.run(attempt(ms(2), TIME_SLICE)).await;
                     done.lock().unwrap()[which] += 1;
                 }
             });
@@ -145,53 +145,53 @@ async fn tenants_that_always_have_work_get_the_same_whatever_the_number_of_their
 
 #[tokio::test]
 async fn who_computes_little_comes_before_all_who_always_compute() {
-    let cores = Cores::start(permits(100)).unwrap();
+    let executor = FairExecutor::start(admission(100)).unwrap();
     let threads = available_parallelism().unwrap().get();
     let begun = Arc::new(AtomicUsize::new(0));
     let mut heavy = Vec::new();
     for number in 0..40 {
         let begun = Arc::clone(&begun);
-        let share = cores.permits().share(&tenant(&format!("heavy-{}", number % 4)), one());
-        heavy.push(share.spawn(async move {
+        let group = executor.admission().register(&tenant(&format!("heavy-{}", number % 4)), one());
+        heavy.push(group.spawn(async move {
             loop {
                 begun.fetch_add(1, SeqCst);
                 let until = thread_time() + ms(1);
                 while thread_time() < until {}
-                make_way().await;
+                yield_now().await;
             }
         }));
     }
-    let light = cores.permits().share(&tenant("light"), one());
+    let light = executor.admission().register(&tenant("light"), one());
     let waited = light.spawn(async move {
         // Whatever the others had computed before, they have computed more now.
         while begun.load(SeqCst) < 400 {
-            make_way().await;
+            yield_now().await;
         }
         let mut most = 0;
         for _ in 0..100 {
             let before = begun.load(SeqCst);
-            make_way().await;
+            yield_now().await;
             most = most.max(begun.load(SeqCst) - before);
         }
         most
     });
-    // Those that were taken from the line just before, and were not counted yet.
+    // Steps that were taken from the queue just before, and were not counted yet.
     assert!(waited.await.unwrap() <= threads);
     for task in heavy {
         assert_eq!(task.cancel().await, None);
     }
-    assert!(cores.permits().line.is_empty());
+    assert!(executor.admission().run_queue.is_empty());
 }
 
 #[tokio::test]
 async fn a_task_that_waits_is_on_no_core() {
-    let cores = Cores::start(permits(100)).unwrap();
+    let executor = FairExecutor::start(admission(100)).unwrap();
     let (answer, mut asked) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(100);
-    let share = cores.permits().share(&tenant("a"), one());
+    let group = executor.admission().register(&tenant("a"), one());
     let waiting: Vec<Task<()>> = (0..100)
         .map(|_| {
             let answer = answer.clone();
-            share.spawn(async move {
+            group.spawn(async move {
                 let (sender, told) = tokio::sync::oneshot::channel();
                 answer.send(sender).await.unwrap();
                 told.await.unwrap();
@@ -212,115 +212,117 @@ async fn a_task_that_waits_is_on_no_core() {
 
 #[tokio::test]
 async fn what_is_left_when_the_cores_end_is_cancelled() {
-    let cores = Cores::start(permits(100)).unwrap();
-    let permits = Arc::clone(cores.permits());
-    let share = permits.share(&tenant("a"), one());
-    let ends = share.spawn(async { 1 });
+    let executor = FairExecutor::start(admission(100)).unwrap();
+    let admission = Arc::clone(executor.admission());
+    let group = admission.register(&tenant("a"), one());
+    let ends = group.spawn(async { 1 });
     assert_eq!(timeout(DEADLINE, ends).await.unwrap(), Some(1));
-    let panics = share.spawn(async { panic!("as it should") });
+    let panics = group.spawn(async { panic!("as it should") });
     let seen = tokio::spawn(panics);
     assert!(timeout(DEADLINE, seen).await.unwrap().unwrap_err().is_panic());
     let (sender, told) = tokio::sync::oneshot::channel::<()>();
     let (begins, begun) = tokio::sync::oneshot::channel();
-    let waits = share.spawn(async move {
+    let waits = group.spawn(async move {
         begins.send(()).unwrap();
         told.await.is_ok()
     });
     timeout(DEADLINE, begun).await.unwrap().unwrap();
-    drop(cores);
-    // It comes into a line that has ended.
+    drop(executor);
+    // It is pushed into a queue that is closed.
     sender.send(()).unwrap();
     assert_ne!(timeout(DEADLINE, waits).await.unwrap(), Some(false));
-    assert_eq!(timeout(DEADLINE, share.spawn(async { 1 })).await.unwrap(), None);
+    assert_eq!(timeout(DEADLINE, group.spawn(async { 1 })).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_settlements_of_one_tenant_stand_before_none_of_another() {
-    let permits = permits(1);
+    let admission = admission(1);
     let mut running = JoinSet::new();
     for _ in 0..100 {
-        let share = permits.share(&tenant("heavy"), one());
+        let group = admission.register(&tenant("heavy"), one());
         running.spawn(async move {
             loop {
-                let _turn = share.write_turn(1).await;
+                let _permit = group.acquire_write(1).await;
                 sleep(ms(5)).await;
             }
         });
     }
-    let light = permits.share(&tenant("light"), one());
+    let light = admission.register(&tenant("light"), one());
     for _ in 0..50 {
         sleep(ms(23)).await;
         let asked = Instant::now();
-        // A read is another line.
-        drop(light.read_turn(1).await);
+        // Reads have a queue of their own.
+        drop(light.acquire_read(1).await);
         assert_eq!(asked.elapsed(), ms(0));
-        let turn = light.write_turn(1).await;
+        let permit = light.acquire_write(1).await;
         assert!(asked.elapsed() <= ms(5), "{:?}", asked.elapsed());
-        drop(turn);
-        // Given up in the middle, it leaves nobody standing.
-        let _ = timeout(ms(1), light.write_turn(1)).await;
+        drop(permit);
+        // A request that is cancelled while it waits blocks no other.
+        let _ = timeout(ms(1), light.acquire_write(1)).await;
     }
     running.shutdown().await;
-    assert_eq!(permits.book().held(), (0, 0, 0, false));
+    assert_eq!(admission.ledger().held(), (0, 0, 0, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn half_of_the_places_at_most_are_kept_for_tenants_that_run_nothing() {
-    let permits = permits(4);
-    let busy: Vec<Share> = (0..4).map(|_| permits.share(&tenant("busy"), one())).collect();
-    let others: Vec<Share> =
-        (0..3).map(|n| permits.share(&tenant(&format!("t{n}")), one())).collect();
+    let admission = admission(4);
+    let busy: Vec<GroupAdmission> =
+        (0..4).map(|_| admission.register(&tenant("busy"), one())).collect();
+    let others: Vec<GroupAdmission> =
+        (0..3).map(|n| admission.register(&tenant(&format!("t{n}")), one())).collect();
     let mut held = Vec::new();
-    for share in &busy {
-        held.extend(now(share).await);
+    for group in &busy {
+        held.extend(now(group).await);
     }
     assert_eq!(held.len(), 2, "the other half is kept");
-    for share in &others {
-        held.extend(now(share).await);
+    for group in &others {
+        held.extend(now(group).await);
     }
     assert_eq!(held.len(), 4, "there are no more");
     drop(held);
     // Without others nothing is kept.
     drop(others);
     let mut held = Vec::new();
-    for share in &busy {
-        held.extend(now(share).await);
+    for group in &busy {
+        held.extend(now(group).await);
     }
     assert_eq!(held.len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_at_once_are_bounded_for_handler_tenant_and_host() {
-    let permits = permits(3);
+    let admission = admission(3);
     let four = TenantQuota { concurrency: Some(2), ..TenantQuota::default() };
-    bounded(&permits, 3, &[("a", four)]);
-    let one_handler = permits.share(&tenant("a"), one());
+    bounded(&admission, 3, &[("a", four)]);
+    let one_handler = admission.register(&tenant("a"), one());
     let first = now(&one_handler).await;
     assert!(first.is_some());
     assert!(now(&one_handler).await.is_none(), "the handler's");
-    let [second, third] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
+    let [second, third] = [(); 2].map(|()| admission.register(&tenant("a"), one()));
     let second = now(&second).await;
     assert!(second.is_some());
     assert!(now(&third).await.is_none(), "the tenant's");
-    let other = permits.share(&tenant("b"), Demand { concurrency: 9, ..one() });
+    let other = admission.register(&tenant("b"), Demand { concurrency: 9, ..one() });
     let fourth = now(&other).await;
     assert!(fourth.is_some());
     assert!(now(&other).await.is_none(), "the host's");
-    assert_eq!(permits.in_use(), 3);
+    assert_eq!(admission.in_use(), 3);
     drop((first, second));
     assert!(now(&third).await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_ones() {
-    let permits = permits(100);
+    let admission = admission(100);
     let quota = TenantQuota { memory_bytes: Some(100), ..TenantQuota::default() };
-    bounded(&permits, 100, &[("a", quota)]);
-    let share = |memory_bytes| permits.share(&tenant("a"), Demand { concurrency: 1, memory_bytes });
-    let (large, beyond) = (share(90), share(1_000));
+    bounded(&admission, 100, &[("a", quota)]);
+    let group =
+        |memory_bytes| admission.register(&tenant("a"), Demand { concurrency: 1, memory_bytes });
+    let (large, beyond) = (group(90), group(1_000));
     let mut running = JoinSet::new();
     for _ in 0..5 {
-        let small = share(30);
+        let small = group(30);
         running.spawn(async move {
             loop {
                 let mut permit = small.permit();
@@ -330,32 +332,32 @@ async fn memory_in_use_is_bounded_and_a_large_handler_has_its_turn_among_small_o
         });
     }
     sleep(ms(100)).await;
-    assert_eq!(permits.book().held().2, 90, "three of the small ones");
-    for share in [large, beyond] {
-        let mut permit = share.permit();
+    assert_eq!(admission.ledger().held().2, 90, "three of the small ones");
+    for group in [large, beyond] {
+        let mut permit = group.permit();
         timeout(ms(15), permit.ready(None)).await.expect("it starves");
-        permits.book().check();
+        admission.ledger().check();
         // It keeps its memory while it makes room, because its instance lives.
-        permit.run(attempt(ms(0), SLICE)).await;
+        permit.run(attempt(ms(0), TIME_SLICE)).await;
         permit.ready(None).await;
-        assert!(permits.book().held().2 >= 90);
+        assert!(admission.ledger().held().2 >= 90);
     }
     running.shutdown().await;
-    assert_eq!(permits.book().held(), (0, 0, 0, false));
+    assert_eq!(admission.ledger().held(), (0, 0, 0, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
-    let permits = permits(100);
+    let admission = admission(100);
     let quota = TenantQuota { events_per_second: Some(10.0), ..TenantQuota::default() };
-    bounded(&permits, 100, &[("a", quota)]);
+    bounded(&admission, 100, &[("a", quota)]);
     let begun = Instant::now();
     let at = Arc::new(StdMutex::new(Vec::new()));
     let mut running = JoinSet::new();
     for _ in 0..5 {
-        let (share, at) = (permits.share(&tenant("a"), one()), Arc::clone(&at));
+        let (group, at) = (admission.register(&tenant("a"), one()), Arc::clone(&at));
         running.spawn(async move {
-            let mut permit = share.permit();
+            let mut permit = group.permit();
             for _ in 0..7 {
                 permit.ready(None).await;
                 at.lock().unwrap().push(begun.elapsed().as_millis());
@@ -363,8 +365,8 @@ async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
             }
         });
     }
-    // Nobody else waits for it.
-    let other = permits.share(&tenant("b"), one());
+    // No other tenant waits for it.
+    let other = admission.register(&tenant("b"), one());
     assert!(now(&other).await.is_some());
     running.join_all().await;
     let expected: Vec<u128> = (0..35).map(|n: u128| n.saturating_sub(9) * 100).collect();
@@ -373,19 +375,19 @@ async fn attempts_a_second_are_exact_over_all_handlers_of_a_tenant() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
-    let permits = permits(100);
+    let admission = admission(100);
     let quota = TenantQuota { events_per_second: Some(1.0), ..TenantQuota::default() };
-    bounded(&permits, 100, &[("a", quota)]);
-    let share = permits.share(&tenant("a"), one());
+    bounded(&admission, 100, &[("a", quota)]);
+    let group = admission.register(&tenant("a"), one());
     for _ in 0..10 {
-        let mut permit = share.permit();
+        let mut permit = group.permit();
         assert!(permit.ready(None).await);
     }
-    let mut permit = share.permit();
+    let mut permit = group.permit();
     permit.ready(None).await;
     permit.run(attempt(ms(0), ms(0))).await;
     for _ in 0..10 {
-        assert!(timeout(ms(10), share.permit().ready(None)).await.is_err());
+        assert!(timeout(ms(10), group.permit().ready(None)).await.is_err());
     }
     // One that is known to come too late is not waited for.
     let asked = Instant::now();
@@ -397,10 +399,10 @@ async fn an_attempt_that_never_began_is_given_back_to_the_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
-    let permits = permits(100);
+    let admission = admission(100);
     let quota = TenantQuota { cpu: Some(0.01), ..TenantQuota::default() };
-    bounded(&permits, 100, &[("a", quota)]);
-    let [one_handler, another] = [(); 2].map(|()| permits.share(&tenant("a"), one()));
+    bounded(&admission, 100, &[("a", quota)]);
+    let [one_handler, another] = [(); 2].map(|()| admission.register(&tenant("a"), one()));
     let mut permit = one_handler.permit();
     permit.ready(None).await;
     permit.run(attempt(DAY, DAY)).await;
@@ -423,25 +425,25 @@ async fn cpu_is_paid_back_before_the_next_attempt_and_waiting_costs_none() {
 
 #[tokio::test(start_paused = true)]
 async fn ceilings_that_change_reach_those_who_wait() {
-    let permits = permits(100);
+    let admission = admission(100);
     let two = TenantQuota { concurrency: Some(2), ..TenantQuota::default() };
     bounded(
-        &permits,
+        &admission,
         100,
         &[("a", TenantQuota { concurrency: Some(1), ..TenantQuota::default() })],
     );
-    let shares = [(); 3].map(|()| permits.share(&tenant("a"), one()));
-    let held = now(&shares[0]).await;
-    let mut second = shares[1].permit();
-    let mut third = shares[2].permit();
+    let groups = [(); 3].map(|()| admission.register(&tenant("a"), one()));
+    let held = now(&groups[0]).await;
+    let mut second = groups[1].permit();
+    let mut third = groups[2].permit();
     let second = tokio::spawn(async move { second.ready(None).await });
     sleep(ms(10)).await;
     assert!(!second.is_finished());
-    bounded(&permits, 100, &[("a", two)]);
+    bounded(&admission, 100, &[("a", two)]);
     timeout(ms(10), second).await.unwrap().unwrap();
-    let held_too = now(&shares[1]).await;
+    let held_too = now(&groups[1]).await;
     assert!(timeout(ms(10), third.ready(None)).await.is_err());
-    bounded(&permits, 100, &[]);
+    bounded(&admission, 100, &[]);
     timeout(ms(10), third.ready(None)).await.unwrap();
     assert!(held.is_some() && held_too.is_some());
 }
@@ -450,7 +452,7 @@ async fn ceilings_that_change_reach_those_who_wait() {
 struct Step {
     waits: u64,
     worked: u64,
-    /// The wait for the permit, or the attempt, is given up after so long.
+    /// The wait for the permit, or the attempt, is cancelled after this time.
     patience: u64,
     until: Option<u64>,
 }
@@ -477,8 +479,8 @@ fn quota() -> impl Strategy<Value = TenantQuota> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// Whoever asks, works, waits and gives up: nobody ever has more than he may,
-    /// everybody comes to an end, and everything comes back.
+    /// Whatever is requested, worked, waited for and cancelled: no group or tenant ever
+    /// holds more than it may, every task ends, and everything is released.
     #[test]
     fn every_permit_comes_back_and_nobody_waits_for_ever(
         attempts in 1..6_usize,
@@ -494,29 +496,29 @@ proptest! {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let permits = permits(attempts);
+            let admission = admission(attempts);
             let names: Vec<String> = (0..4).map(|n| format!("t{n}")).collect();
             let bounds: Vec<(&str, TenantQuota)> =
                 names.iter().map(String::as_str).zip(tenants).collect();
-            bounded(&permits, attempts, &bounds);
+            bounded(&admission, attempts, &bounds);
             let mut running = JoinSet::new();
-            for (owner, concurrency, memory_bytes, steps) in groups {
-                let share = permits.share(&tenant(&names[owner]), Demand { concurrency, memory_bytes });
+            for (tenant_number, concurrency, memory_bytes, steps) in groups {
+                let group = admission.register(&tenant(&names[tenant_number]), Demand { concurrency, memory_bytes });
                 for worker in 0..concurrency + 1 {
-                    let (share, permits, steps) = (share.clone(), Arc::clone(&permits), steps.clone());
+                    let (group, admission, steps) = (group.clone(), Arc::clone(&admission), steps.clone());
                     running.spawn(async move {
                         for batch in steps.chunks(3 + worker) {
-                            let mut permit = share.permit();
+                            let mut permit = group.permit();
                             for Step { waits, worked, patience, until } in batch {
                                 let until = until.map(|until| Instant::now() + ms(until));
                                 let ready = permit.is_ready()
                                     || timeout(ms(*patience), permit.ready(until)).await == Ok(true);
-                                permits.book().check();
+                                admission.ledger().check();
                                 if ready {
                                     let attempt = attempt(ms(*waits), ms(*worked));
                                     let _ = timeout(ms(*patience), permit.run(attempt)).await;
                                 }
-                                permits.book().check();
+                                admission.ledger().check();
                             }
                         }
                     });
@@ -524,8 +526,8 @@ proptest! {
             }
             timeout(DAY / 2, async { while running.join_next().await.transpose().unwrap().is_some() {} })
                 .await
-                .expect("somebody waits for ever");
-            assert_eq!(permits.book().held(), (0, 0, 0, false));
+                .expect("a task waits for ever");
+            assert_eq!(admission.ledger().held(), (0, 0, 0, false));
         });
     }
 }

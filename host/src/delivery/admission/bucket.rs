@@ -1,8 +1,8 @@
-//! Token buckets: so much a second, and what was not used is kept for a second.
+//! Token buckets: a rate per second, and what was not used is kept for a second.
 //!
 //! A bucket is one moment: when it would be full again if nothing more were taken.
-//! Taking moves the moment on, also beyond what is there; whoever takes is told
-//! when he may go on. So it never has to be filled, and needs no timer.
+//! Taking moves the moment on, also beyond what the bucket holds, and returns when the
+//! taker may go on. So a bucket never has to be filled, and needs no timer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,41 +14,41 @@ use super::TenantQuota;
 use crate::clock::LONGEST_WAIT;
 use crate::delivery::Usage;
 
-/// For how long what was not used is kept.
+/// For how long unused tokens are kept.
 const BURST: Duration = Duration::from_secs(1);
 
-/// So much a second.
+/// One rate.
 #[derive(Debug, Clone)]
 struct Bucket {
-    /// How long one unit takes to come back.
-    unit: Duration,
-    /// How much the bucket holds, as the time in which it comes back.
+    /// How long one token takes to come back.
+    token: Duration,
+    /// How much the bucket holds, as the time in which that comes back.
     burst: Duration,
     full_at: Instant,
 }
 
 impl Bucket {
-    /// A full one. `smallest` is the least that is taken at once, in units: it
+    /// A full bucket. `smallest` is the least that is taken at once, in tokens: it
     /// always fits.
     fn new(rate: f64, smallest: f64, now: Instant) -> Self {
-        let unit = scaled(1.0 / rate);
-        Self { unit, burst: BURST.max(times(unit, smallest)), full_at: now }
+        let token = scaled(1.0 / rate);
+        Self { token, burst: BURST.max(times(token, smallest)), full_at: now }
     }
 
-    /// Takes some, and says when it is there.
-    fn take(&mut self, units: f64, now: Instant) -> Instant {
-        let full_in = self.full_in(now).saturating_add(times(self.unit, units)).min(LONGEST_WAIT);
+    /// Takes tokens; returns when they are there.
+    fn take(&mut self, tokens: f64, now: Instant) -> Instant {
+        let full_in = self.full_in(now).saturating_add(times(self.token, tokens)).min(LONGEST_WAIT);
         self.full_at = now + full_in;
-        self.opens_at(now)
+        self.debt_paid_at(now)
     }
 
-    /// Gives back what was taken and not used.
-    fn give_back(&mut self, units: f64, now: Instant) {
-        self.full_at = now + self.full_in(now).saturating_sub(times(self.unit, units));
+    /// Puts tokens back that were taken and not used.
+    fn refund(&mut self, tokens: f64, now: Instant) {
+        self.full_at = now + self.full_in(now).saturating_sub(times(self.token, tokens));
     }
 
-    /// When nothing is owed any more.
-    fn opens_at(&self, now: Instant) -> Instant {
+    /// When no debt is left.
+    fn debt_paid_at(&self, now: Instant) -> Instant {
         now + self.full_in(now).saturating_sub(self.burst)
     }
 
@@ -63,8 +63,8 @@ fn scaled(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)
 }
 
-fn times(unit: Duration, units: f64) -> Duration {
-    scaled(unit.as_secs_f64() * units)
+fn times(token: Duration, tokens: f64) -> Duration {
+    scaled(token.as_secs_f64() * tokens)
 }
 
 /// The rates of one tenant.
@@ -91,14 +91,14 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// Those out of which is taken what an attempt has used, once it has.
+    /// The buckets that an attempt is charged to after it has run.
     fn debts(&self) -> [&Option<Bucket>; 5] {
         [&self.cpu, &self.emits, &self.emit_bytes, &self.http_requests, &self.log_lines]
     }
 }
 
 impl Rates {
-    /// Takes the rates over. What was used of them before stays used.
+    /// Sets the rates. What was used before stays used.
     pub(super) fn set(&self, quota: &TenantQuota) {
         let now = Instant::now();
         let mut buckets = self.lock();
@@ -114,11 +114,11 @@ impl Rates {
         buckets.http_requests = renewed(&buckets.http_requests, requests, 0.0);
         buckets.log_lines = renewed(&buckets.log_lines, quota.log_lines_per_second, 0.0);
         let limited = buckets.events.is_some() || buckets.debts().iter().any(|debt| debt.is_some());
-        // Whoever misses it begins one attempt more or less.
+        // A task that misses the change begins one attempt more or less.
         self.limited.store(limited, Ordering::Relaxed);
     }
 
-    /// Whether there is any.
+    /// Whether there is any rate.
     pub(super) fn are_limited(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
     }
@@ -128,33 +128,32 @@ impl Rates {
         self.are_limited() && self.lock().cpu.is_some()
     }
 
-    /// Takes one attempt, and says when its turn comes as far as attempts a second
-    /// are concerned.
+    /// Charges one attempt; returns when it may begin, by the attempts per second alone.
     pub(super) fn take_event(&self, now: Instant) -> Instant {
         self.take_events(1, now)
     }
 
-    /// Takes so many attempts at once, and says when they are there.
+    /// Charges `events` attempts at once; returns when they may begin.
     pub(super) fn take_events(&self, events: usize, now: Instant) -> Instant {
         self.lock().events.as_mut().map_or(now, |bucket| bucket.take(events as f64, now))
     }
 
-    /// Gives back an attempt that did not begin.
-    pub(super) fn give_back_event(&self) {
+    /// Refunds an attempt that did not begin.
+    pub(super) fn refund_event(&self) {
         if let Some(bucket) = &mut self.lock().events {
-            bucket.give_back(1.0, Instant::now());
+            bucket.refund(1.0, Instant::now());
         }
     }
 
-    /// When what attempts used beyond the rates is paid back.
-    pub(super) fn debts_are_paid_at(&self, now: Instant) -> Instant {
+    /// When everything that attempts used beyond the rates is paid back.
+    pub(super) fn debts_paid_at(&self, now: Instant) -> Instant {
         let buckets = self.lock();
         let debts = buckets.debts().into_iter().flatten();
-        debts.map(|bucket| bucket.opens_at(now)).max().unwrap_or(now)
+        debts.map(|bucket| bucket.debt_paid_at(now)).max().unwrap_or(now)
     }
 
-    /// Counts what an attempt used, but for its CPU.
-    pub(super) fn use_up(&self, usage: &Usage) {
+    /// Charges everything that an attempt used except its CPU time.
+    pub(super) fn charge(&self, usage: &Usage) {
         let now = Instant::now();
         let mut buckets = self.lock();
         let Buckets { emits, emit_bytes, http_requests, log_lines, .. } = &mut *buckets;
@@ -170,15 +169,15 @@ impl Rates {
         }
     }
 
-    /// Counts CPU that was used.
-    pub(super) fn use_cpu(&self, used: Duration) {
+    /// Charges CPU time.
+    pub(super) fn charge_cpu(&self, used: Duration) {
         if let Some(bucket) = &mut self.lock().cpu {
             bucket.take(used.as_secs_f64(), Instant::now());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // A moment is whole or not set.
+        // Each bucket is replaced whole.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(waits[..10], [Duration::ZERO; 10]);
         assert_eq!(waits[10..], [ms(100), ms(200), ms(300)]);
         // What is given back is there for the next.
-        bucket.give_back(1.0, now);
+        bucket.refund(1.0, now);
         assert_eq!(bucket.take(1.0, now) - now, ms(300));
         // Never more than a second's worth, however long nothing was taken.
         let later = now + Duration::from_secs(3600);
@@ -223,8 +222,8 @@ mod tests {
         let mut bucket = Bucket::new(0.5, 0.0, now);
         assert_eq!(bucket.take(0.5, now), now, "a second's worth is there");
         assert_eq!(bucket.take(2.0, now) - now, ms(4_000));
-        assert_eq!(bucket.opens_at(now + ms(3_000)), now + ms(4_000));
-        assert_eq!(bucket.opens_at(now + ms(5_000)), now + ms(5_000));
+        assert_eq!(bucket.debt_paid_at(now + ms(3_000)), now + ms(4_000));
+        assert_eq!(bucket.debt_paid_at(now + ms(5_000)), now + ms(5_000));
     }
 
     proptest! {
@@ -257,6 +256,6 @@ mod tests {
         for _ in 0..3 {
             bucket.take(f64::MAX, now);
         }
-        assert!(bucket.opens_at(now) <= now + LONGEST_WAIT);
+        assert!(bucket.debt_paid_at(now) <= now + LONGEST_WAIT);
     }
 }

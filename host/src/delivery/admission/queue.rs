@@ -1,43 +1,43 @@
-//! Who waits, in the order in which they are served: the tenant that has used
-//! least, and of its groups the one that has.
+//! A fair queue: first comes the tenant that has used least, and of its groups the one
+//! that has.
 //!
 //! This is start-time fair queueing, once over tenants and once over the groups of
-//! each. What somebody has used is his account. Whoever comes to wait after a rest
-//! begins where those are that are served just then: nobody saves up what he did
-//! not use, and whoever uses little comes before those who always want more. Of
-//! equal accounts comes first the one that was served longest ago.
+//! each. What a tenant or a group has used is its account. One that comes to wait after
+//! a rest begins at the level of those that are served just then: unused time is not
+//! saved up, and one that uses little comes before those that always want more. Of
+//! equal accounts, the one that was served longest ago comes first.
 //!
-//! Pure bookkeeping over small numbers that stand for tenants and groups. Every
-//! operation costs the logarithm of those that wait, save that those who do not
-//! fit are passed one by one.
+//! Pure bookkeeping over small numbers that identify tenants and groups. Every
+//! operation costs the logarithm of the number that waits, except that waiters that do
+//! not fit are passed one by one.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Whether the one that is looked at may be served.
+/// Whether a waiter may be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
     /// It may.
     Yes,
     /// It may not; another group of its tenant perhaps.
     NotThisGroup,
-    /// Nobody of its tenant may.
+    /// No group of its tenant may.
     NotThisTenant,
 }
 
-/// Those that wait.
+/// The waiters of all groups.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
-    /// How often anybody was served.
+    /// How many waiters were served.
     served: u64,
     tenants: Vec<Tenant>,
     groups: Vec<Group<T>>,
-    among_tenants: Line,
+    among_tenants: Contenders,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
     account: Account,
-    among_groups: Line,
+    among_groups: Contenders,
 }
 
 #[derive(Debug)]
@@ -46,68 +46,74 @@ struct Group<T> {
     waiting: VecDeque<T>,
 }
 
-/// What somebody has used, and when he was last served, as a number that grows.
-/// Their order is the order in which they are served.
+/// What a tenant or a group has used, and when it was last served, as a number that
+/// grows. Their order is the order in which they are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Account {
     used: u64,
     served: u64,
 }
 
-/// Some of equal rank, of whom some wait.
+/// The tenants of the queue, or the groups of one tenant, that compete with one another.
 #[derive(Debug, Default)]
-struct Line {
-    /// What the one had used, when he was served, that had used most by then.
-    level: u64,
+struct Contenders {
+    /// The largest account, before it was charged, of those that were served so far.
+    virtual_time: u64,
     waiting: BTreeSet<(Account, usize)>,
 }
 
-impl Line {
-    /// Somebody comes to wait.
-    fn join(&mut self, account: &mut Account, who: usize) {
-        account.used = account.used.max(self.level);
-        self.waiting.insert((*account, who));
+impl Contenders {
+    /// One comes to wait.
+    fn join(&mut self, account: &mut Account, number: usize) {
+        account.used = account.used.max(self.virtual_time);
+        self.waiting.insert((*account, number));
     }
 
-    /// Somebody waits no more.
-    fn leave(&mut self, account: Account, who: usize) {
-        self.waiting.remove(&(account, who));
+    /// One waits no more.
+    fn leave(&mut self, account: Account, number: usize) {
+        self.waiting.remove(&(account, number));
     }
 
-    /// Somebody was served, whether he waits or not.
-    fn serve(&mut self, account: &mut Account, who: usize, cost: u64, served: u64) {
-        let waits = self.waiting.remove(&(*account, who));
-        self.level = self.level.max(account.used);
-        *account = Account { used: self.level.saturating_add(cost), served };
+    /// One was served, whether it waits or not.
+    fn serve(&mut self, account: &mut Account, number: usize, cost: u64, served: u64) {
+        let waits = self.waiting.remove(&(*account, number));
+        self.virtual_time = self.virtual_time.max(account.used);
+        *account = Account { used: self.virtual_time.saturating_add(cost), served };
         if waits {
-            self.waiting.insert((*account, who));
+            self.waiting.insert((*account, number));
         }
     }
 
-    /// What somebody used is more or less than he was charged.
-    fn correct(&mut self, account: &mut Account, who: usize, charged: u64, cost: u64) {
-        let waits = self.waiting.remove(&(*account, who));
+    /// One used more or less than it was charged.
+    fn correct(&mut self, account: &mut Account, number: usize, charged: u64, cost: u64) {
+        let waits = self.waiting.remove(&(*account, number));
         account.used = account.used.saturating_sub(charged).saturating_add(cost);
         if waits {
-            self.waiting.insert((*account, who));
+            self.waiting.insert((*account, number));
         }
     }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { served: 0, tenants: Vec::new(), groups: Vec::new(), among_tenants: Line::default() }
+        Self {
+            served: 0,
+            tenants: Vec::new(),
+            groups: Vec::new(),
+            among_tenants: Contenders::default(),
+        }
     }
 }
 
 impl<T> FairQueue<T> {
-    /// Whether nobody waits.
+    /// Whether no group waits.
     pub(super) fn is_empty(&self) -> bool {
         self.among_tenants.waiting.is_empty()
     }
 
-    /// Makes room for a group, with nothing of one that had its number before.
-    pub(super) fn enter(&mut self, tenant: usize, group: usize) {
+    /// Registers a group, with an account of its own even if another had its number
+    /// before.
+    pub(super) fn register(&mut self, tenant: usize, group: usize) {
         if self.tenants.len() <= tenant {
             self.tenants.resize_with(tenant + 1, Tenant::default);
         }
@@ -117,23 +123,23 @@ impl<T> FairQueue<T> {
         self.groups[group].account = Account::default();
     }
 
-    /// Somebody waits from now on: behind the others of his group, or before them.
+    /// Enqueues a waiter, behind the others of its group or `before` them.
     pub(super) fn push(&mut self, tenant: usize, group: usize, waiter: T, before: bool) {
-        let (owner, line) = (&mut self.tenants[tenant], &mut self.groups[group]);
-        if line.waiting.is_empty() {
-            if owner.among_groups.waiting.is_empty() {
-                self.among_tenants.join(&mut owner.account, tenant);
+        let (tenant_entry, group_entry) = (&mut self.tenants[tenant], &mut self.groups[group]);
+        if group_entry.waiting.is_empty() {
+            if tenant_entry.among_groups.waiting.is_empty() {
+                self.among_tenants.join(&mut tenant_entry.account, tenant);
             }
-            owner.among_groups.join(&mut line.account, group);
+            tenant_entry.among_groups.join(&mut group_entry.account, group);
         }
         if before {
-            line.waiting.push_front(waiter);
+            group_entry.waiting.push_front(waiter);
         } else {
-            line.waiting.push_back(waiter);
+            group_entry.waiting.push_back(waiter);
         }
     }
 
-    /// Somebody waits no more. Whether he did.
+    /// Removes the waiter that `is_meant`. False when it is not there.
     pub(super) fn remove(
         &mut self,
         tenant: usize,
@@ -142,29 +148,29 @@ impl<T> FairQueue<T> {
     ) -> bool {
         let Some(at) = self.groups[group].waiting.iter().position(is_meant) else { return false };
         self.groups[group].waiting.remove(at);
-        self.settle(tenant, group);
+        self.leave_if_empty(tenant, group);
         true
     }
 
-    /// Somebody was served, whether he had waited or not, at a cost: more than
-    /// nothing, or he would always be first.
+    /// Charges a group that was served, whether it had waited or not. `cost` is above 0,
+    /// or the group would always be first.
     pub(super) fn serve(&mut self, tenant: usize, group: usize, cost: u64) {
         self.served += 1;
-        let owner = &mut self.tenants[tenant];
-        self.among_tenants.serve(&mut owner.account, tenant, cost, self.served);
+        let entry = &mut self.tenants[tenant];
+        self.among_tenants.serve(&mut entry.account, tenant, cost, self.served);
         let account = &mut self.groups[group].account;
-        owner.among_groups.serve(account, group, cost, self.served);
+        entry.among_groups.serve(account, group, cost, self.served);
     }
 
-    /// Tells what somebody really cost who was served.
+    /// Replaces what a group that was served was charged by what it really cost.
     pub(super) fn correct(&mut self, tenant: usize, group: usize, charged: u64, cost: u64) {
-        let owner = &mut self.tenants[tenant];
-        self.among_tenants.correct(&mut owner.account, tenant, charged, cost);
+        let entry = &mut self.tenants[tenant];
+        self.among_tenants.correct(&mut entry.account, tenant, charged, cost);
         let account = &mut self.groups[group].account;
-        owner.among_groups.correct(account, group, charged, cost);
+        entry.among_groups.correct(account, group, charged, cost);
     }
 
-    /// The first in order that fits; he is served, at that cost.
+    /// Serves the first waiter in order that fits, at this cost.
     pub(super) fn take_first(
         &mut self,
         cost: u64,
@@ -172,7 +178,7 @@ impl<T> FairQueue<T> {
     ) -> Option<(usize, usize, T)> {
         let (tenant, group) = self.among_tenants.waiting.iter().find_map(|&(_, tenant)| {
             for &(_, group) in &self.tenants[tenant].among_groups.waiting {
-                // Those that wait are in the sets only while they do.
+                // A group is in the set only while it has a waiter.
                 let first = self.groups[group].waiting.front()?;
                 match fits(tenant, group, first) {
                     Fit::Yes => return Some((tenant, group)),
@@ -184,18 +190,17 @@ impl<T> FairQueue<T> {
         })?;
         let waiter = self.groups[group].waiting.pop_front()?;
         self.serve(tenant, group, cost);
-        self.settle(tenant, group);
+        self.leave_if_empty(tenant, group);
         Some((tenant, group, waiter))
     }
 
-    /// Takes a group out of the sets if nobody of it waits any more, and its
-    /// tenant with the last one.
-    fn settle(&mut self, tenant: usize, group: usize) {
-        let (owner, line) = (&mut self.tenants[tenant], &self.groups[group]);
-        if line.waiting.is_empty() {
-            owner.among_groups.leave(line.account, group);
-            if owner.among_groups.waiting.is_empty() {
-                self.among_tenants.leave(owner.account, tenant);
+    /// Removes a group without waiters from its set, and its tenant with the last one.
+    fn leave_if_empty(&mut self, tenant: usize, group: usize) {
+        let (tenant_entry, group_entry) = (&mut self.tenants[tenant], &self.groups[group]);
+        if group_entry.waiting.is_empty() {
+            tenant_entry.among_groups.leave(group_entry.account, group);
+            if tenant_entry.among_groups.waiting.is_empty() {
+                self.among_tenants.leave(tenant_entry.account, tenant);
             }
         }
     }
@@ -210,7 +215,7 @@ mod tests {
     fn queue(groups: &[(usize, usize)]) -> FairQueue<u32> {
         let mut queue = FairQueue::default();
         for (tenant, group) in groups {
-            queue.enter(*tenant, *group);
+            queue.register(*tenant, *group);
         }
         queue
     }
@@ -264,8 +269,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, goes and is served: nobody is lost or served twice, and
-        /// nobody waits longer than a turn of everybody else of his tenant times a
+        /// Whatever comes, goes and is served: no waiter is lost or served twice, and
+        /// none waits longer than one turn of every other group of its tenant times one
         /// turn of every other tenant.
         #[test]
         fn everybody_is_served_once_and_soon(
