@@ -12,21 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::{Semaphore, watch};
 use wasmtime::Engine;
-use wasmtime::component::Linker;
 
 use super::cache::{self, Cache};
-use super::compiler::answer::{self, Compiled};
+use super::compiler::output::{self, Compiled};
 use super::compiler::{self, Compiler, Compiling, Job};
-use super::ending::chain;
-use super::engine::{self, Allocation, Code, EngineError, EngineSettings};
-use super::http::{Client, Outlet};
-use super::imports::{self, ConfigValues, LineRate, Profile, Side};
+use super::engine::{Allocation, Code, EngineError, EngineSettings};
+use super::http::{Client, Egress};
+use super::imports::{ConfigValues, HandlerProfile, LineRate};
 use super::load_error::{LoadError, LoadReason};
 use super::program::{Inspection, Program, fit_limits, link};
+use super::runtime::Runtime;
 use super::settings::{Grants, HttpPath, Limits, Reuse, names};
-use super::slots::Slots;
-use super::source::{self, Given, Source};
-use super::ticker::Ticker;
+use super::source::{self, Source, SourceBytes};
 use super::worker::LoadedHandler;
 use crate::event::Tenant;
 
@@ -59,27 +56,6 @@ struct Inner {
     /// What the HTTP requests of all handlers share.
     client: Arc<Client>,
     settings: EngineSettings,
-}
-
-/// An engine, and everything that handlers may import.
-pub(super) struct Runtime {
-    pub(super) engine: Engine,
-    pub(super) ticker: Arc<Ticker>,
-    pub(super) linker: Linker<Side>,
-    allocation: Allocation,
-    /// `None` where instances come from no pool.
-    pub(super) slots: Option<Arc<Slots>>,
-}
-
-impl Runtime {
-    fn start(settings: &EngineSettings, code: Code) -> Result<Self, EngineError> {
-        let (engine, ticker, allocation) = engine::start(settings, code)?;
-        let mut linker = Linker::new(&engine);
-        imports::link(&mut linker).map_err(|error| EngineError::Unusable(chain(&error)))?;
-        let slots =
-            (allocation == Allocation::Pooling).then(|| Arc::new(Slots::new(&settings.pool)));
-        Ok(Self { engine, ticker: Arc::new(ticker), linker, allocation, slots })
-    }
 }
 
 impl fmt::Debug for Sandbox {
@@ -192,12 +168,20 @@ impl Sandbox {
         let program = self.program(Some(name), source, Some(limits.clone())).await.map_err(at)?;
         let stack_bytes = self.inner.settings.wasm_stack_bytes;
         let client = Arc::clone(&self.inner.client);
-        let outlet = Arc::new(Outlet::new(name, grants.http.clone(), client));
+        let egress = Arc::new(Egress::new(name, grants.http.clone(), client));
         let config = ConfigValues::from(&grants.config);
         let line_rate = Arc::new(LineRate::new(name, limits.log_lines_per_second));
         let (name, http_path) = (name.to_owned(), self.http_path.clone());
-        let profile =
-            Profile { name, limits, grants, config, outlet, line_rate, http_path, stack_bytes };
+        let profile = HandlerProfile {
+            name,
+            limits,
+            grants,
+            config,
+            egress,
+            line_rate,
+            http_path,
+            stack_bytes,
+        };
         Ok(Arc::new(LoadedHandler::new(program, Arc::new(profile), reuse)))
     }
 
@@ -223,9 +207,8 @@ impl Sandbox {
         let source = source.into();
         let origin = source.origin();
         let limit = self.inner.settings.component_bytes;
-        let given = self.inner.reading(move || source::read(source, limit)).await;
-        given
-            .map(|given| (given.digest, given.bytes.len() as u64))
+        let raw = self.inner.reading(move || source::read(source, limit)).await;
+        raw.map(|raw| (raw.digest, raw.bytes.len() as u64))
             .map_err(|reason| LoadError { origin, reason })
     }
 
@@ -295,7 +278,7 @@ impl Sandbox {
         let inner = &self.inner;
         let (origin, text, limit) =
             (source.origin(), source.text(), inner.settings.component_bytes);
-        let (given, known) = {
+        let (raw, known) = {
             let inner = Arc::clone(inner);
             let limits = limits.clone();
             let look = move || {
@@ -303,15 +286,15 @@ impl Sandbox {
                 if let Some(limits) = &limits {
                     fit_engine(runtime.allocation, &inner.settings, limits)?;
                 }
-                let given = source::read(source, limit)?;
-                let known = inner.known(runtime, code, &given)?;
-                Ok((given, known))
+                let raw = source::read(source, limit)?;
+                let known = inner.known(runtime, code, &raw)?;
+                Ok((raw, known))
             };
             self.inner.reading(look).await?
         };
         let program = match known {
             Some(program) => program,
-            None => self.compiled(handler, origin, text, code, given).await?,
+            None => self.compiled(handler, origin, text, code, raw).await?,
         };
         if let Some(limits) = &limits {
             fit_limits(&program, limits)?;
@@ -326,34 +309,34 @@ impl Sandbox {
         origin: String,
         text: source::TextForm,
         code: Code,
-        given: Given,
+        raw: SourceBytes,
     ) -> Result<Arc<Program>, LoadReason> {
         let inner = &self.inner;
-        let turn = inner.compiler.turn(&self.tenant, &origin).await?;
-        let (given, known) = {
+        let permit = inner.compiler.acquire(&self.tenant, &origin).await?;
+        let (raw, known) = {
             let inner = Arc::clone(inner);
             let look = move || {
-                let known = inner.known(inner.runtime(code)?, code, &given)?;
-                Ok((given, known))
+                let known = inner.known(inner.runtime(code)?, code, &raw)?;
+                Ok((raw, known))
             };
             self.inner.reading(look).await?
         };
         if let Some(program) = known {
             return Ok(program);
         }
-        let Given { digest, bytes } = given;
+        let SourceBytes { digest, bytes } = raw;
         let size = bytes.len() as u64;
         let runtime = inner.runtime(code)?;
         let job = Job {
             handler: handler.map(str::to_owned),
             origin,
-            given: bytes.into(),
+            source: bytes.into(),
             text,
             engine: runtime.engine.clone(),
             code,
             allocation: runtime.allocation,
         };
-        let compiled = inner.compiler.compile(job, turn).await?;
+        let compiled = inner.compiler.compile(job, permit).await?;
         let inner = Arc::clone(inner);
         let take = move || {
             let runtime = inner.runtime(code)?;
@@ -371,7 +354,8 @@ impl Inner {
         work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
     ) -> Result<T, LoadReason> {
         let internal = |why: String| LoadReason::Internal(why);
-        let _turn = self.reading.acquire().await.map_err(|closed| internal(closed.to_string()))?;
+        let _permit =
+            self.reading.acquire().await.map_err(|closed| internal(closed.to_string()))?;
         tokio::task::spawn_blocking(work)
             .await
             .unwrap_or_else(|error| Err(internal(error.to_string())))
@@ -382,24 +366,24 @@ impl Inner {
         &self,
         runtime: &Runtime,
         code: Code,
-        given: &Given,
+        raw: &SourceBytes,
     ) -> Result<Option<Arc<Program>>, LoadReason> {
-        let key = (given.digest.clone(), code);
+        let key = (raw.digest.clone(), code);
         if let Some(program) = self.programs().get(&key).and_then(Weak::upgrade) {
             return Ok(Some(program));
         }
         let Some(cache) = &self.cache else { return Ok(None) };
-        let name = entry_name(runtime, &given.digest);
+        let name = entry_name(runtime, &raw.digest);
         let Some(entry) = cache.get(&name) else { return Ok(None) };
-        match answer::from_bytes(&entry) {
+        match output::from_bytes(&entry) {
             Ok(Ok(compiled)) => {
-                let size = given.bytes.len() as u64;
-                self.insert(runtime, code, given.digest.clone(), size, &compiled).map(Some)
+                let size = raw.bytes.len() as u64;
+                self.insert(runtime, code, raw.digest.clone(), size, &compiled).map(Some)
             }
             // It is signed: another version of this program wrote it so.
             Ok(Err(why)) => Err(why),
             Err(why) => {
-                tracing::warn!("the compiled code of {} is made anew: {why}", given.digest);
+                tracing::warn!("the compiled code of {} is made anew: {why}", raw.digest);
                 Ok(None)
             }
         }
@@ -408,7 +392,7 @@ impl Inner {
     /// Puts code into the cache. Without it nothing is lost but time.
     fn keep(&self, runtime: &Runtime, digest: &str, compiled: &Compiled) {
         let Some(cache) = &self.cache else { return };
-        let kept = answer::to_bytes(Ok(compiled))
+        let kept = output::to_bytes(Ok(compiled))
             .map_err(std::io::Error::from)
             .and_then(|entry| cache.put(&entry_name(runtime, digest), &entry));
         if let Err(error) = kept {

@@ -83,7 +83,7 @@ const NAMES_BYTES: usize = 64 << 10;
 
 /// The names that a component imports and exports, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Surface {
+pub(super) struct Signature {
     pub(super) imports: Vec<String>,
     pub(super) exports: Vec<String>,
 }
@@ -103,7 +103,7 @@ impl Interface {
     /// All of them.
     pub(super) const ALL: [Self; 3] = [Self::Handler, Self::BatchHandler, Self::Http];
 
-    /// Its name at a component's surface, as this host has it.
+    /// Its name in a component's signature, as this host has it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Handler => "event-host:handler/handler@0.1.0",
@@ -132,9 +132,9 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Reads the names at a component's surface.
-pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
-    let mut surface = Surface::default();
+/// Reads the names in a component's signature.
+pub(super) fn signature(component: &[u8]) -> Result<Signature, LoadReason> {
+    let mut signature = Signature::default();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(component) {
         match payload.map_err(|error| malformed(&error, component))? {
@@ -143,19 +143,19 @@ pub(super) fn surface(component: &[u8]) -> Result<Surface, LoadReason> {
             Payload::ComponentImportSection(imports) if depth == 0 => {
                 for import in imports {
                     let import = import.map_err(|error| malformed(&error, component))?;
-                    add(&mut surface.imports, Does::Imports, import.name.name)?;
+                    add(&mut signature.imports, Does::Imports, import.name.name)?;
                 }
             }
             Payload::ComponentExportSection(exports) if depth == 0 => {
                 for export in exports {
                     let export = export.map_err(|error| malformed(&error, component))?;
-                    add(&mut surface.exports, Does::Exports, export.name.name)?;
+                    add(&mut signature.exports, Does::Exports, export.name.name)?;
                 }
             }
             _ => {}
         }
     }
-    Ok(surface)
+    Ok(signature)
 }
 
 fn add(names: &mut Vec<String>, does: Does, name: &str) -> Result<(), LoadReason> {
@@ -174,12 +174,12 @@ fn add(names: &mut Vec<String>, does: Does, name: &str) -> Result<(), LoadReason
 }
 
 /// Checks the names of a component, and tells how it is called.
-pub(super) fn check(surface: &Surface, component: &[u8]) -> Result<Interface, LoadReason> {
-    let interface = check_exports(&surface.exports)?;
+pub(super) fn check(signature: &Signature, component: &[u8]) -> Result<Interface, LoadReason> {
+    let interface = check_exports(&signature.exports)?;
     // Validating takes long, so it is done once, and only for who needs it.
     let types = OnceLock::new();
     let types = || types.get_or_init(|| types_of(component)).as_ref();
-    for import in &surface.imports {
+    for import in &signature.imports {
         if let Err(reason) = check_import(import)
             && !types().is_some_and(|types| holds_only_types(types, import))
         {

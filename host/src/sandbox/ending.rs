@@ -1,7 +1,7 @@
 //! How attempts end other than well: from an error of wasmtime to a kind of
 //! failure and a sentence.
 //!
-//! Host functions and limiters end an attempt by raising an [`Ending`], which
+//! Host functions and limiters end an attempt by raising an [`Abort`], which
 //! travels through the guest as a trap and is found again here. Everything
 //! else is a trap of the guest, an answer that cannot be read, or a fault of
 //! the host, which never counts against the handler.
@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use wasmtime::{OutOfMemory, PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use super::imports::Profile;
+use super::imports::HandlerProfile;
 use super::limits::{COMPONENT_HANDLES, OPEN_RESOURCES};
 use super::settings::{Limits, names};
 use crate::delivery::Outcome;
@@ -26,7 +26,7 @@ const FRAME_BYTES: usize = 160;
 
 /// Why the host ended an attempt from within.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Ending {
+pub(super) enum Abort {
     /// The guest went over a limit, or over time.
     #[error("{text}")]
     Limit { kind: FailureKind, text: String },
@@ -35,7 +35,7 @@ pub(super) enum Ending {
     NotRun(String),
 }
 
-impl Ending {
+impl Abort {
     /// The error that ends the attempt with this kind of failure.
     #[cold]
     pub(super) fn limit(kind: FailureKind, text: String) -> wasmtime::Error {
@@ -84,10 +84,10 @@ pub(super) enum Phase {
 
 /// Tells what an error means for the attempt.
 #[cold]
-pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &Profile) -> Outcome {
+pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &HandlerProfile) -> Outcome {
     let failed = |kind, text: &str| Outcome::Failure(Failure::new(kind, text));
 
-    if let Some(ending) = error.downcast_ref::<Ending>() {
+    if let Some(ending) = error.downcast_ref::<Abort>() {
         return ending.outcome();
     }
     if let Some(I32Exit(status)) = error.downcast_ref() {

@@ -1,9 +1,9 @@
-//! What one instance may take of the host, counted while it runs.
+//! What one instance may use of the host, counted while it runs.
 //!
 //! wasmtime's own limiter looks at each memory by itself, so that two memories
 //! get twice the limit; [`InstanceLimits`] sums. What the host keeps for the guest
 //! counts for the same limit: the resources that the guest made with their bytes
-//! (`kept`), its emits and its writes. A refused growth ends the
+//! (`resource_memory`), its emits and its writes. A refused growth ends the
 //! attempt instead of answering -1: most guests would only trap on it, in a
 //! place that says nothing of memory, and an operator needs to see which limit
 //! to raise. A growth that the memory's own type forbids is the guest's own
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
-use super::ending::{Ending, size};
-use super::imports::Side;
-use super::kept;
+use super::ending::{Abort, size};
+use super::imports::HostState;
+use super::resource_memory;
 use super::settings::{Limits, names};
 use crate::failure::FailureKind;
 
@@ -98,7 +98,7 @@ impl InstanceLimits {
         };
         let (wanted, limit) = (size(memory_bytes), size(self.memory_limit));
         let text = format!("wanted {wanted}{kept}, {} is {limit}", names::MEMORY);
-        Ending::limit(FailureKind::MemoryLimit, text)
+        Abort::limit(FailureKind::MemoryLimit, text)
     }
 
     fn memory_growing(
@@ -132,7 +132,7 @@ impl InstanceLimits {
     ) -> wasmtime::Result<bool> {
         let wanted = self.table_elements.saturating_sub(current).saturating_add(desired);
         if wanted > self.table_limit {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::TableLimit,
                 format!(
                     "wanted {wanted} table elements, {} is {}",
@@ -151,44 +151,44 @@ impl InstanceLimits {
     }
 }
 
-impl Side {
-    /// Counts bytes that the host keeps until the attempt ends.
-    pub(super) fn keep(&mut self, bytes: usize) -> wasmtime::Result<()> {
+impl HostState {
+    /// Charges bytes that the host keeps until the attempt ends.
+    pub(super) fn charge(&mut self, bytes: usize) -> wasmtime::Result<()> {
         self.limiter.attempt_bytes = self.limiter.attempt_bytes.saturating_add(bytes);
         self.within_memory()
     }
 
-    /// Takes note that a call may have added as much to the table of resources as one can.
-    pub(super) fn may_have_kept(&mut self, bytes: usize) {
+    /// Charges the most that one call may have added to the table of resources.
+    pub(super) fn charge_resources(&mut self, bytes: usize) {
         self.limiter.resource_bytes = self.limiter.resource_bytes.saturating_add(bytes);
     }
 
     /// Whether the instance keeps within its memory, with what the host keeps for it.
     pub(super) fn within_memory(&mut self) -> wasmtime::Result<()> {
-        self.make_room_for(self.limiter.memory_bytes);
+        self.recount_for(self.limiter.memory_bytes);
         if self.limiter.has_room_for(self.limiter.memory_bytes) {
             return Ok(());
         }
         Err(self.limiter.refusal(self.limiter.memory_bytes))
     }
 
-    /// Counts what is in the table of resources where it may be less than was noted, and
-    /// that matters.
-    fn make_room_for(&mut self, memory_bytes: usize) {
+    /// Counts the bytes of the table of resources anew where the estimate would exceed the
+    /// limit.
+    fn recount_for(&mut self, memory_bytes: usize) {
         if !self.limiter.has_room_for(memory_bytes) {
-            self.limiter.resource_bytes = kept::bytes(&mut self.resources);
+            self.limiter.resource_bytes = resource_memory::bytes(&mut self.resources);
         }
     }
 }
 
-impl ResourceLimiter for Side {
+impl ResourceLimiter for HostState {
     fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        self.make_room_for(self.limiter.memory_after(current, desired));
+        self.recount_for(self.limiter.memory_after(current, desired));
         self.limiter.memory_growing(current, desired, maximum)
     }
 
@@ -198,7 +198,7 @@ impl ResourceLimiter for Side {
         // the growth stays counted: a failure is also told of growths that were
         // never asked for here, so taking it back would lose count.
         if error.is::<std::io::Error>() {
-            return Err(Ending::not_run(format!("the host could not grow a memory: {error}")));
+            return Err(Abort::not_run(format!("the host could not grow a memory: {error}")));
         }
         Ok(())
     }

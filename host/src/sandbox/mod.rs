@@ -11,33 +11,34 @@
 //! handler emits or writes; how many instances there may be at once is the
 //! engine's, and who gets one first is the supervisor's.
 
-mod answer;
 mod bindings;
 mod cache;
+mod call_result;
 mod compiler;
 mod component;
 mod contract;
-mod embed;
 mod ending;
 mod engine;
-mod entry;
+mod entry_point;
+mod fair_semaphore;
 mod guest_event;
 mod http;
 mod imports;
 mod incoming;
-mod kept;
+mod instance_pool;
 mod limits;
 mod load_error;
 mod producers;
 mod program;
+mod resource_memory;
+mod runtime;
 pub mod settings;
-mod shares;
-mod slots;
 mod source;
 #[cfg(test)]
 mod tests;
 mod ticker;
 mod worker;
+mod world_metadata;
 
 pub use compiler::{Compiling, Order as CompileOrder, obey as compile};
 pub use component::Sandbox;

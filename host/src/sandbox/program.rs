@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::compiler::answer::{Compiled, Facts};
-use super::component::Runtime;
+use super::compiler::output::{Compiled, Facts};
 use super::contract::Interface;
 use super::ending::{chain, size};
-use super::entry::{Entry, export_type};
+use super::entry_point::{EntryPoint, export_type};
+use super::instance_pool::{InstanceNeeds, InstancePool};
 use super::load_error::LoadReason;
 use super::producers::Producer;
+use super::runtime::Runtime;
 use super::settings::{Limits, names};
-use super::slots::{Needs, Slots};
 use super::source::Form;
 use super::ticker::Ticker;
 
@@ -40,12 +40,12 @@ pub struct Inspection {
 
 /// A component that fits the contract, compiled and linked.
 pub(super) struct Program {
-    pub(super) entry: Entry,
+    pub(super) entry_point: EntryPoint,
     pub(super) inspection: Inspection,
-    /// Where its instances get their slots, if there is a pool.
-    pub(super) slots: Option<Arc<Slots>>,
+    /// Where its instances get their pool, if there is a pool.
+    pub(super) pool: Option<Arc<InstancePool>>,
     /// What each of them takes.
-    pub(super) needs: Needs,
+    pub(super) needs: InstanceNeeds,
     /// To be told of each call.
     pub(super) ticker: Arc<Ticker>,
 }
@@ -60,11 +60,11 @@ pub(super) fn link(
     let component = compiled.component(&runtime.engine)?;
     let Facts { form, interface, imports, exports, producers } = compiled.facts.clone();
     let pre = runtime.linker.instantiate_pre(&component).map_err(|e| import_type(&e))?;
-    let entry =
-        Entry::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
-    entry.check()?;
+    let entry_point =
+        EntryPoint::new(interface, pre).map_err(|error| export_type(interface, chain(&error)))?;
+    entry_point.check()?;
     // Unknown only for components that import code, which none of ours may.
-    let needs = entry.component().resources_required();
+    let needs = entry_point.component().resources_required();
     let memory_bytes = needs
         .as_ref()
         .and_then(|needs| needs.max_initial_memory_size)
@@ -79,13 +79,13 @@ pub(super) fn link(
         producers,
         memory_bytes,
     };
-    let (ticker, slots) = (Arc::clone(&runtime.ticker), runtime.slots.clone());
+    let (ticker, pool) = (Arc::clone(&runtime.ticker), runtime.pool.clone());
     // The engine refuses a component that declares more than the pool has for one.
     let [memories, tables] = needs.map_or([0, 0], |needs| {
         [needs.num_memories, needs.num_tables]
             .map(|many| usize::try_from(many).unwrap_or(usize::MAX))
     });
-    Ok(Program { entry, inspection, slots, needs: [1, memories, tables], ticker })
+    Ok(Program { entry_point, inspection, pool, needs: [1, memories, tables], ticker })
 }
 
 /// Whether an instance can be made at all within the limits.
@@ -100,7 +100,7 @@ pub(super) fn fit_limits(program: &Program, limits: &Limits) -> Result<(), LoadR
         )));
     }
     // Unknown only for components that import code, which none of ours may.
-    let Some(needs) = program.entry.component().resources_required() else { return Ok(()) };
+    let Some(needs) = program.entry_point.component().resources_required() else { return Ok(()) };
     let elements = needs.max_initial_table_size.unwrap_or(0);
     if elements > limits.table_elements as u64 {
         return Err(LoadReason::OverLimit(format!(

@@ -23,9 +23,9 @@ use wit_component::ComponentEncoder;
 use wit_parser::decoding::{DecodedWasm, decode_world};
 use wit_parser::{PackageId, Resolve};
 
-use super::embed::{self, World};
 use super::load_error::{LoadError, LoadReason};
 use super::producers::{Producer, producers};
+use super::world_metadata::{self, World};
 use crate::digest::Digest;
 
 /// How the names of the custom sections begin that hold component metadata.
@@ -127,14 +127,14 @@ pub enum Form {
 
 /// What a source holds, unparsed.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct SourceBytes {
     /// `sha256:` and hex digits.
     pub(super) digest: String,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Reads a source, without looking further than whether it is text.
-pub(super) fn read(source: Source, limit: u64) -> Result<Given, LoadReason> {
+pub(super) fn read(source: Source, limit: u64) -> Result<SourceBytes, LoadReason> {
     let text = source.text();
     let bytes = match source {
         Source::File(path) => read_file(&path, limit)?,
@@ -148,7 +148,7 @@ pub(super) fn read(source: Source, limit: u64) -> Result<Given, LoadReason> {
     };
     // Known without parsing it, and whether or not it was compiled before.
     is_text(&bytes, text)?;
-    Ok(Given { digest: Digest::of(&bytes).to_string(), bytes })
+    Ok(SourceBytes { digest: Digest::of(&bytes).to_string(), bytes })
 }
 
 fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LoadReason> {
@@ -185,32 +185,32 @@ pub(super) struct Recognised {
 }
 
 /// Makes a component of what was given, and tells how it was.
-pub(super) fn recognise(given: &[u8], text: TextForm) -> Result<Recognised, LoadReason> {
-    if given.is_empty() {
+pub(super) fn recognise(source: &[u8], text: TextForm) -> Result<Recognised, LoadReason> {
+    if source.is_empty() {
         return Err(LoadReason::Empty);
     }
-    if Engine::detect_precompiled(given).is_some() {
+    if Engine::detect_precompiled(source).is_some() {
         return Err(LoadReason::Precompiled);
     }
-    if !is_text(given, text)? {
-        return component(given);
+    if !is_text(source, text)? {
+        return component(source);
     }
-    let parsed = wat::parse_bytes(given).map_err(|error| LoadReason::Text(error.to_string()))?;
+    let parsed = wat::parse_bytes(source).map_err(|error| LoadReason::Text(error.to_string()))?;
     component(&parsed)
 }
 
 /// Whether it is text, which begins with a parenthesis or a comment: both rule out
 /// everything binary. Refuses text that is not taken.
-fn is_text(given: &[u8], text: TextForm) -> Result<bool, LoadReason> {
-    let start = given.trim_ascii_start();
+fn is_text(source: &[u8], text: TextForm) -> Result<bool, LoadReason> {
+    let start = source.trim_ascii_start();
     if !start.starts_with(b"(") && !start.starts_with(b";;") {
         return Ok(false);
     }
     if text == TextForm::Refused {
         return Err(LoadReason::TextDeployed);
     }
-    if given.len() > TEXT_BYTES {
-        return Err(LoadReason::TextTooLarge { bytes: given.len(), limit: TEXT_BYTES });
+    if source.len() > TEXT_BYTES {
+        return Err(LoadReason::TextTooLarge { bytes: source.len(), limit: TEXT_BYTES });
     }
     Ok(true)
 }
@@ -242,7 +242,7 @@ fn component(wasm: &[u8]) -> Result<Recognised, LoadReason> {
             (false, true) => World::BatchHandler,
             (false, false) => return Err(LoadReason::NoMetadata),
         };
-        Cow::Owned(embed::with_metadata(wasm, world).map_err(not_encodable)?)
+        Cow::Owned(world_metadata::with_metadata(wasm, world).map_err(not_encodable)?)
     };
     let form =
         if outline.imports_preview1 { Form::CoreModuleWithPreview1 } else { Form::CoreModule };

@@ -16,19 +16,19 @@ use async_trait::async_trait;
 use wasmtime::{Store, UpdateDeadline};
 use wasmtime_wasi_http::p2::bindings::Proxy;
 
-use super::answer::{Answer, Answered};
 use super::bindings::{self, BatchEventHandler, EventHandler};
+use super::call_result::{CallResult, EventResult};
 use super::contract::Interface;
-use super::ending::{self, Ending, Phase, timeout_text};
-use super::entry::Entry;
+use super::ending::{self, Abort, Phase, timeout_text};
+use super::entry_point::EntryPoint;
+use super::fair_semaphore::HandlerId;
 use super::guest_event::{deliver_after, extensions, guest_event, write_time};
-use super::imports::{Given, GuestLog, LogSink, Profile, Said, Side};
+use super::imports::{CallInput, GuestLog, HandlerProfile, HostState, LogSink, LogSummary};
 use super::incoming;
+use super::instance_pool::{Evict, InstancePermit};
 use super::limits::COMPONENT_HANDLES;
 use super::program::{Inspection, Program};
 use super::settings::Reuse;
-use super::shares::Member;
-use super::slots::{Held, Kept};
 use crate::clock::LONGEST_WAIT;
 use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, Event, LogEvent};
@@ -38,7 +38,7 @@ use crate::failure::{Failure, FailureKind};
 /// settings.
 pub struct LoadedHandler {
     program: Arc<Program>,
-    profile: Arc<Profile>,
+    profile: Arc<HandlerProfile>,
     /// Never [`Reuse::Usual`].
     reuse: Reuse,
 }
@@ -54,7 +54,7 @@ impl fmt::Debug for LoadedHandler {
 }
 
 impl LoadedHandler {
-    pub(super) fn new(program: Arc<Program>, profile: Arc<Profile>, reuse: Reuse) -> Self {
+    pub(super) fn new(program: Arc<Program>, profile: Arc<HandlerProfile>, reuse: Reuse) -> Self {
         let reuse = match (reuse, program.inspection.interface) {
             (Reuse::Usual, Interface::Http) => Reuse::Event,
             (Reuse::Usual, Interface::Handler | Interface::BatchHandler) => Reuse::Batch,
@@ -81,8 +81,8 @@ impl LoadedHandler {
             log: Arc::new(GuestLog::new(Arc::clone(&self.profile), sink)),
             profile: Arc::clone(&self.profile),
             reuse: self.reuse,
-            kept: Arc::default(),
-            member: None,
+            idle: Arc::default(),
+            handler_id: None,
             time: String::new(),
         }
     }
@@ -112,14 +112,14 @@ impl Handler for LoadedHandler {
 
 struct SandboxWorker {
     program: Arc<Program>,
-    profile: Arc<Profile>,
+    profile: Arc<HandlerProfile>,
     log: Arc<GuestLog>,
     reuse: Reuse,
     /// The instance between two attempts. Empty during one, so that an attempt
     /// whose future is dropped leaves none behind.
-    kept: Arc<Place>,
-    /// For whom it makes attempts, once it has made one.
-    member: Option<Arc<Member>>,
+    idle: Arc<IdleCell>,
+    /// The handler of its attempts, once it has made one.
+    handler_id: Option<Arc<HandlerId>>,
     /// Holds the text of an event's time; kept for its allocation.
     time: String,
 }
@@ -128,7 +128,7 @@ struct SandboxWorker {
 impl Worker for SandboxWorker {
     async fn attempt(&mut self, call: Call<'_>) -> Report {
         let events = [call.event];
-        let (ended, usage) = self.call(Given::one(&call, &events)).await;
+        let (ended, usage) = self.call(CallInput::one(&call, &events)).await;
         let (outcome, emits) = match ended {
             Ok((answer, emits)) => (answer.into_outcome(), emits),
             Err(outcome) => (outcome, Vec::new()),
@@ -137,7 +137,7 @@ impl Worker for SandboxWorker {
     }
 
     async fn attempt_all(&mut self, call: BatchCall<'_>) -> BatchReport {
-        let (ended, usage) = self.call(Given::all(&call)).await;
+        let (ended, usage) = self.call(CallInput::all(&call)).await;
         let (outcomes, emits) = match ended {
             Ok((answer, emits)) => (answer.into_outcomes(), emits),
             Err(outcome) => (vec![outcome; call.events.len()], Vec::new()),
@@ -147,16 +147,16 @@ impl Worker for SandboxWorker {
 
     fn end_batch(&mut self) {
         if self.reuse == Reuse::Batch {
-            self.kept.end();
+            self.idle.evict();
         }
     }
 }
 
-/// Where an instance is kept between two attempts.
+/// Holds an idle instance between two attempts.
 #[derive(Default)]
-struct Place(Mutex<Option<Instance>>);
+struct IdleCell(Mutex<Option<Instance>>);
 
-impl Place {
+impl IdleCell {
     fn take(&self) -> Option<Instance> {
         // Whatever panicked did so outside.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -167,24 +167,24 @@ impl Place {
     }
 }
 
-impl Kept for Place {
-    fn end(&self) -> bool {
+impl Evict for IdleCell {
+    fn evict(&self) -> bool {
         self.take().is_some()
     }
 }
 
-/// What became of a call; `None` when it took too long.
-type Called = Option<Result<Answer, (wasmtime::Error, Phase)>>;
+/// The result of a call; `None` when it took too long.
+type Called = Option<Result<CallResult, (wasmtime::Error, Phase)>>;
 
 /// How a call ended: with an answer and what was emitted, or alike for all events.
-type Ended = Result<(Answer, Vec<Event>), Outcome>;
+type Ended = Result<(CallResult, Vec<Event>), Outcome>;
 
 impl SandboxWorker {
-    async fn call(&mut self, given: Given<'_>) -> (Ended, Usage) {
-        let kept = self.kept.take();
-        let held = match &kept {
-            // Before its time begins: whoever waits for others' instances does nothing.
-            None => self.slots(&given).await,
+    async fn call(&mut self, input: CallInput<'_>) -> (Ended, Usage) {
+        let kept = self.idle.take();
+        let permit = match &kept {
+            // Before its time begins: a worker that waits for others' instances does nothing.
+            None => self.acquire_instance(&input).await,
             Some(_) => None,
         };
         let started = Instant::now();
@@ -196,43 +196,43 @@ impl SandboxWorker {
             None => {
                 // What an attempt that was dropped had written.
                 self.log.discard();
-                Instance::new(&self.program, &self.profile, &self.log, held)
+                Instance::new(&self.program, &self.profile, &self.log, permit)
             }
         };
         let fresh = instance.handler.is_none();
-        instance.store.data_mut().begin(&given, deadline);
+        instance.store.data_mut().begin(&input, deadline);
 
         let called = {
             let _ticking = self.program.ticker.guest_runs();
-            let running = pin!(instance.run(&self.program, &given, &mut self.time));
+            let running = pin!(instance.run(&self.program, &input, &mut self.time));
             within(deadline, running).await
         };
 
-        let Said { lines: log_lines, last } = self.log.end();
-        let side = instance.store.data();
-        let memory_bytes = side.limiter.memory_bytes();
-        let ((emits, emit_bytes), http_requests) = (side.emitted(), side.http.requests());
-        let ended = self.settle(called, instance, &given, &last);
+        let LogSummary { lines: log_lines, last } = self.log.end();
+        let host = instance.store.data();
+        let memory_bytes = host.limiter.memory_bytes();
+        let ((emits, emit_bytes), http_requests) = (host.emitted(), host.http.requests());
+        let ended = self.settle(called, instance, &input, &last);
         let duration = started.elapsed();
         let usage =
             Usage { duration, memory_bytes, fresh, log_lines, emits, emit_bytes, http_requests };
         (ended, usage)
     }
 
-    /// Waits for the slots of an instance, where they come from a pool.
-    async fn slots(&mut self, given: &Given<'_>) -> Option<Held> {
-        let slots = self.program.slots.as_ref()?;
-        let member = match &self.member {
-            Some(member) => member,
+    /// Waits for room in the instance pool, where there is one.
+    async fn acquire_instance(&mut self, input: &CallInput<'_>) -> Option<InstancePermit> {
+        let pool = self.program.pool.as_ref()?;
+        let handler_id = match &self.handler_id {
+            Some(handler_id) => handler_id,
             None => {
-                let (tenant, handler) = (given.tenant.clone(), self.profile.name.clone());
-                let member = self.member.insert(Arc::new(Member { tenant, handler }));
-                let place: Arc<dyn Kept> = Arc::<Place>::clone(&self.kept);
-                slots.register(member, Arc::downgrade(&place));
-                member
+                let (tenant, handler) = (input.tenant.clone(), self.profile.name.clone());
+                let handler_id = self.handler_id.insert(Arc::new(HandlerId { tenant, handler }));
+                let idle: Arc<dyn Evict> = Arc::<IdleCell>::clone(&self.idle);
+                pool.register(handler_id, Arc::downgrade(&idle));
+                handler_id
             }
         };
-        Some(slots.acquire(member, self.program.needs).await)
+        Some(pool.acquire(handler_id, self.program.needs).await)
     }
 
     /// Tells how a call ended, and keeps its instance if it may live on.
@@ -240,29 +240,29 @@ impl SandboxWorker {
         &mut self,
         called: Called,
         mut instance: Instance,
-        given: &Given<'_>,
+        input: &CallInput<'_>,
         last: &[u8],
     ) -> Ended {
-        let side = instance.store.data_mut();
-        let over = side.http.over().cloned();
-        let under_way = side.end();
+        let host = instance.store.data_mut();
+        let abort = host.http.abort().cloned();
+        let attempt = host.end();
         // Requests run beside the guest, which may have answered whatever since.
-        if let Some(ending) = over {
-            return Err(ending.outcome());
+        if let Some(abort) = abort {
+            return Err(abort.outcome());
         }
         let failed = |kind, text: &str| Err(Outcome::Failure(Failure::new(kind, text)));
         match called {
-            Some(Ok(Answer::Each(all))) if all.len() != given.events.len() => {
-                let (results, events) = (all.len(), given.events.len());
+            Some(Ok(CallResult::Each(all))) if all.len() != input.events.len() => {
+                let (results, events) = (all.len(), input.events.len());
                 failed(
                     FailureKind::BadAnswer,
                     &format!("answered {results} results for {events} events"),
                 )
             }
             Some(Ok(answer)) if answer.is_success() => {
-                self.keep(instance, given.events.len());
-                let mut emits = under_way.map(|u| u.emits).unwrap_or_default();
-                inherit_key(&mut emits, given.common_key());
+                self.keep(instance, input.events.len());
+                let mut emits = attempt.map(|u| u.emits).unwrap_or_default();
+                inherit_key(&mut emits, input.common_key());
                 Ok((answer, emits))
             }
             Some(Ok(answer)) => Ok((answer, Vec::new())),
@@ -273,7 +273,7 @@ impl SandboxWorker {
                 let limits = &self.profile.limits;
                 // A store that hangs is not the handler's fault; one that is
                 // asked all the time is.
-                let waited = under_way.and_then(|u| u.store_asked).map(|since| since.elapsed());
+                let waited = attempt.and_then(|u| u.store_asked).map(|since| since.elapsed());
                 if waited.is_some_and(|waited| waited >= limits.timeout / 2) {
                     let why = "the store did not answer a read of state in time";
                     Err(Outcome::NotRun(why.to_owned()))
@@ -295,10 +295,10 @@ impl SandboxWorker {
         let is_crowded = matches!(instance.handler, Some(Exports::Http(_)))
             && incoming::is_crowded(instance.store.data_mut());
         if lives_on && !is_crowded {
-            self.kept.keep(instance);
-            // Whoever came to wait before it was there has not seen it.
-            if self.program.slots.as_ref().is_some_and(|slots| slots.are_waited_for()) {
-                self.kept.end();
+            self.idle.keep(instance);
+            // A worker that began to wait before this one was idle has not seen it.
+            if self.program.pool.as_ref().is_some_and(|pool| pool.has_waiters()) {
+                self.idle.evict();
             }
         }
     }
@@ -306,13 +306,13 @@ impl SandboxWorker {
 
 /// An instance, and how many events it has handled.
 struct Instance {
-    store: Store<Side>,
+    store: Store<HostState>,
     /// `None` until its first attempt has made it: start functions run within
     /// an attempt's limits too.
     handler: Option<Exports>,
     handled: u32,
-    /// Given back once the rest is gone.
-    _held: Option<Held>,
+    /// Released once the rest is gone.
+    _permit: Option<InstancePermit>,
 }
 
 /// The functions of an instance.
@@ -323,11 +323,13 @@ enum Exports {
 }
 
 impl Exports {
-    async fn of(program: &Program, store: &mut Store<Side>) -> wasmtime::Result<Self> {
-        Ok(match &program.entry {
-            Entry::Handler(pre) => Self::Handler(pre.instantiate_async(store).await?),
-            Entry::BatchHandler(pre) => Self::BatchHandler(pre.instantiate_async(store).await?),
-            Entry::Http(pre) => Self::Http(pre.instantiate_async(store).await?),
+    async fn of(program: &Program, store: &mut Store<HostState>) -> wasmtime::Result<Self> {
+        Ok(match &program.entry_point {
+            EntryPoint::Handler(pre) => Self::Handler(pre.instantiate_async(store).await?),
+            EntryPoint::BatchHandler(pre) => {
+                Self::BatchHandler(pre.instantiate_async(store).await?)
+            }
+            EntryPoint::Http(pre) => Self::Http(pre.instantiate_async(store).await?),
         })
     }
 }
@@ -335,30 +337,30 @@ impl Exports {
 impl Instance {
     fn new(
         program: &Program,
-        profile: &Arc<Profile>,
+        profile: &Arc<HandlerProfile>,
         log: &Arc<GuestLog>,
-        held: Option<Held>,
+        permit: Option<InstancePermit>,
     ) -> Self {
-        let side = Side::new(Arc::clone(profile), Arc::clone(log));
-        let mut store = Store::new(program.entry.engine(), side);
-        store.limiter(|side| side);
+        let host = HostState::new(Arc::clone(profile), Arc::clone(log));
+        let mut store = Store::new(program.entry_point.engine(), host);
+        store.limiter(|host| host);
         store.set_hostcall_fuel(profile.limits.host_call_bytes);
         store.set_max_component_handles(COMPONENT_HANDLES);
         store.epoch_deadline_callback(|mut store| {
-            let side = store.data_mut();
+            let host = store.data_mut();
             // The timer may be starved by guests on every thread; this is not.
-            if side.under_way()?.deadline <= Instant::now() {
-                return Err(Ending::timeout(&side.profile.limits));
+            if host.running()?.deadline <= Instant::now() {
+                return Err(Abort::timeout(&host.profile.limits));
             }
             // Its text is the failure's, which is told in the end.
-            if let Some(over) = side.http.over() {
-                return Err(over.clone().into());
+            if let Some(abort) = host.http.abort() {
+                return Err(abort.clone().into());
             }
             // tokio's own yield lets timers and I/O have their turn; wasmtime's
             // would go to the front of the queue.
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
-        Self { store, handler: None, handled: 0, _held: held }
+        Self { store, handler: None, handled: 0, _permit: permit }
     }
 
     /// Gives the guest the fuel of an attempt, if it is limited.
@@ -372,9 +374,9 @@ impl Instance {
     async fn run(
         &mut self,
         program: &Program,
-        given: &Given<'_>,
+        input: &CallInput<'_>,
         time: &mut String,
-    ) -> Result<Answer, (wasmtime::Error, Phase)> {
+    ) -> Result<CallResult, (wasmtime::Error, Phase)> {
         // A store begins with its deadline in the past.
         self.store.set_epoch_deadline(1);
         self.refuel().map_err(|error| (error, Phase::Start))?;
@@ -390,29 +392,29 @@ impl Instance {
             }
         };
         let in_call = |error| (error, Phase::Call);
-        match (handler, given.events) {
+        match (handler, input.events) {
             (Exports::Handler(handler), [event]) => {
                 write_time(time, event);
                 let deliver_after = deliver_after(event);
                 let extensions = extensions(event, deliver_after.as_deref());
-                let event = guest_event(event, given.attempt, time, &extensions);
+                let event = guest_event(event, input.attempt, time, &extensions);
                 let (answer,) = bindings::handle(handler)
                     .call_async(&mut self.store, (&event,))
                     .await
                     .map_err(in_call)?;
-                Ok(Answer::One(answer))
+                Ok(CallResult::One(answer))
             }
             // Apart, so that the future of a single event does not carry it.
             (Exports::BatchHandler(handler), events) => {
-                let answers = call_batch(&mut self.store, handler, events, given.attempt);
-                Box::pin(answers).await.map(Answer::Each).map_err(in_call)
+                let answers = call_batch(&mut self.store, handler, events, input.attempt);
+                Box::pin(answers).await.map(CallResult::Each).map_err(in_call)
             }
             (Exports::Http(guest), [event]) => {
-                let answer = incoming::call(&mut self.store, guest, given, event);
-                Box::pin(answer).await.map(Answer::One).map_err(in_call)
+                let answer = incoming::call(&mut self.store, guest, input, event);
+                Box::pin(answer).await.map(CallResult::One).map_err(in_call)
             }
             // Nobody asks for it: `Handler::takes_batches` says no.
-            (Exports::Handler(_) | Exports::Http(_), _) => Err(in_call(Ending::limit(
+            (Exports::Handler(_) | Exports::Http(_), _) => Err(in_call(Abort::limit(
                 FailureKind::BadAnswer,
                 "the handler takes one event a call".to_owned(),
             ))),
@@ -421,11 +423,11 @@ impl Instance {
 }
 
 async fn call_batch(
-    store: &mut Store<Side>,
+    store: &mut Store<HostState>,
     handler: &BatchEventHandler,
     events: &[&LogEvent],
     attempt: Attempt,
-) -> wasmtime::Result<Vec<Answered>> {
+) -> wasmtime::Result<Vec<EventResult>> {
     let texts: Vec<_> =
         events.iter().map(|event| (event.event.time.to_string(), deliver_after(event))).collect();
     let extensions: Vec<_> = events

@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 
 use wasmtime::Engine;
 
-use super::answer;
+use super::output;
 use super::process::fingerprint;
 use crate::sandbox::engine::{self, Allocation, Code, EngineSettings};
 use crate::sandbox::source::TextForm;
@@ -78,12 +78,12 @@ pub fn obey(order: &Order) -> (u8, Option<String>) {
 }
 
 fn answer(order: &Order, engine: &Engine) -> io::Result<()> {
-    let mut given = Vec::new();
-    io::stdin().lock().read_to_end(&mut given)?;
+    let mut source = Vec::new();
+    io::stdin().lock().read_to_end(&mut source)?;
     let text = if order.binary { TextForm::Refused } else { TextForm::Taken };
-    let answer = answer::to_bytes(answer::compile(engine, &given, text).as_ref())?;
+    let output = output::to_bytes(output::compile(engine, &source, text).as_ref())?;
     let mut stdout = io::stdout().lock();
-    stdout.write_all(&answer)?;
+    stdout.write_all(&output)?;
     stdout.flush()
 }
 

@@ -9,13 +9,13 @@
 //! else is compiled, so that any number of such components costs the host no more
 //! than one of them does.
 
-pub(super) mod answer;
 mod child;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod confinement;
+pub(super) mod output;
 mod process;
 mod progress;
-mod turns;
+mod queue;
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ use super::engine::{Allocation, Code, EngineError, EngineSettings};
 use super::load_error::LoadReason;
 use super::source::TextForm;
 use crate::event::Tenant;
-use answer::Compiled;
 pub use child::{Order, obey};
+use output::Compiled;
 use process::Processes;
 pub(super) use process::fingerprint;
 pub use progress::Compiling;
 use progress::Progress;
-pub(super) use turns::Turn;
-use turns::Turns;
+pub(super) use queue::CompilePermit;
+use queue::CompileQueue;
 
 /// A compilation that takes longer is worth a line in the log.
 const SLOW_COMPILATION: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ const AT_ONCE: usize = 2;
 #[derive(Debug)]
 pub(super) struct Compiler {
     way: Way,
-    turns: Arc<Turns>,
+    queue: Arc<CompileQueue>,
     patience: Duration,
     /// What is being compiled.
     progress: Progress,
@@ -76,7 +76,7 @@ pub(super) struct Job {
     /// What messages call it.
     pub(super) origin: String,
     /// The file.
-    pub(super) given: Arc<[u8]>,
+    pub(super) source: Arc<[u8]>,
     pub(super) text: TextForm,
     /// What the code is for.
     pub(super) engine: Engine,
@@ -94,9 +94,9 @@ impl Compiler {
         allocation: Allocation,
     ) -> Result<Self, EngineError> {
         let patience = settings.compile_timeout;
-        let new = |way, turns| Self {
+        let new = |way, queue| Self {
             way,
-            turns,
+            queue,
             patience,
             progress: Progress::default(),
             gives_way: watch::Sender::new(false),
@@ -104,7 +104,7 @@ impl Compiler {
         if let Some(program) = settings.compile_program.clone() {
             match Processes::find_out(program, settings, engine, allocation) {
                 Ok(processes) => {
-                    return Ok(new(Way::Processes(processes), Turns::new(AT_ONCE)));
+                    return Ok(new(Way::Processes(processes), CompileQueue::new(AT_ONCE)));
                 }
                 Err(why) => tracing::warn!(
                     "components are compiled in this process, where nothing limits their memory or can break them off: this machine cannot start another one: {why}"
@@ -117,7 +117,7 @@ impl Compiler {
             .start_handler(|_| give_way())
             .build()
             .map_err(|error| EngineError::NoCompiler(error.to_string()))?;
-        Ok(new(Way::Here(Arc::new(threads)), Turns::new(1)))
+        Ok(new(Way::Here(Arc::new(threads)), CompileQueue::new(1)))
     }
 
     /// What is being compiled, now and from now on.
@@ -135,16 +135,20 @@ impl Compiler {
     ///
     /// # Errors
     /// When what is compiled before it in this process takes too long.
-    pub(super) async fn turn(&self, tenant: &Tenant, origin: &str) -> Result<Turn, LoadReason> {
-        let taking = self.turns.take(tenant, origin);
+    pub(super) async fn acquire(
+        &self,
+        tenant: &Tenant,
+        origin: &str,
+    ) -> Result<CompilePermit, LoadReason> {
+        let taking = self.queue.acquire(tenant, origin);
         match &self.way {
             // What takes too long there is ended.
             Way::Processes(_) => taking.await,
             Way::Here(_) => match timeout(self.patience, taking).await {
-                Ok(turn) => turn,
+                Ok(permit) => permit,
                 Err(_) => Err(LoadReason::CompilerBusy {
                     waited: self.patience,
-                    whom: self.turns.under_way(),
+                    whom: self.queue.describe(),
                 }),
             },
         }
@@ -154,19 +158,23 @@ impl Compiler {
     ///
     /// # Errors
     /// When it cannot be run, whatever its settings; and when it takes too long.
-    pub(super) async fn compile(&self, job: Job, turn: Turn) -> Result<Compiled, LoadReason> {
+    pub(super) async fn compile(
+        &self,
+        job: Job,
+        permit: CompilePermit,
+    ) -> Result<Compiled, LoadReason> {
         let started = Instant::now();
         let origin = job.origin.clone();
         let _told = self.progress.begin(&job, started);
         let compiled = match &self.way {
             Way::Processes(processes) => {
                 let compiled = processes.compile(&job, self.gives_way.subscribe()).await;
-                drop(turn);
+                drop(permit);
                 compiled
             }
             Way::Here(threads) => {
-                let work = move || answer::compile(&job.engine, &job.given, job.text);
-                self.here(threads, turn, work).await
+                let work = move || output::compile(&job.engine, &job.source, job.text);
+                self.here(threads, permit, work).await
             }
         };
         let took = started.elapsed();
@@ -179,13 +187,13 @@ impl Compiler {
     async fn here<T: Send + 'static>(
         &self,
         threads: &Arc<ThreadPool>,
-        turn: Turn,
+        permit: CompilePermit,
         work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
     ) -> Result<T, LoadReason> {
         let threads = Arc::clone(threads);
         let work = tokio::task::spawn_blocking(move || {
             // Given back by the work, not by whoever waits for it.
-            let _turn = turn;
+            let _permit = permit;
             threads.install(work)
         });
         timeout(self.patience, work)
@@ -236,9 +244,9 @@ mod tests {
         compiler: &Compiler,
         work: impl FnOnce() -> Result<T, LoadReason> + Send + 'static,
     ) -> Result<T, LoadReason> {
-        let turn = compiler.turn(&Tenant::none(), "a.wasm").await?;
+        let permit = compiler.acquire(&Tenant::none(), "a.wasm").await?;
         let Way::Here(threads) = &compiler.way else { panic!("there is no program") };
-        compiler.here(threads, turn, work).await
+        compiler.here(threads, permit, work).await
     }
 
     #[tokio::test]

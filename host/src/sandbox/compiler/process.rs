@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, timeout};
 use wasmtime::Engine;
 
 use super::Job;
-use super::answer::{self, CODE_BYTES, Compiled, HEAD_BYTES};
 use super::child::UNABLE;
+use super::output::{self, CODE_BYTES, Compiled, HEAD_BYTES};
 use crate::failure::storable;
 use crate::sandbox::ending::size;
 use crate::sandbox::engine::{Allocation, Code, EngineSettings};
@@ -136,7 +136,7 @@ impl Processes {
     ) -> Result<Compiled, LoadReason> {
         let mut command = self.command(&job.engine, job.code, job.allocation);
         command.args((job.text == TextForm::Refused).then_some("--binary"));
-        self.run(command, &job.given, gives_way).await.map_err(|reason| match reason {
+        self.run(command, &job.source, gives_way).await.map_err(|reason| match reason {
             LoadReason::CompilerDied(how) => LoadReason::CompilerDied(format!(
                 "{how} (`compile_memory` is {})",
                 size(usize::try_from(self.memory_bytes).unwrap_or(usize::MAX))
@@ -149,7 +149,7 @@ impl Processes {
     async fn run(
         &self,
         command: Command,
-        given: &[u8],
+        source: &[u8],
         mut gives_way: watch::Receiver<bool>,
     ) -> Result<Compiled, LoadReason> {
         let mut command = AsyncCommand::from(command);
@@ -169,7 +169,7 @@ impl Processes {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let give = async move {
             let Some(mut stdin) = stdin else { return Ok(()) };
-            match stdin.write_all(given).await {
+            match stdin.write_all(source).await {
                 // One that ends early says why.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
                 _ => Ok(()),
@@ -213,7 +213,7 @@ impl Processes {
         status: ExitStatus,
     ) -> Result<Compiled, LoadReason> {
         match status.code() {
-            Some(0) => answer::from_bytes(answer).unwrap_or_else(|why| {
+            Some(0) => output::from_bytes(answer).unwrap_or_else(|why| {
                 Err(LoadReason::CompilerDied(format!("an answer that cannot be read: {why}")))
             }),
             Some(code) if code == i32::from(UNABLE) => {
@@ -304,7 +304,7 @@ pub(in crate::sandbox) fn fingerprint(engine: &Engine) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
-    answer::FORMAT.hash(&mut hasher);
+    output::FORMAT.hash(&mut hasher);
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.finish()
 }
@@ -334,7 +334,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_refuses_says_why_on_its_stdout() {
-        let refusal = answer::to_bytes(Err(&LoadReason::NoMetadata)).unwrap();
+        let refusal = output::to_bytes(Err(&LoadReason::NoMetadata)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("answer");
         std::fs::write(&file, refusal).unwrap();

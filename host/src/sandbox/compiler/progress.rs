@@ -32,7 +32,7 @@ pub(super) struct Progress {
 
 /// A compilation that is in the list until this is dropped.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct ProgressEntry {
     list: Arc<watch::Sender<Vec<Compiling>>>,
     number: u64,
 }
@@ -42,21 +42,21 @@ impl Progress {
         self.list.subscribe()
     }
 
-    pub(super) fn begin(&self, job: &Job, since: Instant) -> UnderWay {
+    pub(super) fn begin(&self, job: &Job, since: Instant) -> ProgressEntry {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let compiling = Compiling {
             number,
             handler: job.handler.clone(),
             origin: job.origin.clone(),
-            bytes: job.given.len() as u64,
+            bytes: job.source.len() as u64,
             since,
         };
         self.list.send_modify(|list| list.push(compiling));
-        UnderWay { list: Arc::clone(&self.list), number }
+        ProgressEntry { list: Arc::clone(&self.list), number }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for ProgressEntry {
     fn drop(&mut self) {
         self.list.send_modify(|list| list.retain(|one| one.number != self.number));
     }

@@ -33,11 +33,11 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
 use super::meter::Meter;
 use super::policy::{Scheme, Target, TargetHost};
-use super::{Outlet, toml_list};
+use super::{Egress, toml_list};
 use crate::event::Tenant;
+use crate::sandbox::fair_semaphore::{Claim, FairPermit, FairSemaphore, HeldBy};
 use crate::sandbox::imports::GuestLog;
 use crate::sandbox::settings::names;
-use crate::sandbox::shares::{Claim, Holder, Share, Shares};
 
 /// Bytes of an answer's head. Bounds what a server can make the host hold for
 /// one request.
@@ -108,8 +108,8 @@ pub(crate) struct Client {
     /// Made with the first request over TLS: reading the system's authorities
     /// takes milliseconds and memory.
     tls: OnceCell<TlsConnector>,
-    connections: Arc<Shares<1>>,
-    lookups: Arc<Shares<1>>,
+    connections: Arc<FairSemaphore<1>>,
+    lookups: Arc<FairSemaphore<1>>,
 }
 
 impl fmt::Debug for Client {
@@ -127,15 +127,15 @@ impl Client {
         Self {
             resolver,
             tls: OnceCell::new(),
-            connections: Arc::new(Shares::new([chosen_connections()])),
-            lookups: Arc::new(Shares::new([LOOKUPS_OF_HOST])),
+            connections: Arc::new(FairSemaphore::new([chosen_connections()])),
+            lookups: Arc::new(FairSemaphore::new([LOOKUPS_OF_HOST])),
         }
     }
 
     /// Sets how many connections each tenant may have open at once; one that is not named
     /// as many as there are for it.
     pub(crate) fn bound<'a>(&self, tenants: impl Iterator<Item = (&'a Tenant, usize)>) {
-        self.connections.bound(tenants);
+        self.connections.set_limits(tenants);
     }
 
     /// The same, that trusts these authorities alone.
@@ -200,7 +200,7 @@ fn trusting(roots: RootCertStore) -> Result<TlsConnector, rustls::Error> {
 
 /// A request that is allowed, as far as its URL tells, and what it needs.
 pub(super) struct Exchange {
-    pub(super) outlet: Arc<Outlet>,
+    pub(super) egress: Arc<Egress>,
     pub(super) log: Arc<GuestLog>,
     pub(super) target: Target,
     pub(super) meter: Arc<Meter>,
@@ -233,7 +233,7 @@ impl Exchange {
         deadline: Instant,
         request: Request<WasiBody>,
     ) -> Result<(Response<WasiBody>, Driver), Error> {
-        let client = &self.outlet.client;
+        let client = &self.egress.client;
         let admission = timeout_at(deadline, client.connections.acquire(&self.claim));
         let Ok(connection) = admission.await else {
             self.waited_in_vain(&client.connections, &self.claim, CONNECTIONS);
@@ -251,27 +251,27 @@ impl Exchange {
     }
 
     /// Says whose fault it is that the time went by before there was one of these.
-    fn waited_in_vain(&self, shares: &Shares<1>, claim: &Claim<1>, what: &str) {
+    fn waited_in_vain(&self, semaphore: &FairSemaphore<1>, claim: &Claim<1>, what: &str) {
         let target = self.target.to_string();
-        let Claim { member, most, .. } = claim;
-        match shares.holder(claim) {
-            Some(Holder::Handler) => {
+        let Claim { handler_id, most, .. } = claim;
+        match semaphore.held_by(claim) {
+            Some(HeldBy::Handler) => {
                 let limit =
                     if what == CONNECTIONS { names::HTTP_CONNECTIONS } else { "a fixed limit" };
                 let own = format!("one of the handler's {what}, of which it has {most}, {limit}");
                 self.meter.waited(&target, &own);
             }
-            Some(Holder::Tenant) => {
-                let whose = match member.tenant.is_none() {
+            Some(HeldBy::Tenant) => {
+                let whose = match handler_id.tenant.is_none() {
                     true => "handlers without a tenant".to_owned(),
-                    false => format!("tenant `{}`", member.tenant),
+                    false => format!("tenant `{}`", handler_id.tenant),
                 };
                 self.meter
                     .waited(&target, &format!("one of the {what} that {whose} may have at once"));
             }
             // Or just now there is one.
-            Some(Holder::Others) | None => {
-                let [all] = shares.all();
+            Some(HeldBy::Others) | None => {
+                let [all] = semaphore.all();
                 self.meter.not_run(format!(
                     "the {what} of this host, {all} for all handlers, are in use by others"
                 ));
@@ -283,7 +283,7 @@ impl Exchange {
         &self,
         request: Request<WasiBody>,
         deadline: Instant,
-        share: Share<1>,
+        permit: FairPermit<1>,
     ) -> Result<(Response<WasiBody>, Driver), Error> {
         let (request, overrun) = self.to_be_sent(request, deadline).await?;
         let patience = within(self.options.connect_timeout, deadline);
@@ -296,7 +296,7 @@ impl Exchange {
             .await?;
         // Ends when it is dropped, and with it the connection.
         let connection = wasmtime_wasi::runtime::spawn(async move {
-            let _share = share;
+            let _permit = permit;
             connection.await
         });
 
@@ -390,7 +390,7 @@ impl Exchange {
             }
             TargetHost::Address(address) => ServerName::from(*address),
         };
-        let tls = self.outlet.client.tls().await.map_err(|error| self.no_tls(&error))?;
+        let tls = self.egress.client.tls().await.map_err(|error| self.no_tls(&error))?;
         let stream = tls.connect(server, stream).await.map_err(|error| self.tls_error(error))?;
         Ok(Box::new(stream))
     }
@@ -409,7 +409,7 @@ impl Exchange {
     }
 
     fn tls_error(&self, error: io::Error) -> Error {
-        tracing::debug!(handler = self.outlet.handler, "TLS with {}: {error}", self.target);
+        tracing::debug!(handler = self.egress.handler, "TLS with {}: {error}", self.target);
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         match cause {
             Some(rustls::Error::InvalidCertificate(_)) => Error::TlsCertificateError,
@@ -444,7 +444,7 @@ impl Exchange {
         };
         let mut refusal = None;
         addresses.retain(|address| {
-            let refused = self.outlet.policy.refusal_of(&self.target, *address);
+            let refused = self.egress.policy.refusal_of(&self.target, *address);
             let may = refused.is_none();
             refusal = refusal.take().or(refused.map(|refused| (*address, refused)));
             may
@@ -471,24 +471,24 @@ impl Exchange {
         patience: Instant,
         deadline: Instant,
     ) -> Result<Vec<IpAddr>, Error> {
-        let lookups = &self.outlet.client.lookups;
+        let lookups = &self.egress.client.lookups;
         let claim = Claim { most: LOOKUPS_OF_HANDLER, ..self.claim.clone() };
-        let Ok(share) = timeout_at(patience, lookups.acquire(&claim)).await else {
+        let Ok(permit) = timeout_at(patience, lookups.acquire(&claim)).await else {
             // The guest's own patience is its own matter.
             if Instant::now() >= deadline {
                 self.waited_in_vain(lookups, &claim, LOOKUPS);
             }
             return Err(Error::DnsTimeout);
         };
-        let (resolver, name) = (Arc::clone(&self.outlet.client.resolver), name.to_owned());
+        let (resolver, name) = (Arc::clone(&self.egress.client.resolver), name.to_owned());
         // Goes on to its end when nobody waits any more: the thread it holds is
         // not free before.
         let lookup = tokio::spawn(async move {
-            let _share = share;
+            let _permit = permit;
             resolver.addresses(&name).await
         });
         let unknown = |error: &dyn fmt::Display| {
-            tracing::debug!(handler = self.outlet.handler, "looking up {}: {error}", self.target);
+            tracing::debug!(handler = self.egress.handler, "looking up {}: {error}", self.target);
             Error::DnsError { rcode: None, info_code: None }
         };
         let addresses = lookup.await.map_err(|error| unknown(&error))?;

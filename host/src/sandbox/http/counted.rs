@@ -20,7 +20,7 @@ use wasmtime_wasi_http::p2::types::{
 use wasmtime_wasi_http::p2::{HeaderError, HeaderResult, HttpError, HttpResult};
 use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpView as _};
 
-use super::Side;
+use super::HostState;
 
 /// Bytes of a method. The longest that is registered has 17.
 const METHOD_BYTES: usize = 64;
@@ -40,7 +40,7 @@ const SCHEME_BYTES: usize = 64;
 const MOST_A_CALL: usize = 256 << 10;
 
 /// Links `wasi:http` for requests that go out.
-pub(in crate::sandbox) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
+pub(in crate::sandbox) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     outgoing_handler::add_to_linker::<_, CountedHttp>(linker, count_for)?;
     types::add_to_linker::<_, CountedHttp>(linker, &(&LinkOptions::default()).into(), count_for)
 }
@@ -52,17 +52,17 @@ impl HasData for CountedHttp {
 }
 
 /// The host's side of one call.
-struct Counted<'a>(&'a mut Side);
+struct Counted<'a>(&'a mut HostState);
 
 /// The call of a guest with this side.
-fn count_for(side: &mut Side) -> Counted<'_> {
-    Counted(side)
+fn count_for(host: &mut HostState) -> Counted<'_> {
+    Counted(host)
 }
 
 impl Counted<'_> {
     /// Counts what a call has made the host keep.
     fn count(&mut self) -> wasmtime::Result<()> {
-        self.0.may_have_kept(MOST_A_CALL);
+        self.0.charge_resources(MOST_A_CALL);
         self.0.within_memory()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Requests run beside the guest, so a limit that is hit cannot end the attempt
 //! from where it is noticed. It is kept here, ends every request of the attempt,
-//! and ends the attempt at the next look ([`Meter::over`]).
+//! and ends the attempt when it is next asked for ([`Meter::abort`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::FailureKind;
-use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::ending::{Abort, size};
 use crate::sandbox::settings::{Limits, names};
 
 /// The requests of one attempt.
@@ -23,7 +23,7 @@ pub(super) struct Meter {
     pub(super) timeout: Duration,
     requests: AtomicUsize,
     bytes: AtomicUsize,
-    over: OnceLock<Ending>,
+    abort: OnceLock<Abort>,
     /// Cancelled when no request may go on.
     pub(super) end: CancellationToken,
 }
@@ -37,7 +37,7 @@ impl Meter {
             timeout: limits.http_timeout,
             requests: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            over: OnceLock::new(),
+            abort: OnceLock::new(),
             end: CancellationToken::new(),
         }
     }
@@ -113,22 +113,22 @@ impl Meter {
 
     /// Tells that the host cannot do what it should, whatever the handler does.
     pub(super) fn not_run(&self, why: String) {
-        self.end_with(Ending::NotRun(why));
+        self.end_with(Abort::NotRun(why));
     }
 
     fn exceed(&self, kind: FailureKind, text: &str) {
-        self.end_with(Ending::Limit { kind, text: text.to_owned() });
+        self.end_with(Abort::Limit { kind, text: text.to_owned() });
     }
 
-    fn end_with(&self, ending: Ending) {
+    fn end_with(&self, abort: Abort) {
         // The first one is the one that is told.
-        self.over.get_or_init(|| ending);
+        self.abort.get_or_init(|| abort);
         self.end.cancel();
     }
 
-    /// How the attempt ends, if a request has ended it.
-    pub(super) fn over(&self) -> Option<&Ending> {
-        self.over.get()
+    /// Why a request ended the attempt, if one did.
+    pub(super) fn abort(&self) -> Option<&Abort> {
+        self.abort.get()
     }
 }
 
@@ -144,15 +144,12 @@ mod tests {
     fn the_first_limit_that_is_hit_is_told_and_ends_every_request() {
         let meter = meter();
         assert!(meter.request() && meter.request() && meter.bytes(100));
-        assert!(meter.over().is_none() && !meter.end.is_cancelled());
+        assert!(meter.abort().is_none() && !meter.end.is_cancelled());
         assert!(!meter.request());
         assert!(!meter.bytes(1));
         meter.timed_out("http://a");
-        let over = meter.over().unwrap();
-        assert!(
-            matches!(over, Ending::Limit { kind: FailureKind::HttpRequestLimit, .. }),
-            "{over}"
-        );
+        let over = meter.abort().unwrap();
+        assert!(matches!(over, Abort::Limit { kind: FailureKind::HttpRequestLimit, .. }), "{over}");
         assert_eq!(over.to_string(), "wanted more than 2 HTTP requests, limits.http_requests");
         assert!(meter.end.is_cancelled());
     }
@@ -162,7 +159,7 @@ mod tests {
         let meter = meter();
         assert!(meter.bytes(60) && !meter.bytes(41));
         assert_eq!(
-            meter.over().unwrap().to_string(),
+            meter.abort().unwrap().to_string(),
             "wanted to send and receive more than 100 B by HTTP, limits.http_bytes"
         );
     }

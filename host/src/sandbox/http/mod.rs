@@ -32,10 +32,10 @@ use meter::Meter;
 use policy::Target;
 pub use policy::{HttpPolicy, HttpRule, InvalidRule};
 
-use super::ending::Ending;
-use super::imports::{Given, GuestLog, Profile, Side, toml_string};
+use super::ending::Abort;
+use super::fair_semaphore::{Claim, HandlerId};
+use super::imports::{CallInput, GuestLog, HandlerProfile, HostState, toml_string};
 use super::settings::Limits;
-use super::shares::{Claim, Member};
 use crate::event::{LogEvent, Tenant};
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
@@ -54,15 +54,15 @@ const KEY_ESCAPES: &AsciiSet =
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Where one handler's requests go out.
+/// The way out for one handler's requests: its policy, and the client of all handlers.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct Egress {
     handler: String,
     policy: HttpPolicy,
     client: Arc<Client>,
 }
 
-impl Outlet {
+impl Egress {
     pub(super) fn new(handler: &str, policy: HttpPolicy, client: Arc<Client>) -> Self {
         Self { handler: handler.to_owned(), policy, client }
     }
@@ -73,14 +73,14 @@ fn toml_list(rule: &impl std::fmt::Display) -> String {
     format!("[{}]", toml_string(&rule.to_string()))
 }
 
-/// The host's side of a guest's HTTP.
+/// The host's state of a guest's HTTP.
 pub(super) struct Http {
     ctx: WasiHttpCtx,
     hooks: Hooks,
 }
 
 struct Hooks {
-    profile: Arc<Profile>,
+    profile: Arc<HandlerProfile>,
     log: Arc<GuestLog>,
     attempt: Option<Requests>,
 }
@@ -98,21 +98,21 @@ struct Requests {
 }
 
 impl Http {
-    pub(super) fn new(profile: Arc<Profile>, log: Arc<GuestLog>) -> Self {
+    pub(super) fn new(profile: Arc<HandlerProfile>, log: Arc<GuestLog>) -> Self {
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(HEADER_BYTES);
         Self { ctx, hooks: Hooks { profile, log, attempt: None } }
     }
 
     /// Begins an attempt.
-    pub(super) fn begin(&mut self, given: &Given<'_>) {
-        let granted = !self.hooks.profile.outlet.policy.is_empty();
-        let key = if granted { key_of(given) } else { String::new() };
-        let tenant = given.tenant.clone();
+    pub(super) fn begin(&mut self, input: &CallInput<'_>) {
+        let granted = !self.hooks.profile.egress.policy.is_empty();
+        let key = if granted { key_of(input) } else { String::new() };
+        let tenant = input.tenant.clone();
         self.hooks.attempt = Some(Requests { key, tenant, changes: 0, meter: None });
     }
 
-    /// Breaks off what the attempt left open.
+    /// Ends the requests that the attempt left open.
     pub(super) fn end(&mut self) {
         if let Some(meter) = self.hooks.attempt.take().and_then(|attempt| attempt.meter) {
             meter.end.cancel();
@@ -125,20 +125,20 @@ impl Http {
         meter.map_or(0, |meter| meter.requests())
     }
 
-    /// How the attempt ends, if one of its requests has ended it.
-    pub(super) fn over(&self) -> Option<&Ending> {
-        self.hooks.attempt.as_ref()?.meter.as_ref()?.over()
+    /// Why one of its requests ended the attempt, if one did.
+    pub(super) fn abort(&self) -> Option<&Abort> {
+        self.hooks.attempt.as_ref()?.meter.as_ref()?.abort()
     }
 }
 
-impl WasiHttpView for Side {
+impl WasiHttpView for HostState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         let Http { ctx, hooks } = &mut self.http;
         WasiHttpCtxView { hooks, table: &mut self.resources, ctx }
     }
 }
 
-type Answer =
+type SendResult =
     Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
 
 impl WasiHttpHooks for Hooks {
@@ -147,7 +147,7 @@ impl WasiHttpHooks for Hooks {
         request: Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
-    ) -> Box<dyn Future<Output = Answer> + Send> {
+    ) -> Box<dyn Future<Output = SendResult> + Send> {
         match self.prepare(request, options.unwrap_or_default()) {
             Ok((exchange, request)) => Box::new(exchange.run(request)),
             Err(error) => Box::new(std::future::ready(Err(error))),
@@ -200,16 +200,18 @@ impl Hooks {
             return Err(Error::HttpRequestMethodInvalid);
         }
         let target = Target::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
-        let outlet = &self.profile.outlet;
-        if !outlet.policy.allows(&target) {
+        let egress = &self.profile.egress;
+        if !egress.policy.allows(&target) {
             self.log.denied(&format!("HTTP to {target}"), "http", &toml_list(&target));
             return Err(Error::HttpRequestDenied);
         }
         attempt.mark(&mut request);
-        let member = Member { tenant: attempt.tenant.clone(), handler: outlet.handler.clone() };
-        let claim = Claim { member: Arc::new(member), wanted: [1], most: limits.http_connections };
-        let (outlet, log) = (Arc::clone(outlet), Arc::clone(&self.log));
-        Ok((Exchange { outlet, log, target, meter, options, claim }, request))
+        let handler_id =
+            HandlerId { tenant: attempt.tenant.clone(), handler: egress.handler.clone() };
+        let claim =
+            Claim { handler_id: Arc::new(handler_id), wanted: [1], most: limits.http_connections };
+        let (egress, log) = (Arc::clone(egress), Arc::clone(&self.log));
+        Ok((Exchange { egress, log, target, meter, options, claim }, request))
     }
 }
 
@@ -239,23 +241,23 @@ impl Requests {
 /// Names what is handled for this group: `GROUP:SOURCE:ID` for an event, as the
 /// source is a part of what identifies it. What would be too long is a digest, and
 /// so is what names several events: the same ones in the same order.
-fn key_of(given: &Given<'_>) -> String {
-    let group = given.group.as_str();
+fn key_of(input: &CallInput<'_>) -> String {
+    let group = input.group.as_str();
     let named = |event: &&LogEvent| {
         let [source, id] = [&event.event.source, &event.event.id]
             .map(|part| utf8_percent_encode(part, KEY_ESCAPES).to_string());
         format!("{source}:{id}")
     };
-    let key = match given.events {
+    let key = match input.events {
         [event] => format!("{group}:{}", named(event)),
         events => events.iter().map(named).collect::<Vec<_>>().join("\n"),
     };
     // What follows for later requests has room too.
-    if given.events.len() == 1 && key.len() + ":4294967295".len() <= KEY_BYTES {
+    if input.events.len() == 1 && key.len() + ":4294967295".len() <= KEY_BYTES {
         return key;
     }
     let digest = Sha256::digest(key);
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let kind = if given.events.len() == 1 { "sha256" } else { "batch" };
+    let kind = if input.events.len() == 1 { "sha256" } else { "batch" };
     format!("{group}:{kind}:{hex}")
 }

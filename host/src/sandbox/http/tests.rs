@@ -71,14 +71,22 @@ struct Caller(Http);
 impl Caller {
     fn new(rules: &[&str], limits: Limits, client: Client) -> Self {
         let http: HttpPolicy = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        let outlet = Arc::new(Outlet::new("h", http.clone(), Arc::new(client)));
+        let egress = Arc::new(Egress::new("h", http.clone(), Arc::new(client)));
         let grants = Grants { http, ..Grants::default() };
         let config = ConfigValues::from(&grants.config);
         let name = "h".to_owned();
         let line_rate = Arc::new(LineRate::new("h", limits.log_lines_per_second));
         let http_path = HttpPath::default();
-        let profile =
-            Profile { name, limits, grants, config, outlet, line_rate, http_path, stack_bytes: 0 };
+        let profile = HandlerProfile {
+            name,
+            limits,
+            grants,
+            config,
+            egress,
+            line_rate,
+            http_path,
+            stack_bytes: 0,
+        };
         let profile = Arc::new(profile);
         let log = Arc::new(GuestLog::new(Arc::clone(&profile), None));
         let mut caller = Self(Http::new(profile, log));
@@ -110,7 +118,7 @@ impl Caller {
         let in_log =
             |event| LogEvent { position: Position(1), deliver_to: None, digest: None, event };
         let events: Vec<LogEvent> = events.iter().map(event).map(in_log).collect();
-        self.0.begin(&Given {
+        self.0.begin(&CallInput {
             group: &group,
             tenant: &tenant,
             events: &events.iter().collect::<Vec<_>>(),
@@ -124,7 +132,7 @@ impl Caller {
         &mut self,
         request: http::request::Builder,
         body: &'static str,
-    ) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+    ) -> Pin<Box<dyn Future<Output = SendResult> + Send>> {
         let body = Full::new(Bytes::from_static(body.as_bytes())).map_err(|never| match never {});
         let request = request.body(body.boxed_unsync()).unwrap();
         Pin::from(self.0.hooks.send_request(request, None, Box::new(async { Ok(()) })))
@@ -152,9 +160,9 @@ impl Caller {
     }
 
     fn failure(&self) -> Option<FailureKind> {
-        match self.0.over()? {
-            Ending::Limit { kind, .. } => Some(*kind),
-            Ending::NotRun(why) => panic!("{why}"),
+        match self.0.abort()? {
+            Abort::Limit { kind, .. } => Some(*kind),
+            Abort::NotRun(why) => panic!("{why}"),
         }
     }
 }
@@ -553,7 +561,7 @@ async fn a_server_that_is_silent_or_stalls_in_its_answer_ends_the_attempt_in_tim
         let mut caller = Caller::new(&[&server.url()], limits, Client::new());
         assert!(caller.get(&server.url()).await.is_err());
         assert_eq!(caller.failure(), Some(FailureKind::HttpTimeout));
-        let text = caller.0.over().unwrap().to_string();
+        let text = caller.0.abort().unwrap().to_string();
         assert!(text.ends_with("longer than limits.http_timeout, 100ms"), "{text}");
     }
 }
@@ -667,6 +675,6 @@ async fn a_host_without_open_files_counts_no_attempt() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum }).unwrap();
     let answer = caller.get(&server.url()).await;
     assert!(matches!(answer, Err(Error::ConnectionLimitReached)), "{answer:?}");
-    let over = caller.0.over().unwrap();
-    assert!(matches!(over, Ending::NotRun(why) if why.contains("another connection")), "{over}");
+    let over = caller.0.abort().unwrap();
+    assert!(matches!(over, Abort::NotRun(why) if why.contains("another connection")), "{over}");
 }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use super::Profile;
+use super::HandlerProfile;
 use super::log::LineOrigin;
 
 /// How long it is waited for further lines, from the first one on.
@@ -25,7 +25,7 @@ const RECORD_BYTES: usize = 16 << 10;
 
 /// The records of one worker's attempts.
 pub(super) struct Records {
-    profile: Arc<Profile>,
+    profile: Arc<HandlerProfile>,
     open: Arc<Mutex<Open>>,
 }
 
@@ -50,7 +50,7 @@ struct Burst {
 }
 
 impl Records {
-    pub(super) fn new(profile: Arc<Profile>) -> Self {
+    pub(super) fn new(profile: Arc<HandlerProfile>) -> Self {
         Self { profile, open: Arc::default() }
     }
 
@@ -122,7 +122,7 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 impl Open {
     /// Under the lock, so that records come in the order of their lines.
-    fn write(&mut self, profile: &Profile) {
+    fn write(&mut self, profile: &HandlerProfile) {
         if let Some(Burst { level, text, span, .. }) = self.burst.take() {
             let lines: Vec<&str> = text.split('\n').collect();
             span.in_scope(|| write(profile, level, &lines));
@@ -132,7 +132,7 @@ impl Open {
 
 /// Writes lines as one record, unless the log is not to have it; those beyond the
 /// handler's rate are dropped, and counted.
-fn write(profile: &Profile, level: Level, lines: &[&str]) {
+fn write(profile: &HandlerProfile, level: Level, lines: &[&str]) {
     if lines.is_empty() || !is_enabled(level) {
         return;
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use wasmtime::component::Linker;
 use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 
-use super::Side;
+use super::HostState;
 
 /// The values of one handler, as its guests are given them.
 pub(in crate::sandbox) struct ConfigValues(WasiConfigVariables);
@@ -24,6 +24,6 @@ impl fmt::Debug for ConfigValues {
     }
 }
 
-pub(super) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
-    wasmtime_wasi_config::add_to_linker(linker, |side| WasiConfig::new(&side.profile.config.0))
+pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    wasmtime_wasi_config::add_to_linker(linker, |host| WasiConfig::new(&host.profile.config.0))
 }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::Level;
 
 use super::burst::Records;
-use super::{Profile, Side, toml_string};
+use super::{HandlerProfile, HostState, toml_string};
 use crate::failure::{FailureKind, storable};
 use crate::foreign::{clean, one_line};
 use crate::sandbox::bindings::event_host::handler::log::{Host, Level as GuestLevel};
-use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::ending::{Abort, size};
 use crate::sandbox::settings::names;
 
 /// What each line costs besides its text, in bytes: the time, the level, the group, the
@@ -61,7 +61,7 @@ pub type LogSink = Arc<dyn Fn(GuestLine<'_>) + Send + Sync>;
 
 /// The lines of one worker's attempts.
 pub(crate) struct GuestLog {
-    profile: Arc<Profile>,
+    profile: Arc<HandlerProfile>,
     sink: Option<LogSink>,
     written: Mutex<Written>,
     records: Records,
@@ -98,7 +98,7 @@ impl Written {
 
 /// What an attempt wrote, at its end.
 #[derive(Debug)]
-pub(in crate::sandbox) struct Said {
+pub(in crate::sandbox) struct LogSummary {
     /// How many lines.
     pub(in crate::sandbox) lines: u32,
     /// The end of what went to stderr and to the log as an error.
@@ -106,7 +106,7 @@ pub(in crate::sandbox) struct Said {
 }
 
 impl GuestLog {
-    pub(in crate::sandbox) fn new(profile: Arc<Profile>, sink: Option<LogSink>) -> Self {
+    pub(in crate::sandbox) fn new(profile: Arc<HandlerProfile>, sink: Option<LogSink>) -> Self {
         let records = Records::new(Arc::clone(&profile));
         Self { profile, sink, written: Mutex::default(), records }
     }
@@ -117,7 +117,7 @@ impl GuestLog {
     }
 
     /// Ends the attempt's output. A line that was begun is written as it is.
-    pub(in crate::sandbox) fn end(&self) -> Said {
+    pub(in crate::sandbox) fn end(&self) -> LogSummary {
         let written = mem::take(&mut *self.written());
         let mut lines = written.lines;
         for (origin, rest) in
@@ -129,7 +129,7 @@ impl GuestLog {
             }
         }
         self.records.flush();
-        Said { lines, last: written.last }
+        LogSummary { lines, last: written.last }
     }
 
     /// Forgets an attempt that never came to its end.
@@ -230,7 +230,7 @@ impl GuestLog {
         let cost = bytes.saturating_add(PREFIX_BYTES.saturating_mul(lines as usize));
         written.bytes = written.bytes.saturating_add(cost);
         if written.bytes > limit {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::LogLimit,
                 format!("wanted to log more than {}, {}", names::LOG, size(limit)),
             ));
@@ -268,7 +268,7 @@ fn newlines(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.iter().filter(|b| **b == b'\n').count()).unwrap_or(u32::MAX)
 }
 
-impl Host for Side {
+impl Host for HostState {
     fn log(&mut self, level: GuestLevel, message: String) -> wasmtime::Result<()> {
         let level = match level {
             GuestLevel::Trace => Level::TRACE,
@@ -287,7 +287,7 @@ mod tests {
 
     use super::super::{ConfigValues, LineRate};
     use super::*;
-    use crate::sandbox::http::{Client, HttpPolicy, Outlet};
+    use crate::sandbox::http::{Client, Egress, HttpPolicy};
     use crate::sandbox::settings::{Grants, HttpPath, Limits};
 
     type Lines = Arc<Mutex<Vec<(Level, LineOrigin, String)>>>;
@@ -346,12 +346,12 @@ mod tests {
                 lines.lock().unwrap().push((line.level, line.origin, line.text.to_owned()));
             })
         };
-        let profile = Profile {
+        let profile = HandlerProfile {
             name: "h".into(),
             limits: Limits { log_bytes, ..Limits::default() },
             grants: Grants::default(),
             config: ConfigValues::from(&Grants::default().config),
-            outlet: Arc::new(Outlet::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
+            egress: Arc::new(Egress::new("h", HttpPolicy::default(), Arc::new(Client::new()))),
             line_rate: Arc::new(LineRate::new("h", lines_per_second)),
             http_path: HttpPath::default(),
             stack_bytes: 0,

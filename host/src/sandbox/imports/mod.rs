@@ -16,7 +16,7 @@ pub(super) mod wasi;
 pub(super) use config::ConfigValues;
 pub(super) use line_rate::LineRate;
 pub use log::{GuestLine, LineOrigin, LogSink};
-pub(super) use log::{GuestLog, Said};
+pub(super) use log::{GuestLog, LogSummary};
 pub(super) use outbox::empty_message;
 #[cfg(test)]
 pub(super) use outbox::tests::event_of;
@@ -28,24 +28,24 @@ use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::WasiCtx;
 
 use super::bindings::EventHandler;
-use super::ending::Ending;
-use super::http::{self, Http, Outlet};
+use super::ending::Abort;
+use super::http::{self, Egress, Http};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, HttpPath, Limits};
 use crate::delivery::state::AttemptState;
 use crate::delivery::{BatchCall, Call};
 use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 
-/// What one handler is: its name, and what it may use and reach.
+/// One handler's name, and what it may use and reach.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(super) struct HandlerProfile {
     pub(super) name: String,
     pub(super) limits: Limits,
     pub(super) grants: Grants,
     /// What it reads through `wasi:config`.
     pub(super) config: ConfigValues,
-    /// Where its HTTP requests go out.
-    pub(super) outlet: Arc<Outlet>,
+    /// The way out for its HTTP requests.
+    pub(super) egress: Arc<Egress>,
     /// How many lines it may write.
     pub(super) line_rate: Arc<LineRate>,
     /// Where it gets its events, if it takes them as HTTP requests.
@@ -54,8 +54,8 @@ pub(super) struct Profile {
     pub(super) stack_bytes: usize,
 }
 
-/// What one call of a guest is given.
-pub(super) struct Given<'a> {
+/// The input of one call of a guest.
+pub(super) struct CallInput<'a> {
     pub(super) group: &'a GroupName,
     pub(super) tenant: &'a Tenant,
     /// At least one.
@@ -67,7 +67,7 @@ pub(super) struct Given<'a> {
     pub(super) state: &'a Arc<AttemptState>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> CallInput<'a> {
     /// One event, which is `events` alone.
     pub(super) fn one(call: &'a Call<'_>, events: &'a [&'a LogEvent; 1]) -> Self {
         let Call { group, tenant, attempt, is_late, state, .. } = call;
@@ -89,20 +89,20 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The host's side of one instance.
-pub(super) struct Side {
-    pub(super) profile: Arc<Profile>,
+/// The host's state of one instance.
+pub(super) struct HostState {
+    pub(super) profile: Arc<HandlerProfile>,
     pub(super) limiter: InstanceLimits,
     pub(super) log: Arc<GuestLog>,
     /// Made when the guest first asks for it: most handlers never do.
     wasi: Option<WasiCtx>,
     pub(super) http: Http,
     pub(super) resources: ResourceTable,
-    attempt: Option<UnderWay>,
+    attempt: Option<RunningAttempt>,
 }
 
-/// The attempt that is under way.
-pub(super) struct UnderWay {
+/// The attempt that runs.
+pub(super) struct RunningAttempt {
     group: GroupName,
     tenant: Tenant,
     /// Of its last event: no other call that is settled has it too.
@@ -119,8 +119,8 @@ pub(super) struct UnderWay {
     emit_bytes: usize,
 }
 
-impl Side {
-    pub(super) fn new(profile: Arc<Profile>, log: Arc<GuestLog>) -> Self {
+impl HostState {
+    pub(super) fn new(profile: Arc<HandlerProfile>, log: Arc<GuestLog>) -> Self {
         Self {
             limiter: InstanceLimits::new(&profile.limits),
             http: Http::new(Arc::clone(&profile), Arc::clone(&log)),
@@ -133,17 +133,17 @@ impl Side {
     }
 
     /// Begins an attempt. What an attempt before left behind is gone.
-    pub(super) fn begin(&mut self, given: &Given<'_>, deadline: Instant) {
+    pub(super) fn begin(&mut self, input: &CallInput<'_>, deadline: Instant) {
         self.limiter.begin();
-        self.http.begin(given);
-        self.attempt = Some(UnderWay {
-            group: given.group.clone(),
-            tenant: given.tenant.clone(),
-            position: given.events.last().map_or(Position::ZERO, |event| event.position),
-            is_replay: given.events.iter().any(|event| event.deliver_to.is_some()),
-            is_late: given.is_late,
+        self.http.begin(input);
+        self.attempt = Some(RunningAttempt {
+            group: input.group.clone(),
+            tenant: input.tenant.clone(),
+            position: input.events.last().map_or(Position::ZERO, |event| event.position),
+            is_replay: input.events.iter().any(|event| event.deliver_to.is_some()),
+            is_late: input.is_late,
             deadline,
-            state: Arc::clone(given.state),
+            state: Arc::clone(input.state),
             state_writes: 0,
             state_bytes: 0,
             store_asked: None,
@@ -153,7 +153,7 @@ impl Side {
     }
 
     /// Ends the attempt and gives what it collected.
-    pub(super) fn end(&mut self) -> Option<UnderWay> {
+    pub(super) fn end(&mut self) -> Option<RunningAttempt> {
         self.http.end();
         self.attempt.take()
     }
@@ -163,13 +163,13 @@ impl Side {
         self.attempt.as_ref().map_or((0, 0), |attempt| (attempt.emits.len(), attempt.emit_bytes))
     }
 
-    /// The attempt under way.
-    pub(super) fn under_way(&mut self) -> wasmtime::Result<&mut UnderWay> {
+    /// The attempt that runs.
+    pub(super) fn running(&mut self) -> wasmtime::Result<&mut RunningAttempt> {
         self.attempt.as_mut().ok_or_else(outside_of_an_attempt)
     }
 
-    /// The attempt under way, with the limits that it has.
-    fn limited(&mut self) -> wasmtime::Result<(&mut UnderWay, &Limits)> {
+    /// The attempt that runs, with its limits.
+    fn limited(&mut self) -> wasmtime::Result<(&mut RunningAttempt, &Limits)> {
         let attempt = self.attempt.as_mut().ok_or_else(outside_of_an_attempt)?;
         Ok((attempt, &self.profile.limits))
     }
@@ -177,12 +177,12 @@ impl Side {
 
 #[cold]
 fn outside_of_an_attempt() -> wasmtime::Error {
-    Ending::not_run("the guest ran outside of an attempt".to_owned())
+    Abort::not_run("the guest ran outside of an attempt".to_owned())
 }
 
 /// Links everything that a handler may import.
-pub(super) fn link(linker: &mut Linker<Side>) -> wasmtime::Result<()> {
-    EventHandler::add_to_linker::<_, HasSelf<Side>>(linker, |side| side)?;
+pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    EventHandler::add_to_linker::<_, HasSelf<HostState>>(linker, |host| host)?;
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     config::link(linker)?;
     http::link(linker)
@@ -193,4 +193,4 @@ pub(super) fn toml_string(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-impl super::bindings::event_host::handler::types::Host for Side {}
+impl super::bindings::event_host::handler::types::Host for HostState {}

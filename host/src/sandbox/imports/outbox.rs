@@ -8,13 +8,13 @@ use std::collections::btree_map::Entry;
 
 use jiff::Timestamp;
 
-use super::{Side, UnderWay, toml_string};
+use super::{HostState, RunningAttempt, toml_string};
 use crate::event::json::{parse_time, to_microseconds};
 use crate::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use crate::failure::{FailureKind, storable};
 use crate::sandbox::bindings::event_host::handler::outbox::{EmitError, Host, Message};
 use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
-use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::ending::{Abort, size};
 use crate::sandbox::settings::{Limits, names};
 
 /// What the host keeps of each emit besides its data and attributes, in bytes: an
@@ -24,15 +24,15 @@ const EMIT_BYTES: usize = 1_024;
 /// Bytes of an event's type in what is said of a denial.
 const TYPE_BYTES: usize = 200;
 
-impl Host for Side {
+impl Host for HostState {
     fn emit(&mut self, message: Message) -> wasmtime::Result<Result<(), EmitError>> {
         let (attempt, limits) = self.limited()?;
         let bytes = attempt.count_emit(&message, limits)?;
-        self.keep(bytes.saturating_add(EMIT_BYTES))?;
+        self.charge(bytes.saturating_add(EMIT_BYTES))?;
         if !self.profile.grants.emit.allows(&message.type_) {
             return Ok(Err(self.denied_emit(&message.type_)));
         }
-        let attempt = self.under_way()?;
+        let attempt = self.running()?;
         Ok(match attempt.event(message) {
             Ok(event) => {
                 attempt.emits.push(event);
@@ -43,7 +43,7 @@ impl Host for Side {
     }
 }
 
-impl Side {
+impl HostState {
     #[cold]
     fn denied_emit(&self, event_type: &str) -> EmitError {
         let event_type = storable(event_type, TYPE_BYTES);
@@ -53,19 +53,19 @@ impl Side {
     }
 }
 
-impl UnderWay {
+impl RunningAttempt {
     /// Counts a message against the limits before it is looked at, and gives its size:
     /// one that is refused later has cost the host that too.
     fn count_emit(&mut self, message: &Message, limits: &Limits) -> wasmtime::Result<usize> {
         if self.emits.len() >= limits.emits {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::EmitLimit,
                 format!("wanted more than {} emits, {}", limits.emits, names::EMITS),
             ));
         }
         let bytes = message_bytes(message);
         if bytes > limits.emit_bytes {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::EmitLimit,
                 format!(
                     "wanted to emit {} at once, {} is {}",
@@ -77,7 +77,7 @@ impl UnderWay {
         }
         self.emit_bytes = self.emit_bytes.saturating_add(bytes);
         if self.emit_bytes > limits.emit_total_bytes {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::EmitLimit,
                 format!(
                     "wanted to emit {} in all, {} is {}",
@@ -208,8 +208,8 @@ pub(in crate::sandbox) mod tests {
     use crate::delivery::state::{BatchState, EmptyState};
     use crate::event::{Position, Tenant};
 
-    fn under_way() -> UnderWay {
-        UnderWay {
+    fn running() -> RunningAttempt {
+        RunningAttempt {
             group: "triage".parse().unwrap(),
             tenant: Tenant::none(),
             position: Position(42),
@@ -227,7 +227,7 @@ pub(in crate::sandbox) mod tests {
 
     /// The event that an attempt emits for a message.
     pub(in crate::sandbox) fn event_of(message: Message) -> Result<Event, String> {
-        under_way().event(message)
+        running().event(message)
     }
 
     fn message() -> Message {
@@ -236,7 +236,7 @@ pub(in crate::sandbox) mod tests {
 
     #[test]
     fn what_a_message_leaves_out_is_the_same_in_every_attempt() {
-        let mut attempt = under_way();
+        let mut attempt = running();
         let first = attempt.event(message()).unwrap();
         assert_eq!((first.id.as_str(), first.source.as_str()), ("triage:42:1", "/groups/triage"));
         attempt.emits.push(first);
@@ -317,7 +317,7 @@ pub(in crate::sandbox) mod tests {
             ),
         ];
         for (message, expected) in cases {
-            let error = under_way().event(message).unwrap_err();
+            let error = running().event(message).unwrap_err();
             assert!(error.contains(expected), "{error:?} does not say {expected:?}");
         }
     }
@@ -343,7 +343,7 @@ pub(in crate::sandbox) mod tests {
             ],
             ..message()
         };
-        let event = under_way().event(full).unwrap();
+        let event = running().event(full).unwrap();
         assert_eq!(event.time.to_string(), "2026-01-01T00:00:00Z");
         assert_eq!(event.partitionkey.as_deref(), Some("k"));
         assert_eq!(event.deliver_after, Some("2026-02-01T00:00:00Z".parse().unwrap()));
@@ -356,7 +356,7 @@ pub(in crate::sandbox) mod tests {
     #[test]
     fn attributes_count_to_the_size_of_an_emit() {
         let limits = Limits { emit_bytes: 100, emit_total_bytes: 150, ..Limits::default() };
-        let mut attempt = under_way();
+        let mut attempt = running();
         let sized = |bytes: usize| Message { subject: Some("s".repeat(bytes - 3)), ..message() };
         attempt.count_emit(&sized(100), &limits).unwrap();
         let single = attempt.count_emit(&sized(101), &limits).unwrap_err().to_string();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Side;
+use super::HostState;
 use crate::failure::FailureKind;
 use crate::sandbox::bindings::event_host::handler::state::{Host, StateError};
-use crate::sandbox::ending::{Ending, size};
+use crate::sandbox::ending::{Abort, size};
 use crate::sandbox::settings::names;
 use crate::store::StoreError;
 
@@ -21,12 +21,12 @@ const KEYS_LISTED: usize = 10_000;
 
 type Answer<T> = wasmtime::Result<Result<T, StateError>>;
 
-impl Host for Side {
+impl Host for HostState {
     async fn get(&mut self, key: String) -> Answer<Option<Vec<u8>>> {
         if let Err(error) = self.granted().and_then(|()| checked_key(&key)) {
             return Ok(Err(error));
         }
-        let attempt = self.under_way()?;
+        let attempt = self.running()?;
         let state = Arc::clone(&attempt.state);
         attempt.store_asked = Some(Instant::now());
         let value = state.get(&key).await;
@@ -40,7 +40,7 @@ impl Host for Side {
         }
         let limit = self.profile.limits.state_value_bytes;
         if value.len() > limit {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::StateLimit,
                 format!(
                     "wanted to keep a value of {}, {} is {}",
@@ -70,7 +70,7 @@ impl Host for Side {
             return Ok(Err(has_nul()));
         }
         let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
-        let attempt = self.under_way()?;
+        let attempt = self.running()?;
         let state = Arc::clone(&attempt.state);
         attempt.store_asked = Some(Instant::now());
         // One more than is allowed tells whether there are more than that.
@@ -78,7 +78,7 @@ impl Host for Side {
         attempt.store_asked = None;
         let keys = keys.map_err(unreadable)?;
         if keys.len() > KEYS_LISTED {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::StateLimit,
                 format!(
                     "asked for {limit} keys and there are more than {KEYS_LISTED}, which is what one call lists"
@@ -89,7 +89,7 @@ impl Host for Side {
     }
 }
 
-impl Side {
+impl HostState {
     fn granted(&self) -> Result<(), StateError> {
         if self.profile.grants.state {
             return Ok(());
@@ -107,13 +107,13 @@ impl Side {
         attempt.state_writes += 1;
         attempt.state_bytes = attempt.state_bytes.saturating_add(bytes);
         if attempt.state_writes > limits.state_writes {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::StateLimit,
                 format!("wanted more than {} writes, {}", limits.state_writes, names::STATE_WRITES),
             ));
         }
         if attempt.state_bytes > limits.state_total_bytes {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::StateLimit,
                 format!(
                     "wanted to write {} in all, {} is {}",
@@ -123,8 +123,8 @@ impl Side {
                 ),
             ));
         }
-        self.keep(bytes.saturating_add(WRITE_BYTES))?;
-        Ok(&self.under_way()?.state)
+        self.charge(bytes.saturating_add(WRITE_BYTES))?;
+        Ok(&self.running()?.state)
     }
 }
 
@@ -151,5 +151,5 @@ fn has_nul() -> StateError {
 
 #[cold]
 fn unreadable(error: StoreError) -> wasmtime::Error {
-    Ending::not_run(format!("the state could not be read: {error}"))
+    Abort::not_run(format!("the state could not be read: {error}"))
 }

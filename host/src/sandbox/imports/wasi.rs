@@ -16,24 +16,24 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::clocks::{CoarseMonotonicClock, CoarseWallClock};
 use super::log::{GuestLog, LineOrigin};
-use super::{Profile, Side};
-use crate::sandbox::kept;
+use super::{HandlerProfile, HostState};
+use crate::sandbox::resource_memory;
 use crate::sandbox::settings::Clocks;
 
 /// What one write may carry; also bounds what `write-zeroes` makes the host
 /// allocate.
 const WRITE_BYTES: usize = 64 << 10;
 
-impl WasiView for Side {
+impl WasiView for HostState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         // What the call makes is counted when the next one is.
-        self.may_have_kept(kept::RESOURCE_BYTES);
+        self.charge_resources(resource_memory::RESOURCE_BYTES);
         let ctx = self.wasi.get_or_insert_with(|| closed(&self.profile, &self.log));
         WasiCtxView { ctx, table: &mut self.resources }
     }
 }
 
-fn closed(profile: &Profile, log: &Arc<GuestLog>) -> WasiCtx {
+fn closed(profile: &HandlerProfile, log: &Arc<GuestLog>) -> WasiCtx {
     let mut builder = WasiCtxBuilder::new();
     let output = |origin| Output { log: Arc::clone(log), origin };
     builder

@@ -1,16 +1,16 @@
 //! `wasi:http/incoming-handler`: a component that answers HTTP requests, as a handler.
 //!
 //! An event goes in as a request and what becomes of it is read from the answer, within
-//! this process: there is no socket and no server. [`request`] and [`answer`] say what
+//! this process: there is no socket and no server. [`request`] and [`response`] say what
 //! means what and know nothing of wasmtime; this file makes the call. It promises that a
 //! call ends when the guest's function does: whoever traps or answers nothing keeps nobody
 //! waiting. A guest that has answered may go on, and is awaited, because what it writes and
 //! emits until it returns belongs to the attempt.
 
-mod answer;
 mod binary;
 mod path;
 mod request;
+mod response;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +35,12 @@ use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, Scheme};
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use wasmtime_wasi_http::p2::types::{HostIncomingRequest, HostResponseOutparam};
 
-use self::answer::{Body, Verdict};
 pub use self::path::{HttpPath, InvalidHttpPath};
+use self::response::{Body, Verdict};
 use super::bindings::event_host::handler::outbox::{EmitError, Host as _};
 use super::bindings::event_host::handler::types::{Failure, Retry};
-use super::ending::{Ending, size};
-use super::imports::{Given, Side};
+use super::ending::{Abort, size};
+use super::imports::{CallInput, HostState};
 use super::limits::OPEN_RESOURCES;
 use super::settings::names;
 use crate::event::LogEvent;
@@ -50,38 +50,38 @@ use crate::failure::FailureKind;
 pub(super) type Arguments = (Resource<HostIncomingRequest>, Resource<HostResponseOutparam>);
 
 /// What a guest hands over as its answer.
-type Answered = Result<http::Response<HyperOutgoingBody>, ErrorCode>;
+type GuestResponse = Result<http::Response<HyperOutgoingBody>, ErrorCode>;
 
 /// Calls the guest with one event, and emits what its answer holds.
 ///
 /// # Errors
 /// When the attempt ended otherwise than by an answer.
 pub(super) async fn call(
-    store: &mut Store<Side>,
+    store: &mut Store<HostState>,
     guest: &Proxy,
-    given: &Given<'_>,
+    input: &CallInput<'_>,
     event: &LogEvent,
 ) -> wasmtime::Result<Result<(), Failure>> {
     let (answer, answered) = oneshot::channel();
-    let side = store.data_mut();
-    let arguments = arguments(side, given, event, answer)?;
+    let host = store.data_mut();
+    let arguments = arguments(host, input, event, answer)?;
     let mut reading =
-        Reading::new(answered, side.profile.limits.emit_total_bytes, side.limiter.answer());
+        Reading::new(answered, host.profile.limits.emit_total_bytes, host.limiter.answer());
     let (request, outparam) = arguments;
     let called = guest.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam);
     reading.beside(called).await?;
-    let side = store.data_mut();
-    side.within_memory()?;
+    let host = store.data_mut();
+    host.within_memory()?;
     match reading.end() {
         Some(Ok((Parts { status, headers, .. }, body))) => {
-            act(side, answer::verdict(status, &headers, body, SystemTime::now()))
+            act(host, response::verdict(status, &headers, body, SystemTime::now()))
         }
         Some(Err(code)) => {
             let code = format!("{code:?}");
             let code = code.strip_prefix("ErrorCode::").unwrap_or(&code);
             Ok(Err(retry(format!("answered with the error {code} of wasi:http"), None)))
         }
-        None => Err(Ending::limit(
+        None => Err(Abort::limit(
             FailureKind::NoAnswer,
             "returned without an answer: it set no response".to_owned(),
         )),
@@ -90,30 +90,30 @@ pub(super) async fn call(
 
 /// Makes the resources that the guest is called with.
 fn arguments(
-    side: &mut Side,
-    given: &Given<'_>,
+    host: &mut HostState,
+    input: &CallInput<'_>,
     event: &LogEvent,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<GuestResponse>,
 ) -> wasmtime::Result<Arguments> {
     let unwritable = |error: http::Error| {
-        Ending::not_run(format!("the event cannot be written as an HTTP request: {error}"))
+        Abort::not_run(format!("the event cannot be written as an HTTP request: {error}"))
     };
-    let request = request::request(event, given, &side.profile.http_path).map_err(unwritable)?;
-    side.keep(request::bytes(&request))?;
+    let request = request::request(event, input, &host.profile.http_path).map_err(unwritable)?;
+    host.charge(request::bytes(&request))?;
     let request = request.map(|data| Full::new(Bytes::from(data)));
-    let mut http = side.http();
+    let mut http = host.http();
     let request = http.new_incoming_request(Scheme::Http, request)?;
     Ok((request, http.new_response_outparam(answer)?))
 }
 
 /// Does what an answer says.
-fn act(side: &mut Side, verdict: Verdict) -> wasmtime::Result<Result<(), Failure>> {
-    let bad = |text| Err(Ending::limit(FailureKind::BadAnswer, text));
+fn act(host: &mut HostState, verdict: Verdict) -> wasmtime::Result<Result<(), Failure>> {
+    let bad = |text| Err(Abort::limit(FailureKind::BadAnswer, text));
     match verdict {
         Verdict::Done(messages) => {
             let several = messages.len() > 1;
             for (number, message) in (1_usize..).zip(messages) {
-                let Err(error) = side.emit(message)? else { continue };
+                let Err(error) = host.emit(message)? else { continue };
                 let which = if several { format!("event {number} of ") } else { String::new() };
                 return bad(match error {
                     EmitError::Invalid(why) => {
@@ -141,14 +141,14 @@ fn retry(reason: String, after_ms: Option<u64>) -> Failure {
 
 /// Whether an instance has left so many resources open that it should not be kept. What
 /// was written for a host that makes an instance for each request may drop none.
-pub(super) fn is_crowded(side: &mut Side) -> bool {
-    side.resources.iter_mut().count() > OPEN_RESOURCES / 2
+pub(super) fn is_crowded(host: &mut HostState) -> bool {
+    host.resources.iter_mut().count() > OPEN_RESOURCES / 2
 }
 
 /// The answer, while the guest makes it.
 struct Reading {
     /// Gone once it has brought what it brings.
-    answered: Option<oneshot::Receiver<Answered>>,
+    answered: Option<oneshot::Receiver<GuestResponse>>,
     head: Option<Result<Parts, ErrorCode>>,
     stream: Option<HyperOutgoingBody>,
     body: Body,
@@ -159,7 +159,11 @@ struct Reading {
 }
 
 impl Reading {
-    fn new(answered: oneshot::Receiver<Answered>, most: usize, counted: Arc<AtomicUsize>) -> Self {
+    fn new(
+        answered: oneshot::Receiver<GuestResponse>,
+        most: usize,
+        counted: Arc<AtomicUsize>,
+    ) -> Self {
         Self {
             answered: Some(answered),
             head: None,
@@ -226,7 +230,7 @@ impl Reading {
     fn take(&mut self, data: &[u8]) -> wasmtime::Result<()> {
         self.body.total = self.body.total.saturating_add(data.len());
         if self.body.total > self.most {
-            return Err(Ending::limit(
+            return Err(Abort::limit(
                 FailureKind::EmitLimit,
                 format!(
                     "answered with a body of more than {}, {}",
@@ -236,7 +240,7 @@ impl Reading {
             ));
         }
         let Some(Ok(Parts { status, headers, .. })) = &self.head else { return Ok(()) };
-        let kept = answer::kept_bytes(*status, headers);
+        let kept = response::kept_bytes(*status, headers);
         let room = kept.saturating_sub(self.body.kept.len()).min(data.len());
         self.body.kept.extend_from_slice(&data[..room]);
         self.counted.store(self.body.kept.capacity(), Ordering::Relaxed);

@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Request, Uri, header};
 use super::binary;
 use super::path::HttpPath;
 use crate::event::LogEvent;
-use crate::sandbox::imports::Given;
+use crate::sandbox::imports::CallInput;
 
 /// The host that requests are for. It has no address: it stands for this program.
 const AUTHORITY: &str = "event-host.internal";
@@ -21,7 +21,7 @@ const HEADER_BYTES: usize = 192;
 /// When it cannot be written. Every event of the log can.
 pub(super) fn request(
     event: &LogEvent,
-    given: &Given<'_>,
+    input: &CallInput<'_>,
     path: &HttpPath,
 ) -> Result<Request<Vec<u8>>, http::Error> {
     let LogEvent { position, deliver_to, event, .. } = event;
@@ -35,11 +35,11 @@ pub(super) fn request(
     headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(data.len()))?;
     let facts = [
         ("eh-position", Some(position.to_string())),
-        ("eh-attempt", Some(given.attempt.to_string())),
-        ("eh-group", Some(given.group.to_string())),
-        ("eh-tenant", (!given.tenant.is_none()).then(|| given.tenant.to_string())),
+        ("eh-attempt", Some(input.attempt.to_string())),
+        ("eh-group", Some(input.group.to_string())),
+        ("eh-tenant", (!input.tenant.is_none()).then(|| input.tenant.to_string())),
         ("eh-replay", deliver_to.is_some().then(|| true.to_string())),
-        ("eh-late", given.is_late.then(|| true.to_string())),
+        ("eh-late", input.is_late.then(|| true.to_string())),
     ];
     for (name, value) in facts {
         if let Some(value) = value {

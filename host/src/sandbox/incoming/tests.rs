@@ -16,7 +16,7 @@ fn request_of(event: Event, tenant: &str, is_replay: bool) -> http::Request<Vec<
     let tenant: Tenant = tenant.parse().unwrap();
     let deliver_to = is_replay.then(|| group.clone());
     let event = LogEvent { position: Position(7), deliver_to, digest: None, event };
-    let given = Given {
+    let input = CallInput {
         group: &group,
         tenant: &tenant,
         events: &[&event],
@@ -24,13 +24,13 @@ fn request_of(event: Event, tenant: &str, is_replay: bool) -> http::Request<Vec<
         is_late: is_replay,
         state: &BatchState::new("").attempt(Arc::new(EmptyState)),
     };
-    request::request(&event, &given, &HttpPath::default()).unwrap()
+    request::request(&event, &input, &HttpPath::default()).unwrap()
 }
 
 /// What a handler emits that answers with this.
 fn emitted(headers: &http::HeaderMap, body: &[u8]) -> Vec<Message> {
     let body = Body { kept: body.to_vec(), total: body.len(), broken: None };
-    match answer::verdict(StatusCode::OK, headers, body, SystemTime::now()) {
+    match response::verdict(StatusCode::OK, headers, body, SystemTime::now()) {
         Verdict::Done(messages) => messages,
         other => panic!("{other:?}"),
     }

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::guests::{self, BatchGuest, Guest};
 use super::*;
-use crate::sandbox::embed::World;
+use crate::sandbox::world_metadata::World;
 use crate::sandbox::{Form, Interface, LoadReason};
 
 async fn reason(wasm: Vec<u8>) -> LoadReason {

@@ -6,11 +6,11 @@ mod capabilities;
 mod endings;
 mod fuzz;
 pub(super) mod guests;
+mod instance_pool;
 mod isolation;
 mod loading;
 mod machine;
 mod reuse;
-mod slots;
 #[cfg(feature = "build")]
 mod work;
 

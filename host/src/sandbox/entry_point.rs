@@ -1,4 +1,4 @@
-//! How a component is entered: the function that is called, by its interface.
+//! The entry point of a component: the function that the host calls, by its interface.
 
 use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
@@ -9,19 +9,19 @@ use super::bindings::event_host::handler::types::{Event, Failure};
 use super::bindings::{BatchEventHandlerPre, EventHandlerPre};
 use super::contract::Interface;
 use super::ending::chain;
-use super::imports::Side;
+use super::imports::HostState;
 use super::incoming;
 use super::load_error::LoadReason;
 
-/// What instances are made of, by how they are called.
-pub(super) enum Entry {
-    Handler(EventHandlerPre<Side>),
-    BatchHandler(BatchEventHandlerPre<Side>),
-    Http(ProxyPre<Side>),
+/// What instances are made of, by the interface that the host calls.
+pub(super) enum EntryPoint {
+    Handler(EventHandlerPre<HostState>),
+    BatchHandler(BatchEventHandlerPre<HostState>),
+    Http(ProxyPre<HostState>),
 }
 
-impl Entry {
-    pub(super) fn new(interface: Interface, pre: InstancePre<Side>) -> wasmtime::Result<Self> {
+impl EntryPoint {
+    pub(super) fn new(interface: Interface, pre: InstancePre<HostState>) -> wasmtime::Result<Self> {
         Ok(match interface {
             Interface::Handler => Self::Handler(EventHandlerPre::new(pre)?),
             Interface::BatchHandler => Self::BatchHandler(BatchEventHandlerPre::new(pre)?),
@@ -29,7 +29,7 @@ impl Entry {
         })
     }
 
-    fn pre(&self) -> &InstancePre<Side> {
+    fn pre(&self) -> &InstancePre<HostState> {
         match self {
             Self::Handler(pre) => pre.instance_pre(),
             Self::BatchHandler(pre) => pre.instance_pre(),
@@ -69,7 +69,7 @@ impl Entry {
 
 /// Whether the function that is called has this type.
 fn check_export<Params, Answer>(
-    pre: &InstancePre<Side>,
+    pre: &InstancePre<HostState>,
     interface: Interface,
     name: &str,
 ) -> Result<(), LoadReason>

@@ -1,4 +1,4 @@
-//! How much of the host's memory the resources of one instance take.
+//! The host's memory that the resources of one instance take.
 //!
 //! A guest makes resources by calls of WASI, and the host keeps them, with their bytes,
 //! until the guest drops them. They are counted from what is in the table rather than
@@ -16,27 +16,26 @@ use wasmtime_wasi_http::p2::types::{
 
 use super::http::CHUNK_BYTES;
 
-/// What any resource takes, in bytes: its place in the table, and a timer or a task's
-/// end.
+/// Bytes of any resource: its entry in the table, and a timer or the end of a task.
 pub(super) const RESOURCE_BYTES: usize = 512;
 
-/// What one header field takes besides its name and value, in bytes: its places in a
-/// table that is as much as half empty.
+/// Bytes of one header field besides its name and value: its entries in a table that may
+/// be half empty.
 const FIELD_BYTES: usize = 192;
 
-/// What the host keeps at most of a body that nobody takes, in bytes: two pieces.
+/// The most bytes that the host keeps of a body that is not read: two chunks.
 const BODY_BYTES: usize = 2 * CHUNK_BYTES;
 
-/// What a connection takes whose answer is awaited or read, in bytes: 64 KiB for what
-/// is read, as much for what is written, and as much for TLS and its tasks.
+/// Bytes of a connection whose response is awaited or read: 64 KiB for what is read, as
+/// much for what is written, and as much for TLS and its tasks.
 pub(super) const CONNECTION_BYTES: usize = 192 << 10;
 
-/// What all resources take, in bytes.
+/// Bytes of all resources.
 pub(super) fn bytes(table: &mut ResourceTable) -> usize {
     table.iter_mut().map(|entry| RESOURCE_BYTES + of_one(entry)).sum()
 }
 
-/// What one takes besides.
+/// Bytes of one resource besides [`RESOURCE_BYTES`].
 fn of_one(entry: &dyn std::any::Any) -> usize {
     if let Some(request) = entry.downcast_ref::<HostOutgoingRequest>() {
         let HostOutgoingRequest { method, scheme, authority, path_with_query, headers, body } =
@@ -71,12 +70,12 @@ fn of_one(entry: &dyn std::any::Any) -> usize {
     }
 }
 
-/// The body is kept by its request as well as by what writes it, whichever lives longer.
+/// Bytes of a body, which is kept by its request and by its writer, whichever lives longer.
 fn of_body(is_there: bool) -> usize {
     if is_there { BODY_BYTES } else { 0 }
 }
 
-/// What a set of header fields takes. Two resources may share one until either is
+/// Bytes of a set of header fields. Two resources may share one set until either is
 /// changed; both count.
 fn fields(map: &HeaderMap) -> usize {
     let names = map.keys().map(|name| name.as_str().len());

@@ -1,4 +1,4 @@
-//! What a guest answered, and how that ends an attempt.
+//! What a guest returned, and how that ends an attempt.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::bindings::event_host::handler::types::Failure as GuestFailure;
 use crate::delivery::Outcome;
 use crate::failure::{Failure, FailureKind};
 
-/// What a guest answered for one event.
-pub(super) type Answered = Result<(), GuestFailure>;
+/// What a guest returned for one event.
+pub(super) type EventResult = Result<(), GuestFailure>;
 
-/// What a guest answered.
-pub(super) enum Answer {
-    One(Answered),
+/// What a guest returned.
+pub(super) enum CallResult {
+    One(EventResult),
     /// As many as there were events.
-    Each(Vec<Answered>),
+    Each(Vec<EventResult>),
 }
 
-impl Answer {
+impl CallResult {
     pub(super) fn is_success(&self) -> bool {
         match self {
             Self::One(answered) => answered.is_ok(),
@@ -40,7 +40,7 @@ impl Answer {
     }
 }
 
-fn outcome_of(answered: Answered) -> Outcome {
+fn outcome_of(answered: EventResult) -> Outcome {
     match answered {
         Ok(()) => Outcome::Success,
         Err(failure) => Outcome::Failure(guest_failure(failure)),

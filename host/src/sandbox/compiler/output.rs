@@ -10,7 +10,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::failure::storable;
-use crate::sandbox::contract::{self, Interface, Surface};
+use crate::sandbox::contract::{self, Interface, Signature};
 use crate::sandbox::ending::chain;
 use crate::sandbox::load_error::LoadReason;
 use crate::sandbox::producers::Producer;
@@ -58,16 +58,16 @@ pub(in crate::sandbox) struct Compiled {
 /// Looks at a file and compiles it.
 pub(super) fn compile(
     engine: &Engine,
-    given: &[u8],
+    source: &[u8],
     text: TextForm,
 ) -> Result<Compiled, LoadReason> {
-    compile_whole(engine, given, text).map_err(shorter)
+    compile_whole(engine, source, text).map_err(shorter)
 }
 
-fn compile_whole(engine: &Engine, given: &[u8], text: TextForm) -> Result<Compiled, LoadReason> {
-    let Recognised { form, producers, component } = source::recognise(given, text)?;
-    let surface = contract::surface(&component)?;
-    let interface = contract::check(&surface, &component)?;
+fn compile_whole(engine: &Engine, source: &[u8], text: TextForm) -> Result<Compiled, LoadReason> {
+    let Recognised { form, producers, component } = source::recognise(source, text)?;
+    let signature = contract::signature(&component)?;
+    let interface = contract::check(&signature, &component)?;
     let code = engine
         .precompile_component(&component)
         .map_err(|error| LoadReason::Invalid(chain(&error)))?;
@@ -76,7 +76,7 @@ fn compile_whole(engine: &Engine, given: &[u8], text: TextForm) -> Result<Compil
     }
     let code = zstd::bulk::compress(&code, COMPRESSION)
         .map_err(|error| LoadReason::Internal(error.to_string()))?;
-    let Surface { imports, exports } = surface;
+    let Signature { imports, exports } = signature;
     Ok(Compiled { facts: Facts { form, interface, imports, exports, producers }, code })
 }
 
