@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_host::delivery::state::{BatchState, EmptyState};
-use event_host::delivery::{Call, Handler as _, Outcome, Worker};
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use event_host::handler::state::{BatchState, EmptyState};
+use event_host::handler::{Call, Handler as _, Outcome, Worker};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox, Source};
 use rustix::time::{ClockId, clock_gettime};

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
-use event_host::delivery::state::{AttemptState, BatchState, EmptyState};
-use event_host::delivery::{Call, Handler as _, Outcome, Worker};
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use event_host::handler::state::{AttemptState, BatchState, EmptyState};
+use event_host::handler::{Call, Handler as _, Outcome, Worker};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox, Source};
 use tokio::runtime::Runtime;

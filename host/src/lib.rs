@@ -3,7 +3,7 @@
 //! An event flows straight: [`store`] fetch, [`delivery`], [`sandbox`] call,
 //! settlement, [`store`] settle. Dependencies point one way: `cli` to
 //! [`supervisor`] to [`delivery`] to the traits of [`store`] and
-//! [`delivery::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
+//! [`handler::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
 
 #[cfg(feature = "build")]
 pub mod build;
@@ -29,5 +29,5 @@ pub mod troubles;
 #[cfg(test)]
 pub(crate) use crate::core::fuzz;
 pub use crate::core::{
-    clock, digest, event, failure, foreign, leadership_proof, restart, retry, subscription,
+    clock, digest, event, failure, foreign, handler, leadership_proof, restart, retry, subscription,
 };

@@ -8,11 +8,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::output::{self, short};
-use crate::delivery::state::{BatchState, CommittedState};
-use crate::delivery::{Call, Handler, Outcome, Usage};
 use crate::event::{self, Event, GroupName, LogEvent, Tenant};
 use crate::failure::Failure;
 use crate::foreign;
+use crate::handler::state::{BatchState, CommittedState};
+use crate::handler::{Call, Handler, Outcome, Usage};
 use crate::sandbox::{GuestLine, LoadedHandler};
 use crate::store::StateWrite;
 

@@ -11,7 +11,7 @@ use super::granted::{self, Imported};
 use super::loading::{Loaded, Loader, deployed_ones};
 use super::{Global, database, output};
 use crate::config::Config;
-use crate::delivery::Handler as _;
+use crate::handler::Handler as _;
 use crate::sandbox::Interface;
 
 #[derive(Debug, Args)]

@@ -10,8 +10,8 @@ use clap::Args;
 use super::attempt::Attempt;
 use super::{AlreadySaid, UsageError, output, progress};
 use crate::config::Compilation;
-use crate::delivery::state::EmptyState;
 use crate::event::{Event, LogEvent, Position, Tenant};
+use crate::handler::state::EmptyState;
 use crate::sandbox::Sandbox;
 use crate::sandbox::settings::{Clocks, Grants, HttpRule, Limits, Reuse};
 

@@ -10,11 +10,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::loads::Wanted;
 use super::{AlreadySaid, progress};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
-use crate::delivery::Handler;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::replay_component::{ReplayComponentError, ReplayComponents};
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
+use crate::handler::Handler;
 use crate::sandbox::settings::{Grants, Limits, Reuse};
 use crate::sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,

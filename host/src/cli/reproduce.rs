@@ -15,9 +15,9 @@ use super::attempt::Attempt;
 use super::loading::Loader;
 use super::{AlreadySaid, Global, database, output};
 use crate::config::{Component, Config, HandlerSettings};
-use crate::delivery::Handler as _;
 use crate::delivery::state::StoredState;
 use crate::digest::Digest;
+use crate::handler::Handler as _;
 use crate::sandbox::Source;
 use crate::store::{DeadLetter, DeadLetterId, Missing, Store, StoreError};
 

@@ -70,7 +70,7 @@ fn group(
         },
         start: settings.start,
         deployed: loaded.deployed.clone(),
-        handler: Arc::clone(&loaded.handler) as Arc<dyn crate::delivery::Handler>,
+        handler: Arc::clone(&loaded.handler) as Arc<dyn crate::handler::Handler>,
         components: Arc::new(Replays {
             loader: loader.clone(),
             settings: settings.clone(),

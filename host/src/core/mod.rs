@@ -11,6 +11,7 @@ pub mod failure;
 pub mod foreign;
 #[cfg(test)]
 pub(crate) mod fuzz;
+pub mod handler;
 pub mod leadership_proof;
 pub mod restart;
 pub mod retry;

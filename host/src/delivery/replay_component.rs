@@ -19,9 +19,9 @@ use async_trait::async_trait;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
-use super::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 
 /// How many components besides its own a handler keeps loaded, or remembers
 /// that they do not load.
@@ -273,8 +273,8 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::delivery::state::{BatchState, EmptyState};
     use crate::event::{Attempt, Event, LogEvent, Position, Tenant};
+    use crate::handler::state::{BatchState, EmptyState};
 
     /// A component that succeeds and names itself in an emit; counts the
     /// instances that live.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::ordering::{Again, Effects};
-use super::{Outcome, Report};
 use crate::clock::after;
 use crate::event::json::to_microseconds;
-use crate::event::{Attempt, LogEvent};
+use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::state::Accepted;
+use crate::handler::{Outcome, Report};
 use crate::retry::RetryPolicy;
-use crate::store::{FailureCounts, FailureRecord, NewDeadLetter};
+use crate::store::{FailureCounts, FailureRecord, NewDeadLetter, dead_letter_bytes};
 
 /// What becomes of an event after an attempt.
 #[derive(Debug)]
@@ -24,10 +24,52 @@ pub enum Resolution {
     Handled(Effects),
     /// The event is given up: a dead letter.
     GivenUp(FailureKind, Effects),
-    /// The event is tried again, after so long.
-    Again(FailureKind, Again, Duration),
+    /// The event is tried again, after this delay.
+    Retry(FailureKind, NextAttempt, Duration),
     /// The handler could not be run; the event is as if it had not been tried.
     NotRun(String),
+}
+
+/// Which attempt of an event comes next, when, and why the one before failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextAttempt {
+    /// The attempt that comes next.
+    pub attempt: Attempt,
+    /// When it may begin.
+    pub due_at: Timestamp,
+    /// Why the one before failed; `None` while there was none.
+    pub failure: Option<FailureRecord>,
+}
+
+/// What an event came to that is handled or given up.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// What it emitted.
+    pub emits: Vec<Event>,
+    /// What it wrote.
+    pub writes: Vec<Accepted>,
+    /// What is kept of it when it was given up.
+    pub dead_letter: Option<Box<NewDeadLetter>>,
+}
+
+impl Effects {
+    pub(super) fn is_empty(&self) -> bool {
+        self.emits.is_empty() && self.writes.is_empty() && self.dead_letter.is_none()
+    }
+
+    /// What its dead letter takes, if it has one.
+    pub(super) fn dead_letter_bytes(&self) -> usize {
+        self.dead_letter.as_ref().map_or(0, |dead| dead_letter_bytes(&dead.event, &dead.failure))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let emitted = self.emits.iter().map(Event::bytes);
+        let dead = self.dead_letter_bytes();
+        let writes = self.writes.iter().map(|Accepted { write, .. }| {
+            write.scope.len() + write.key.len() + write.value.as_ref().map_or(0, Vec::len)
+        });
+        emitted.sum::<usize>() + writes.sum::<usize>() + dead
+    }
 }
 
 /// When an outcome was seen, and by whom it was caused.
@@ -87,14 +129,14 @@ pub fn resolve<'a>(
         return Resolution::GivenUp(failure.kind, effects);
     }
     let delay = retry.delay(attempt, failure.retry_after, circumstances.random);
-    let again = Again {
+    let again = NextAttempt {
         attempt: attempt.next(),
         // What stores keep, or what is read back would not be equal to what was
         // committed.
         due_at: to_microseconds(after(circumstances.now, delay)),
         failure: Some(record),
     };
-    Resolution::Again(failure.kind, again, delay)
+    Resolution::Retry(failure.kind, again, delay)
 }
 
 /// The failed attempts in all, if any are added.
@@ -114,8 +156,8 @@ pub fn with_failures(before: &FailureCounts, added: &[FailureKind]) -> Option<Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::Usage;
     use crate::delivery::ordering::tests::event;
+    use crate::handler::Usage;
 
     fn report(outcome: Outcome, emits: usize) -> Report {
         let emits = (0..emits).map(|_| event(1_000, None).event).collect();
@@ -149,7 +191,7 @@ mod tests {
     #[test]
     fn a_failure_waits_for_its_next_attempt_and_drops_the_emits() {
         let resolution = resolved(2, report(failure(FailureKind::Trap), 2));
-        let Resolution::Again(kind, again, delay) = resolution else { panic!("{resolution:?}") };
+        let Resolution::Retry(kind, again, delay) = resolution else { panic!("{resolution:?}") };
         assert_eq!((kind, delay), (FailureKind::Trap, Duration::from_secs(2)));
         assert_eq!(again.attempt, Attempt(3));
         assert_eq!(again.due_at, Timestamp::from_second(2).unwrap());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::bindings::event_host::handler::types::Failure as GuestFailure;
-use crate::delivery::Outcome;
 use crate::failure::{Failure, FailureKind};
+use crate::handler::Outcome;
 
 /// What a guest returned for one event.
 pub(super) type EventResult = Result<(), GuestFailure>;

@@ -15,8 +15,8 @@ use wasmtime_wasi::{I32Exit, ResourceTableError};
 use super::imports::HandlerProfile;
 use super::limits::{COMPONENT_HANDLES, OPEN_RESOURCES};
 use super::settings::{Limits, names};
-use crate::delivery::Outcome;
 use crate::failure::{Failure, FailureKind};
+use crate::handler::Outcome;
 
 /// Frames of the guest's stack that a trap's text shows.
 const FRAMES_SHOWN: usize = 8;

@@ -1,7 +1,7 @@
 //! The sandbox: everything that knows wasmtime.
 //!
 //! [`Sandbox::load`] turns a file into a [`LoadedHandler`], which delivery
-//! knows as a [`Handler`](crate::delivery::Handler). It promises that a handler
+//! knows as a [`Handler`](crate::handler::Handler). It promises that a handler
 //! that loops, allocates, recurses, floods logs or emits, traps, or answers
 //! rubbish costs one attempt of one event, with a kind of failure that names
 //! the limit, and that no other group notices; and that a handler reaches

@@ -30,9 +30,9 @@ use super::limits::COMPONENT_HANDLES;
 use super::program::{Inspection, Program};
 use super::settings::Reuse;
 use crate::clock::LONGEST_WAIT;
-use crate::delivery::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 
 /// A handler that is loaded: its component, compiled and linked, and its
 /// settings.

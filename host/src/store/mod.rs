@@ -58,6 +58,7 @@ use crate::event::{
 };
 use crate::failure::FailureKind;
 use crate::foreign::one_line;
+use crate::handler::state::StateUnreadable;
 
 pub use backlog::Counting;
 pub use deferred::{Deferral, Due, DueFetch, MOST_COUNTED};
@@ -70,6 +71,7 @@ pub(crate) use retention::unpinned_reason;
 pub use retention::{Enforced, LogPin, Retention};
 pub use undecided::{UndecidedRange, UndecidedRanges};
 
+pub use crate::handler::state::StateWrite;
 pub use crate::subscription::Subscription;
 
 /// What a store can answer instead of doing what was asked.
@@ -102,6 +104,12 @@ pub enum StoreError {
     /// back, or lost what it had committed. Whatever is remembered of it is void.
     #[error("{0}")]
     Changed(String),
+}
+
+impl From<StoreError> for StateUnreadable {
+    fn from(error: StoreError) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// What was not found.
@@ -350,17 +358,6 @@ pub struct Sketch {
     pub event: LogEvent,
     /// How large all of it is, in bytes, as far as the store knows without reading it.
     pub bytes: u64,
-}
-
-/// A value that a handler set, or `None` where it deleted the key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateWrite {
-    /// The state scope: empty for a group with total order.
-    pub scope: String,
-    /// The key within the scope.
-    pub key: String,
-    /// The new value.
-    pub value: Option<Vec<u8>>,
 }
 
 /// An event that the group gives up on.

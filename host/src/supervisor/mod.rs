@@ -26,11 +26,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::delivery::Handler;
 use crate::delivery::admission::FairExecutor;
 use crate::delivery::group::{Control, GroupSettings, PASS_INTERVAL};
 use crate::delivery::replay_component::ReplayComponents;
 use crate::event::{Attempt, Epoch, GroupName, Position};
+use crate::handler::Handler;
 use crate::leadership::Locks;
 use crate::restart::spawn_with_restart;
 use crate::retry::RetryPolicy;

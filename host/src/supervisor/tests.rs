@@ -14,8 +14,8 @@ use crate::delivery::breaker::BreakerSettings;
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::replay_component::NoReplayComponents;
-use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::event::{Event, Partition, Tenant};
+use crate::handler::{Call, Outcome, Report, Usage, Worker};
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::subscription::Subscription;
 

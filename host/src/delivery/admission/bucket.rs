@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::TenantQuota;
 use crate::clock::LONGEST_WAIT;
-use crate::delivery::Usage;
+use crate::handler::Usage;
 
 /// For how long unused tokens are kept.
 const BURST: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::ledger::Memory;
 use super::ticket::Acquisition;
 use super::{RegisteredGroup, TIME_SLICE};
-use crate::delivery::Usage;
+use crate::handler::Usage;
 
 /// What one batch of a group may do now. Releases everything when it is
 /// dropped, also while it waits.

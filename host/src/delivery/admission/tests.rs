@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::permit::{thread_time, yield_now};
 use super::*;
-use crate::delivery::{Outcome, Report, Usage};
+use crate::handler::{Outcome, Report, Usage};
 
 /// Long against anything that is waited for here.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -16,12 +16,12 @@ use crate::delivery::admission::{Permit, TenantQuota};
 use crate::delivery::breaker::{Tried, Verdict};
 use crate::delivery::ordering::Job;
 use crate::delivery::settlement::{Circumstances, Resolution, resolve};
-use crate::delivery::state::AttemptState;
-use crate::delivery::{Call, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::failure::{Failure, FailureKind, storable};
 use crate::foreign::clean;
+use crate::handler::state::AttemptState;
+use crate::handler::{Call, Outcome, Report, Usage, Worker};
 
 impl Shared {
     /// The next event, if one may run now, and those that go into the same call.
@@ -280,7 +280,7 @@ impl Shared {
                 locked.schedule.done(job, Some(kind), effects);
                 Verdict::GaveUp
             }
-            Resolution::Again(kind, again, delay) => {
+            Resolution::Retry(kind, again, delay) => {
                 debug!(
                     group = %self.group.settings.name,
                     position = job.event.position.0,

@@ -11,11 +11,12 @@ use tracing::{Instrument, info};
 use super::shared::{Halt, Shared, Uncommitted};
 use crate::delivery::admission::{Permit, TenantQuota};
 use crate::delivery::breaker::Verdict;
-use crate::delivery::ordering::{Effects, Job};
-use crate::delivery::state::AttemptState;
-use crate::delivery::{BatchCall, BatchReport, Outcome, Report, Worker};
+use crate::delivery::ordering::Job;
+use crate::delivery::settlement::Effects;
 use crate::event::LogEvent;
 use crate::failure::storable;
+use crate::handler::state::AttemptState;
+use crate::handler::{BatchCall, BatchReport, Outcome, Report, Worker};
 
 /// Bytes of what a handler says of its failure in the log.
 const WHY_BYTES: usize = 200;

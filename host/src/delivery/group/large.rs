@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
 use super::shared::Shared;
-use crate::delivery::{Outcome, Report, Usage};
 use crate::event::{LogEvent, Position};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{Outcome, Report, Usage};
 use crate::store::{Fetch, Fetched, Sketch, Store, StoreError};
 
 /// What an event has at least, in bytes, that may be too large to be read.

@@ -22,12 +22,12 @@ use super::shared::{Halt, InFlight, Shared, Uncommitted};
 use super::signals::{Interrupt, Interrupts, Seen, Waits};
 use super::{BATCH_BYTES, BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals, fetch_size};
 use crate::clock::after;
-use crate::delivery::Worker;
 use crate::delivery::admission::{Permit, Task};
 use crate::delivery::ordering::{CommittedWrites, Cut, Job};
 use crate::delivery::settlement::with_failures;
 use crate::digest::Digest;
 use crate::event::Position;
+use crate::handler::Worker;
 use crate::store::{
     Fetch, Fetched, Found, GroupState, Mark, OvertakingFetch, Settled, Settlement, UndecidedRanges,
 };

@@ -56,9 +56,9 @@ use trip::{TripChange, Tripped};
 use super::admission::GroupAdmission;
 use super::breaker::{Breaker, BreakerSettings};
 use super::ordering::{CallBatching, Ordering, Schedule};
-use super::{Handler, Worker};
 use crate::clock::Clock;
 use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
+use crate::handler::{Handler, Worker};
 use crate::retry::RetryPolicy;
 use crate::store::{
     FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, Store, UndecidedRanges,

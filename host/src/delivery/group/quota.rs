@@ -23,9 +23,9 @@ use super::{GroupLoop, Signals};
 use crate::delivery::admission::{StorePermit, TenantQuota};
 use crate::delivery::ordering::{Job, Ordering};
 use crate::delivery::settlement::gives_up;
-use crate::delivery::state::{AttemptState, Touched};
-use crate::delivery::{Outcome, Report};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::state::{AttemptState, StateUnreadable, Touched};
+use crate::handler::{Outcome, Report};
 use crate::store::StoreError;
 
 /// For how long a tenant's state is taken to be as it was, but for what this group
@@ -257,7 +257,7 @@ impl Shared {
         known_state: &mut Option<KnownState>,
         most: usize,
         state: &AttemptState,
-    ) -> Result<Option<Failure>, StoreError> {
+    ) -> Result<Option<Failure>, StateUnreadable> {
         let GroupLoop { settings, store, .. } = &self.group;
         let written = i64::try_from(state.written()).unwrap_or(i64::MAX);
         let most = i64::try_from(most).unwrap_or(i64::MAX);
@@ -297,7 +297,7 @@ impl Shared {
             }
             if self.may_be_counted_twice(&commits) {
                 if !self.next_commit(&mut commits).await {
-                    return Err(no_settlement_possible());
+                    return Err(no_settlement_possible().into());
                 }
                 continue;
             }
@@ -316,7 +316,7 @@ impl Shared {
         &self,
         most: i64,
         state: &AttemptState,
-    ) -> Result<Option<Failure>, StoreError> {
+    ) -> Result<Option<Failure>, StateUnreadable> {
         let now = Instant::now();
         let new = state.new_keys().await?;
         let is_enough = |known: &KnownKeys| {
@@ -355,7 +355,7 @@ impl Shared {
             }
             if found.counted.is_none() {
                 if self.may_be_counted_twice(&commits) && !self.next_commit(&mut commits).await {
-                    return Err(no_settlement_possible());
+                    return Err(no_settlement_possible().into());
                 }
                 continue;
             }

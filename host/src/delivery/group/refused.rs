@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 
 use super::{GroupLoop, Progress};
-use crate::delivery::{Outcome, Report, Usage};
 use crate::event::Position;
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{Outcome, Report, Usage};
 
 /// What a leader knows of settlements that were refused.
 #[derive(Debug, Default)]

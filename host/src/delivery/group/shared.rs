@@ -15,8 +15,9 @@ use super::refused::Refused;
 use super::{BATCH_BYTES, GroupLoop, Progress};
 use crate::delivery::breaker::{Breaker, Verdict};
 use crate::delivery::ordering::{Job, Schedule};
-use crate::delivery::state::{Accepted, CommittedState, StoredState};
+use crate::delivery::state::StoredState;
 use crate::event::{GroupName, Position};
+use crate::handler::state::{Accepted, CommittedState};
 use crate::store::StateWrite;
 
 /// What the leader and the tasks that make its attempts share.

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::Ordering;
-use crate::delivery::state::BatchState;
 use crate::event::Position;
+use crate::handler::state::BatchState;
 
 /// A lane, by its place in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

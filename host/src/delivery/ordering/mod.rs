@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use schedule::{Again, CommittedWrites, Cut, DueRead, Effects, Job, Schedule};
+pub use schedule::{CommittedWrites, Cut, DueRead, Job, Schedule};
 
 /// How many events go into one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,9 +10,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::after;
-use crate::delivery::state::EmptyState;
+use crate::delivery::settlement::{Effects, NextAttempt};
 use crate::event::{Attempt, Epoch, Event, LogEvent, Position};
 use crate::failure::FailureKind;
+use crate::handler::state::EmptyState;
 use crate::store::{
     Deferral, Due, FailureRecord, Fetched, Head, Mark, NewDeadLetter, Redelivery, Settlement,
 };
@@ -490,7 +491,7 @@ impl Driver {
             let effects = Effects { dead_letter: Some(Box::new(dead)), ..Effects::default() };
             self.schedule.done(job, Some(FailureKind::Trap), effects);
         } else {
-            let again = Again {
+            let again = NextAttempt {
                 attempt: job.attempt.next(),
                 due_at: after(self.now, Duration::from_secs(job.attempt.0.into())),
                 failure: Some(FailureRecord::new(FailureKind::Trap, "no")),

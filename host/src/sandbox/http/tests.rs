@@ -27,9 +27,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client::Resolve;
 use super::*;
-use crate::delivery::state::{BatchState, EmptyState};
 use crate::event::{Attempt, Event, GroupName, Position, Tenant};
 use crate::failure::FailureKind;
+use crate::handler::state::{BatchState, EmptyState};
 use crate::sandbox::imports::{ConfigValues, LineRate};
 use crate::sandbox::settings::Grants;
 use crate::sandbox::settings::HttpPath;

@@ -32,9 +32,9 @@ use super::ending::Abort;
 use super::http::{self, Egress, Http};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, HttpPath, Limits};
-use crate::delivery::state::AttemptState;
-use crate::delivery::{BatchCall, Call};
 use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use crate::handler::state::AttemptState;
+use crate::handler::{BatchCall, Call};
 
 /// One handler's name, and what it may use and reach.
 #[derive(Debug)]

@@ -205,8 +205,8 @@ pub(in crate::sandbox) mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::delivery::state::{BatchState, EmptyState};
     use crate::event::{Position, Tenant};
+    use crate::handler::state::{BatchState, EmptyState};
 
     fn running() -> RunningAttempt {
         RunningAttempt {

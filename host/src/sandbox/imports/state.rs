@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::HostState;
 use crate::failure::FailureKind;
+use crate::handler::state::{AttemptState, StateUnreadable};
 use crate::sandbox::bindings::event_host::handler::state::{Host, StateError};
 use crate::sandbox::ending::{Abort, size};
 use crate::sandbox::settings::names;
-use crate::store::StoreError;
 
 /// The longest key, in bytes: the contract says so.
 const KEY_BYTES: usize = 1_024;
@@ -99,10 +99,7 @@ impl HostState {
     }
 
     /// Counts a write against the limits before it is taken.
-    fn count_write(
-        &mut self,
-        bytes: usize,
-    ) -> wasmtime::Result<&crate::delivery::state::AttemptState> {
+    fn count_write(&mut self, bytes: usize) -> wasmtime::Result<&AttemptState> {
         let (attempt, limits) = self.limited()?;
         attempt.state_writes += 1;
         attempt.state_bytes = attempt.state_bytes.saturating_add(bytes);
@@ -150,6 +147,6 @@ fn has_nul() -> StateError {
 }
 
 #[cold]
-fn unreadable(error: StoreError) -> wasmtime::Error {
+fn unreadable(error: StateUnreadable) -> wasmtime::Error {
     Abort::not_run(format!("the state could not be read: {error}"))
 }

@@ -4,9 +4,9 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delivery::state::{BatchState, EmptyState};
 use crate::event::{Attempt, Event, ExtensionValue, GroupName, Position, Tenant};
 use crate::fuzz;
+use crate::handler::state::{BatchState, EmptyState};
 use crate::sandbox::bindings::event_host::handler::outbox::Message;
 use crate::sandbox::imports::event_of;
 

@@ -2,7 +2,7 @@
 
 use super::guests::{self, BatchGuest, import};
 use super::*;
-use crate::delivery::{BatchCall, BatchReport};
+use crate::handler::{BatchCall, BatchReport};
 
 /// Rejects an event whose data begins with `x`, traps at `t`, loops at `l`.
 const BY_DATA: &str = r#"

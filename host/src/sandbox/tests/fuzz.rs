@@ -10,8 +10,8 @@ use proptest::sample::select;
 
 use super::guests::{self, BatchGuest, Guest, import};
 use super::*;
-use crate::delivery::BatchCall;
 use crate::fuzz;
+use crate::handler::BatchCall;
 use crate::sandbox::{Form, LoadReason};
 
 /// How long one component may take, in a build that is not optimised.

@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 
 use super::guests::{self, Guest, handling, import};
 use super::*;
-use crate::delivery::state::CommittedState;
-use crate::store::StoreError;
+use crate::handler::state::{CommittedState, StateUnreadable};
 
 const SPIN: &str = "(loop $again (br $again)) (unreachable)";
 
@@ -45,7 +44,7 @@ struct Slow(Mutex<Option<oneshot::Receiver<()>>>);
 
 #[async_trait::async_trait]
 impl CommittedState for Slow {
-    async fn get(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    async fn get(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StateUnreadable> {
         let told = self.0.lock().unwrap().take();
         if let Some(told) = told {
             let _ = told.await;
@@ -53,7 +52,7 @@ impl CommittedState for Slow {
         Ok(None)
     }
 
-    async fn keys(&self, _: &str, _: &str, _: usize) -> Result<Vec<String>, StoreError> {
+    async fn keys(&self, _: &str, _: &str, _: usize) -> Result<Vec<String>, StateUnreadable> {
         Ok(Vec::new())
     }
 }
@@ -132,12 +131,12 @@ struct Gone;
 
 #[async_trait::async_trait]
 impl CommittedState for Gone {
-    async fn get(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Err(StoreError::Unavailable("gone".to_owned()))
+    async fn get(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, StateUnreadable> {
+        Err(StateUnreadable("gone".to_owned()))
     }
 
-    async fn keys(&self, _: &str, _: &str, _: usize) -> Result<Vec<String>, StoreError> {
-        Err(StoreError::Unavailable("gone".to_owned()))
+    async fn keys(&self, _: &str, _: &str, _: usize) -> Result<Vec<String>, StateUnreadable> {
+        Err(StateUnreadable("gone".to_owned()))
     }
 }
 

@@ -23,10 +23,10 @@ use super::settings::{Grants, Limits, Reuse};
 use super::{
     CacheSettings, EngineSettings, LoadError, LoadedHandler, PoolSettings, Sandbox, Source,
 };
-use crate::delivery::state::{AttemptState, BatchState, EmptyState};
-use crate::delivery::{Call, Handler, Outcome, Report, Worker};
 use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::state::{AttemptState, BatchState, EmptyState};
+use crate::handler::{Call, Handler, Outcome, Report, Worker};
 
 /// One engine for all tests, as a host has one for all handlers.
 fn sandbox() -> &'static Sandbox {

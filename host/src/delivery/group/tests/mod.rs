@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::delivery::admission::{Admission, Demand, FairExecutor, TIME_SLICE, TenantQuota};
-use crate::delivery::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::digest::Digest;
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::leadership_proof::LeadershipProof;
 use crate::store::memory::{Fault, MemoryStore, Operation};
 use crate::store::{Cursor, DeadLetterFilter, Fetch, GroupRegistration, HostIdentity, Start};

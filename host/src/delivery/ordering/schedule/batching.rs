@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Effects, Entry, EntryState, Job, LaneId, ParkedState, Schedule};
+use super::{Entry, EntryState, Job, LaneId, ParkedState, Schedule};
 use crate::clock::after;
 use crate::delivery::ordering::{CallBatching, Ordering};
+use crate::delivery::settlement::Effects;
 use crate::event::Position;
 
 /// What the events of one call take, in bytes: it stands in the guest's memory at

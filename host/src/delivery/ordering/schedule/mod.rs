@@ -16,12 +16,13 @@ pub use deferred::DueRead;
 use super::lanes::{LaneId, Lanes};
 use super::{CallBatching, Ordering};
 use crate::clock::after;
-use crate::delivery::state::{Accepted, BatchState};
-use crate::event::{Attempt, Event, LogEvent, Position};
+use crate::delivery::settlement::{Effects, NextAttempt};
+use crate::event::{Attempt, LogEvent, Position};
 use crate::failure::FailureKind;
+use crate::handler::state::{Accepted, BatchState};
 use crate::store::{
-    Deferral, FailureRecord, Fetched, FetchedLate, Head, Mark, NewDeadLetter, OvertakingFetch,
-    Redelivery, Settlement, UndecidedChange, UndecidedRanges, dead_letter_bytes,
+    Deferral, FailureRecord, Fetched, FetchedLate, Head, Mark, OvertakingFetch, Redelivery,
+    Settlement, UndecidedChange, UndecidedRanges,
 };
 
 /// So many parked events are held in memory at most because they are due, however
@@ -34,17 +35,6 @@ const AT_ONCE: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// When an event that the log does not give is asked for again.
 const MISSING: std::time::Duration = std::time::Duration::from_secs(60);
-
-/// Which attempt of an event comes next, when, and why the one before failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Again {
-    /// The attempt that comes next.
-    pub attempt: Attempt,
-    /// When it may begin.
-    pub due_at: Timestamp,
-    /// Why the one before failed; `None` while there was none.
-    pub failure: Option<FailureRecord>,
-}
 
 /// One event that is to be handled now. To be given back to the schedule in one of
 /// three ways, unless the schedule is given up: [`Schedule::done`],
@@ -66,37 +56,6 @@ pub struct Job {
     lane: Option<LaneId>,
     /// Its number in the window; `None` for one that the cursor had passed.
     number: Option<u64>,
-}
-
-/// What an event came to that is handled or given up.
-#[derive(Debug, Default)]
-pub struct Effects {
-    /// What it emitted.
-    pub emits: Vec<Event>,
-    /// What it wrote.
-    pub writes: Vec<Accepted>,
-    /// What is kept of it when it was given up.
-    pub dead_letter: Option<Box<NewDeadLetter>>,
-}
-
-impl Effects {
-    fn is_empty(&self) -> bool {
-        self.emits.is_empty() && self.writes.is_empty() && self.dead_letter.is_none()
-    }
-
-    /// What its dead letter takes, if it has one.
-    fn dead_letter_bytes(&self) -> usize {
-        self.dead_letter.as_ref().map_or(0, |dead| dead_letter_bytes(&dead.event, &dead.failure))
-    }
-
-    fn bytes(&self) -> usize {
-        let emitted = self.emits.iter().map(Event::bytes);
-        let dead = self.dead_letter_bytes();
-        let writes = self.writes.iter().map(|Accepted { write, .. }| {
-            write.scope.len() + write.key.len() + write.value.as_ref().map_or(0, Vec::len)
-        });
-        emitted.sum::<usize>() + writes.sum::<usize>() + dead
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +85,7 @@ struct Entry {
     /// whoever handled it on another core.
     event: Arc<LogEvent>,
     bytes: usize,
-    again: Option<Box<Again>>,
+    again: Option<Box<NextAttempt>>,
     batching: Batching,
 }
 
@@ -154,7 +113,7 @@ struct Parked {
     lane: Option<LaneId>,
     key: Option<String>,
     event: Option<Arc<LogEvent>>,
-    again: Again,
+    again: NextAttempt,
     late: bool,
 }
 
@@ -366,7 +325,7 @@ impl Schedule {
     /// Parks an event that the cursor has passed.
     fn park_again(&mut self, redelivery: Redelivery) {
         let Redelivery { position, attempt, due_at, key, failure, late } = redelivery;
-        let again = Again { attempt, due_at, failure };
+        let again = NextAttempt { attempt, due_at, failure };
         let state = ParkedState::Behind;
         self.parked.insert(position, Parked { state, lane: None, key, event: None, again, late });
         self.join(position);
@@ -558,11 +517,11 @@ impl Schedule {
 
     /// The attempt of an event that is pending as it is read from the log: its retry, or
     /// a later one that is marked.
-    fn pending(&mut self, position: Position) -> Option<Box<Again>> {
+    fn pending(&mut self, position: Position) -> Option<Box<NextAttempt>> {
         let head = self.head_ahead.take_if(|head| head.position == position);
         let head = head.map(|head| {
             let Head { attempt, due_at, failure, .. } = head;
-            Again { attempt, due_at, failure }
+            NextAttempt { attempt, due_at, failure }
         });
         let marked = self.mark.filter(|mark| {
             mark.position == position
@@ -572,7 +531,7 @@ impl Schedule {
         let again = match marked {
             Some(Mark { attempt, .. }) => {
                 let failure = head.and_then(|again| again.failure);
-                Some(Again { attempt, due_at: AT_ONCE, failure })
+                Some(NextAttempt { attempt, due_at: AT_ONCE, failure })
             }
             None => head,
         };
@@ -958,7 +917,7 @@ impl Schedule {
     }
 
     /// An event failed and waits for its next attempt.
-    pub fn retry(&mut self, job: Job, failed: FailureKind, again: Again) {
+    pub fn retry(&mut self, job: Job, failed: FailureKind, again: NextAttempt) {
         self.failed.push(failed);
         self.death_counted(&job);
         self.requeue(job, Some(again));
@@ -969,7 +928,7 @@ impl Schedule {
         self.requeue(job, None);
     }
 
-    fn requeue(&mut self, job: Job, again: Option<Again>) {
+    fn requeue(&mut self, job: Job, again: Option<NextAttempt>) {
         self.leave(&job);
         let index = self.index_of_job(&job);
         let Job { event, lane, .. } = job;
@@ -1173,7 +1132,7 @@ impl Schedule {
         self.retried -= usize::from(entry.again.is_some());
         let deliver_after = event.event.deliver_after;
         let again = entry.again.take().map_or_else(
-            || Again {
+            || NextAttempt {
                 attempt: Attempt::FIRST,
                 due_at: deliver_after.unwrap_or(AT_ONCE),
                 failure: None,
@@ -1232,7 +1191,7 @@ impl Schedule {
         else {
             return self.head_ahead.clone();
         };
-        let Again { attempt, due_at, failure } = (**again).clone();
+        let NextAttempt { attempt, due_at, failure } = (**again).clone();
         Some(Head { position, attempt, due_at, failure })
     }
 
