@@ -10,7 +10,7 @@ async fn rig(
     script: impl Fn(Position, Attempt) -> Act + Send + Sync + 'static,
 ) -> Rig {
     let mut rig = Rig::new(0, |_, _| Act::NotRun).await;
-    rig.handler = Shared::of_batches(script);
+    rig.handler = ScriptedHandler::of_batches(script);
     rig.ordering = ordering;
     rig.concurrency = if ordering == Ordering::Total { 1 } else { 4 };
     rig.batch.size = Some(size);
@@ -272,13 +272,13 @@ async fn a_version_that_takes_batches_takes_over_from_one_that_does_not_and_back
     let rig = Rig::new(2, |_, _| Act::Succeed).await;
     let running = rig.start().await;
     rig.settled(2).await;
-    let batches = Shared::of_batches(|_, _| Act::Succeed);
+    let batches = ScriptedHandler::of_batches(|_, _| Act::Succeed);
     running.replace(&batches);
     tokio::time::sleep(Duration::from_millis(100)).await;
     rig.publish(3).await;
     rig.settled(7).await;
     assert_eq!(*batches.0.batch_calls.borrow(), [[5, 6, 7]]);
-    let single = Shared::new(|_, _| Act::Succeed);
+    let single = ScriptedHandler::new(|_, _| Act::Succeed);
     running.replace(&single);
     tokio::time::sleep(Duration::from_millis(100)).await;
     rig.publish(2).await;

@@ -24,8 +24,8 @@ impl Rig {
     }
 }
 
-fn writer(most: u64, writes: Writes) -> Shared {
-    Shared::limited(Some(most), move |position, _| {
+fn writer(most: u64, writes: Writes) -> ScriptedHandler {
+    ScriptedHandler::limited(Some(most), move |position, _| {
         Act::Write(writes[usize::try_from(position.0 - 1).unwrap()].clone())
     })
 }
@@ -173,7 +173,7 @@ async fn a_database_that_cannot_count_the_keys_counts_no_attempt() {
 /// unless somebody waits for it.
 async fn beside_others(most: u64, keys: [&str; 3]) -> Rig {
     let mut rig = Rig::new(0, |_, _| Act::NotRun).await;
-    rig.handler = Shared::limited(Some(most), |position, _| match position.0 {
+    rig.handler = ScriptedHandler::limited(Some(most), |position, _| match position.0 {
         2 | 3 => Act::Write(vec![("k", SET)]),
         4 => Act::Take(Duration::from_millis(10), Box::new(Act::Write(vec![("k", SET)]))),
         _ => Act::Take(DAY, Box::new(Act::Succeed)),

@@ -310,7 +310,7 @@ async fn a_version_takes_over_once_everything_is_settled_and_parked() {
     .await;
     let running = rig.start().await;
     rig.called(3).await;
-    let next = Shared::new(|_, _| Act::Succeed);
+    let next = ScriptedHandler::new(|_, _| Act::Succeed);
     running.replace(&next);
     rig.all_over(4).await;
     assert_eq!(rig.calls().iter().filter(|call| call.0 == 3).count(), 1, "half of each version");

@@ -13,7 +13,7 @@ async fn an_event_that_cannot_be_read_becomes_a_dead_letter_and_costs_no_other_a
     ] {
         let mut rig = Rig::new(0, |_, _| Act::Succeed).await;
         if batches {
-            rig.handler = Shared::of_batches(|_, _| Act::Succeed);
+            rig.handler = ScriptedHandler::of_batches(|_, _| Act::Succeed);
         }
         (rig.ordering, rig.concurrency) =
             (ordering, if ordering == Ordering::Total { 1 } else { 4 });

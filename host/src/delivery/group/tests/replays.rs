@@ -83,7 +83,7 @@ async fn a_stop_and_another_version_do_not_wait_for_a_component() {
         let mut running = rig.start().await;
         rig.settled(3).await;
         tokio::time::sleep(MINUTE).await;
-        let next = Shared::new(|_, _| Act::Succeed);
+        let next = ScriptedHandler::new(|_, _| Act::Succeed);
         running.replace(&next);
         rig.all_over(24).await;
         assert!(next.0.calls.borrow().contains(&(4, 1)), "{ordering:?}");
