@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::GroupLoop;
-use super::leader::{BackgroundCall, Leader, is_over};
+use super::background::{BackgroundCall, is_over};
 use super::outages::Operation;
+use super::shared::Shared;
 use crate::delivery::ordering::DueRead;
 use crate::store::{Due, DueFetch, StoreError};
 
@@ -16,17 +17,30 @@ pub(super) struct DueAnswer {
     answer: Result<Due, StoreError>,
 }
 
-impl Leader<'_> {
+/// Reads the deferred events that are due. Only this reader writes its fields.
+pub(super) struct DueReader {
+    shared: Arc<Shared>,
+    /// The read under way.
+    pub(super) reading: Option<BackgroundCall<DueAnswer>>,
+    /// No read before this, because the last one failed.
+    pub(super) read_after: Option<Instant>,
+}
+
+impl DueReader {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, reading: None, read_after: None }
+    }
+
     /// Reads the deferred events whose time has come, if there are any. They join what is
     /// parked, and are loaded when their turn comes.
-    pub(super) fn read_due(&mut self) {
-        if self.reading_due.is_some() || !is_over(self.due_after) {
+    pub(super) fn read(&mut self) {
+        if self.reading.is_some() || !is_over(self.read_after) {
             return;
         }
-        let now = self.group().clock.now();
+        let now = self.shared.group.clock.now();
         let Some(asked) = self.shared.lock().schedule.read_due(now) else { return };
         let shared = Arc::clone(&self.shared);
-        self.reading_due = Some(BackgroundCall::spawn(async move {
+        self.reading = Some(BackgroundCall::spawn(async move {
             let GroupLoop { settings, store, admission, .. } = &shared.group;
             let _permit = admission.acquire_read(store.limits().reads).await;
             let DueRead { after, up_to, max_events } = asked;
@@ -35,17 +49,17 @@ impl Leader<'_> {
         }));
     }
 
-    pub(super) fn due_is_read(&mut self, DueAnswer { asked, answer }: DueAnswer) {
-        let name = &self.group().settings.name;
+    pub(super) fn answered(&mut self, DueAnswer { asked, answer }: DueAnswer) {
+        let name = &self.shared.group.settings.name;
         match answer {
             Ok(due) => {
-                self.progress.outages.recovered(name, Operation::Read);
+                self.shared.outages.recovered(name, Operation::Read);
                 self.shared.lock().schedule.due_is_read(asked, due);
             }
             Err(error) => {
-                let delay = self.progress.outages.failed(name, Operation::Read, &error);
+                let delay = self.shared.outages.failed(name, Operation::Read, &error);
                 self.shared.lock().schedule.due_is_not_read();
-                self.due_after = Some(Instant::now() + delay);
+                self.read_after = Some(Instant::now() + delay);
             }
         }
     }

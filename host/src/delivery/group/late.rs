@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::leader::{BackgroundCall, Leader, is_over};
+use super::background::{BackgroundCall, is_over};
 use super::outages::Operation;
+use super::shared::Shared;
 use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
 use crate::store::{FetchedLate, LateFetch, StoreError, UndecidedRanges};
@@ -31,9 +32,22 @@ pub(super) struct Looked {
     answer: Result<FetchedLate, StoreError>,
 }
 
-impl Leader<'_> {
+/// Looks for events that were committed late. Only this reader writes its fields.
+pub(super) struct LateReader {
+    shared: Arc<Shared>,
+    /// The look under way.
+    pub(super) looking: Option<BackgroundCall<Looked>>,
+    /// No look before this.
+    pub(super) look_after: Option<Instant>,
+}
+
+impl LateReader {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, looking: None, look_after: None }
+    }
+
     /// Looks whether something has appeared where the group had passed.
-    pub(super) fn look_for_late(&mut self, safe: Position) {
+    pub(super) fn look(&mut self, safe: Position) {
         if self.looking.is_some() || !is_over(self.look_after) {
             return;
         }
@@ -64,7 +78,7 @@ impl Leader<'_> {
         let (name, now) = (&shared.group.settings.name, shared.group.clock.now());
         match answer {
             Ok(late) => {
-                self.progress.outages.recovered(name, Operation::Read);
+                self.shared.outages.recovered(name, Operation::Read);
                 if !late.events.is_empty() {
                     info!(group = %name, events = late.events.len(), "events were committed late");
                 }
@@ -76,56 +90,60 @@ impl Leader<'_> {
                 }
             }
             Err(error) => {
-                let delay = self.progress.outages.failed(name, Operation::Read, &error);
+                let delay = self.shared.outages.failed(name, Operation::Read, &error);
                 self.look_after = Some(Instant::now() + delay);
             }
         }
     }
+}
 
-    /// Says so when as many events are parked, or as much is open, as may be, and
-    /// when that is over.
-    pub(super) async fn say_whether_held_back(
-        &mut self,
+impl Shared {
+    /// Logs and notes that the group reads no further, because as many events are parked, or
+    /// as much is undecided, as may be; and that this is over. `reported` is what was
+    /// reported last.
+    pub(super) async fn report_held_back(
+        &self,
+        reported: &mut Option<HeldBack>,
         safe: Position,
         overtake_limit: Position,
         signals: &Signals,
     ) {
-        let now = self.group().clock.now();
+        let now = self.group.clock.now();
         let held_back = {
-            let schedule = &self.shared.lock().schedule;
+            let schedule = &self.lock().schedule;
             if schedule.is_held_back(safe.max(overtake_limit), now) {
                 Some(HeldBack::Parked)
             } else if schedule.undecided_ranges() >= MAX_UNDECIDED_RANGES
                 && schedule.scanned_to() < overtake_limit
             {
-                Some(HeldBack::Open)
+                Some(HeldBack::Undecided)
             } else {
                 None
             }
         };
-        if held_back == self.progress.held_back {
+        if held_back == *reported {
             return;
         }
-        let GroupLoop { settings, store, .. } = &self.shared.group;
-        let remark = held_back.map(|held_back| match held_back {
+        let GroupLoop { settings, store, .. } = &self.group;
+        let note = held_back.map(|held_back| match held_back {
             HeldBack::Parked => format!(
                 "{} events or more wait for their next attempt, or behind one that does, as many as `max_parked` lets: the group reads no further until some are handled or given up",
                 settings.max_parked
             ),
-            HeldBack::Open => format!(
+            HeldBack::Undecided => format!(
                 "open transactions may still commit something in {MAX_UNDECIDED_RANGES} places that the group has passed, as many as it leaves behind: it waits until some of them end"
             ),
         });
-        match (&remark, self.progress.held_back) {
-            (Some(remark), _) => warn!(group = %settings.name, "{remark}"),
-            (None, Some(HeldBack::Open)) => {
+        match (&note, *reported) {
+            (Some(note), _) => warn!(group = %settings.name, "{note}"),
+            (None, Some(HeldBack::Undecided)) => {
                 info!(group = %settings.name, "less is open: the group reads on");
             }
             (None, _) => info!(group = %settings.name, "fewer events wait: the group reads on"),
         }
-        self.progress.held_back = held_back;
+        *reported = held_back;
         let names = [settings.name.clone()];
-        if let Some(Err(why)) = signals.answer(store.set_note(&names, remark.as_deref())).await {
+        if let Some(Err(why)) = signals.answer(store.set_note(&names, note.as_deref())).await {
             debug!(group = %settings.name, "`status` is not told: {why}");
         }
     }

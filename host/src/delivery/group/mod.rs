@@ -16,22 +16,29 @@
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
-//! `leader` is the loop itself, `late` finds what open transactions committed late, `due`
+//! `leader` is the loop itself and `decide` what it does next, `reader` reads the log, `late` finds what open transactions committed late, `due`
 //! what was deferred and is due, `attempts` makes the attempts, `batch_call` those of several
-//! events in one call, `settle` commits,
+//! events in one call, `settler` cuts settlements and
+//! `commit` commits them, `one_at_a_time` handles events by themselves,
 //! `refused` finds the event for which a settlement is refused, `large` reads what is too
 //! large to be read with others.
 
 mod attempts;
+mod background;
 mod batch_call;
+mod commit;
+mod component;
+mod decide;
 mod due;
 mod large;
 mod late;
 mod leader;
+mod one_at_a_time;
 mod outages;
 mod quota;
+mod reader;
 mod refused;
-mod settle;
+mod settler;
 mod shared;
 mod signals;
 #[cfg(test)]
@@ -251,8 +258,8 @@ pub struct Progress {
 enum HeldBack {
     /// As many events are parked as may be.
     Parked,
-    /// As much is open of what was passed as may be.
-    Open,
+    /// As much is undecided of what was passed as may be.
+    Undecided,
 }
 
 impl Progress {
@@ -440,9 +447,9 @@ impl GroupLoop {
     }
 }
 
-/// How many events to fetch after others. A handler that does a few in the time
-/// of a batch would else have a thousand read for it, at the cost of all.
-fn fetch_size(before: usize, fetched: usize, done: usize, most: usize) -> usize {
+/// Number of events to fetch next. Without this a handler that does a few events in the time
+/// of a batch would have a thousand read for it, at the cost of all groups.
+fn next_fetch_size(before: usize, fetched: usize, done: usize, most: usize) -> usize {
     const LEAST: usize = 16;
     if done < fetched {
         done.saturating_mul(2).max(LEAST).min(before)

@@ -410,6 +410,10 @@ fn a_group_fetches_about_as_much_as_it_handles() {
         (10, 10, 1, 10),
         (1, 1, 1, 2),
     ] {
-        assert_eq!(fetch_size(before, fetched, done, 1_000), expected, "{before} {fetched} {done}");
+        assert_eq!(
+            next_fetch_size(before, fetched, done, 1_000),
+            expected,
+            "{before} {fetched} {done}"
+        );
     }
 }
