@@ -310,7 +310,7 @@ fn no_host_broke(logs: &[Vec<Value>]) {
         // What is no JSON is the error of a host that gave up.
         assert!(line.is_object(), "{line}");
         let message = text(&line["message"]);
-        for broke in ["panicked: ", "starting it anew", "broke, and begins anew"] {
+        for broke in ["panicked: ", "starting it again", "broke, and begins anew"] {
             assert!(!message.contains(broke), "{line}");
         }
     }

@@ -1,8 +1,8 @@
 //! Outcomes of attempts -> whether the handler fails everything. Pure.
 //!
-//! A handler that fails everything would empty the log into the dead letters.
-//! So its group trips: it handles nothing more but a probe now and then, until
-//! one succeeds, somebody resumes it, or another version takes over.
+//! A handler that fails everything would empty the log into the dead letters. So its group
+//! trips: it handles nothing more but a probe now and then, until one succeeds, an operator
+//! resumes it, or another version takes over.
 //!
 //! What is counted are events, not attempts: one event that no version can handle says
 //! nothing of a version, however often it is tried. And of a version that took over, only
@@ -21,11 +21,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 /// When a group trips, and what then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// So many events in a row that became dead letters trip the group; 0 is
-    /// never.
+    /// Number of events in a row that become dead letters and so trip the group; 0 is never.
     pub events: u32,
-    /// So many events whose first attempt failed trip a version that took over
-    /// while the group ran and has not succeeded yet; 0 is never.
+    /// Number of events whose first attempt fails and so trips a version that took over while
+    /// the group ran and has not succeeded yet; 0 is never.
     pub attempts_after_swap: u32,
     /// How long after it tripped one event is tried; doubles with each that
     /// fails, to an hour.
@@ -46,7 +45,7 @@ impl Default for BreakerSettings {
 }
 
 impl BreakerSettings {
-    /// When the probe after so many failed ones is due.
+    /// The delays between probes.
     #[must_use]
     pub fn probing(&self) -> RetryPolicy {
         RetryPolicy {

@@ -1,15 +1,15 @@
-//! Who runs which group: one leader a group, through the store's locks.
+//! Which host runs which group: one leader a group, through the store's locks.
 //!
-//! One task, the `owner`, has the host's lock session, and nobody else touches
-//! it; the rest of the host asks it through [`Locks`]. A [`Lease`] is a lock that
-//! is held. When the session can no longer prove its locks, every lease is lost
-//! at once: whoever works under one is told to stop and to commit nothing. The
-//! lock decides who works; the epoch in each settlement decides who may commit.
+//! One task, the `owner`, has the host's lock session, and no other task touches it; the rest
+//! of the host asks it through [`Locks`]. A [`Lease`] is a lock that is held. When the
+//! session can no longer prove its locks, every lease is lost at once: the leader that works
+//! under one is told to stop and to commit nothing. The lock decides who works; the epoch in
+//! each settlement decides who may commit.
 //!
-//! Of a group that is split, each host leads at most its share of the partitions, so
-//! that no two hosts that run it differ by more than one. When the share gets smaller,
-//! partitions are [wanted back](Lease::wanted_back), one after the other, and whoever
-//! has less than its share finds them free.
+//! Of a group that is split, each host leads at most its share of the partitions, so that no
+//! two hosts that run it differ by more than one. When the share gets smaller, partitions are
+//! [wanted back](Lease::wanted_back), one after the other, and a host that has less than its
+//! share finds them free.
 
 mod owner;
 mod shares;
@@ -32,8 +32,8 @@ use crate::troubles::Troubles;
 /// How often the session proves its locks.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// So long after the last proof was asked for, the host has stepped down from
-/// every group, if no other proof came.
+/// Time after the last proof was asked for within which the host steps down from every group,
+/// if no other proof comes.
 pub const STEP_DOWN_AFTER: Duration = Duration::from_secs(5);
 
 /// How often a host asks for the locks that it waits for.
@@ -64,13 +64,12 @@ impl Leaderships {
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, CancellationToken> {
-        // Each change of it is whole, whoever panicked beside it.
+        // Each change of it is whole, so a poisoned lock is fine.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A group's lock, held by this host. Dropping it gives the lock back too, a
-/// little later.
+/// A group's lock, held by this host. Dropping it releases the lock too, a little later.
 #[derive(Debug)]
 pub struct Lease {
     group: GroupName,
@@ -86,17 +85,17 @@ impl Lease {
         &self.proof
     }
 
-    /// Cancelled when the host leads more than its share: whoever has the lease is to
-    /// finish what it is at, and to release it.
+    /// Cancelled when the host leads more than its share: the holder of the lease is to
+    /// finish its work, and to release it.
     #[must_use]
     pub fn wanted_back(&self) -> &CancellationToken {
         &self.wanted_back
     }
 
-    /// Asks for a proof of the lock, and returns once it is there or the lock is
-    /// lost. Whoever finds that somebody else has led must not begin again on an
-    /// older one: the lock may have gone with its session since, and two leaders
-    /// would take the group from each other until the next proof is due.
+    /// Asks for a proof of the lock, and returns once it is there or the lock is lost. A
+    /// leader that finds that another has led must not begin again on an older proof: the
+    /// lock may have gone with its session since, and two leaders would take the group from
+    /// each other until the next proof is due.
     pub async fn prove(&self) {
         let (done, proved) = oneshot::channel();
         // Fails only when the owner has ended, and every lease is lost.
@@ -107,19 +106,18 @@ impl Lease {
         }
     }
 
-    /// Gives the lock back, and returns once it is free, or lost.
+    /// Releases the lock, and returns once it is free, or lost.
     pub async fn release(self) {
-        let released = self.give_back();
+        let released = self.request_unlock();
         tokio::select! {
             // An owner that ended has released everything.
             _ = released => {}
-            // An owner that waits in vain for its session's answer, and at last
-            // gives up every lock.
+            // An owner that waits in vain for its session's answer, and steps down at last.
             () = self.proof.lost() => {}
         }
     }
 
-    fn give_back(&self) -> oneshot::Receiver<()> {
+    fn request_unlock(&self) -> oneshot::Receiver<()> {
         let (done, released) = oneshot::channel();
         let (group, proof) = (self.group.clone(), self.proof.clone());
         // Fails only when the owner has ended, and has released everything.
@@ -131,7 +129,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.proof.is_lost() {
-            drop(self.give_back());
+            drop(self.request_unlock());
         }
     }
 }
@@ -140,8 +138,8 @@ impl Locks {
     /// Starts the task that owns the lock session.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, host: HostIdentity, troubles: Troubles) -> Self {
-        // Unbounded, so that a lease can be given back by dropping it, in its
-        // turn. What can be in it is bounded by the number of groups.
+        // Unbounded, so that dropping a lease can release it. The number of groups bounds
+        // what can be in it.
         let (requests, inbox) = mpsc::unbounded_channel();
         let leaderships = Leaderships::default();
         let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone(), troubles);
@@ -149,17 +147,16 @@ impl Locks {
         Self { requests, leaderships }
     }
 
-    /// Loses every lease at once, before this returns, and has the session for the
-    /// locks be made anew: the log is not the one of which the locks were taken.
+    /// Loses every lease at once, before this returns, and has the session for the locks be
+    /// made again: the log is not the one whose locks were taken.
     pub fn step_down(&self, why: &str) {
         self.leaderships.end_all();
         // Fails only when the owner has ended, and has released everything.
         let _ = self.requests.send(Request::StepDown { why: why.to_owned() });
     }
 
-    /// Waits for a group's lock. `standing_by` is called once, if somebody else
-    /// has the lock when it is first asked for. Whoever drops the future waits no
-    /// longer.
+    /// Waits for a group's lock. `standing_by` is called once, if another session has the
+    /// lock when it is first asked for. Dropping the future ends the wait.
     ///
     /// `None` when the owner of the lock session has broken, and there will be
     /// no lock any more.

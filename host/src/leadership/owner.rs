@@ -1,18 +1,16 @@
 //! The task that owns the lock session.
 //!
-//! It promises that every lease is lost at the latest [`STEP_DOWN_AFTER`] after
-//! the last proof was *sent*: the database let nobody else have the locks when it
-//! answered, which was after that moment, and nothing is known of any later one.
+//! It promises that every lease is lost at the latest [`STEP_DOWN_AFTER`] after the last
+//! proof was *sent*: the database let no other session have the locks when it answered, which
+//! was after that moment, and nothing is known of any later one.
 //!
-//! So no call to the session is waited for any longer than the last proof holds,
-//! and none has a shorter limit of its own. To give up on a call earlier would
-//! gain nothing: the session is then in an unknown state and can be used no
-//! more, and closing it is what makes the database let go of the locks. Until
-//! the deadline an answer may still come, and while none does the locks are as
-//! much ours as before. Once a call has failed, the session is dropped, and every
-//! lease is lost before that: a database may give the locks to somebody else as
-//! soon as it sees the session end, or has done so already if that is why the
-//! call failed.
+//! So no call to the session is waited for any longer than the last proof holds, and none has
+//! a shorter limit of its own. To give up on a call earlier would gain nothing: the session
+//! is then in an unknown state and can be used no more, and closing it is what makes the
+//! database release the locks. Until the deadline an answer may still come, and while none
+//! does the locks are as much ours as before. Once a call has failed, the session is dropped,
+//! and every lease is lost before that: a database may give the locks to another session as
+//! soon as it sees this one end, or has done so already if that is why the call failed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,7 +33,7 @@ use crate::troubles::Troubles;
 /// How long the making of a session may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What `status` is told.
+/// What `status` shows.
 const NO_SESSION: &str = "no lock session";
 
 /// What the rest of the host asks for.
@@ -47,13 +45,13 @@ pub(super) enum Request {
     StepDown { why: String },
 }
 
-/// Somebody who waits for a lock.
+/// A task that waits for a lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// What part of a group it is, if it is one.
     partition: Option<Partition>,
     grant: oneshot::Sender<Lease>,
-    /// Told, once, that somebody else has the lock.
+    /// Told, once, that another session has the lock.
     refuse: Option<oneshot::Sender<()>>,
     /// The lock was asked for on its behalf at least once.
     asked: bool,
@@ -73,7 +71,7 @@ impl Waiter {
 pub(super) struct Owner {
     store: Arc<dyn Store>,
     host: HostIdentity,
-    /// For the leases. Weak, so that the task ends when nobody else can ask.
+    /// For the leases. Weak, so that this task ends when no other can ask.
     requests: mpsc::WeakUnboundedSender<Request>,
     leaderships: Leaderships,
     /// Each tells its lease that the lock is lost when it is dropped, and so also
@@ -216,12 +214,12 @@ impl Owner {
                 if !proof.is_lost() {
                     self.unlock(&group).await;
                 }
-                // Whoever asked may have been cancelled; the lock is free anyway.
+                // The task that asked may have been cancelled; the lock is free anyway.
                 let _ = done.send(());
             }
             Request::Prove { done } => {
                 self.prove().await;
-                // Whoever asked may have been cancelled.
+                // The task that asked may have been cancelled.
                 let _ = done.send(());
             }
             Request::StepDown { why } => {
@@ -304,8 +302,8 @@ impl Owner {
         let standing_by = self.standing_by();
         let Some(session) = &mut self.session else { return };
         match session.prove(&standing_by).await {
-            // Not at the first proof: one that fails whenever it asks for locks
-            // would be made anew without a pause, and be said to be back each time.
+            // Not at the first proof: one that fails whenever it asks for locks would be made
+            // again without a pause, and be logged as back each time.
             Ok(()) if session.proofs > 1 && self.failures > 0 => {
                 info!("the lock session is back");
                 self.failures = 0;
@@ -318,7 +316,7 @@ impl Owner {
         self.find_sharers().await;
     }
 
-    /// The groups whose locks others have, as far as anybody waits for them.
+    /// The groups that a task waits for, and whose locks other sessions have.
     fn standing_by(&self) -> Vec<GroupName> {
         let refused = |waiters: &Vec<Waiter>| {
             waiters.iter().any(|waiter| waiter.refuse.is_none() && !waiter.grant.is_closed())
@@ -362,7 +360,7 @@ impl Owner {
         let mut groups = Vec::new();
         for (group, waiters) in &mut self.waiting {
             let new = waiters.iter().any(|waiter| !waiter.asked);
-            // One that this host holds already is for whoever has the lease.
+            // A lock that this host holds already belongs to its lease.
             if (all || new)
                 && !self.held.contains_key(group)
                 && has_room(&self.shares, &self.held, group)
@@ -382,7 +380,7 @@ impl Owner {
                     } else {
                         // All that may be free are asked for at once, and some may be
                         // beyond the share by now.
-                        self.give_up(&group).await;
+                        self.unlock_unleased(&group).await;
                     }
                 }
             }
@@ -393,8 +391,8 @@ impl Owner {
         }
     }
 
-    /// Gives a lock back that nobody has leased.
-    async fn give_up(&mut self, group: &GroupName) {
+    /// Releases a lock that was not leased.
+    async fn unlock_unleased(&mut self, group: &GroupName) {
         if let Some(session) = &mut self.session
             && let Err(why) = session.unlock(group).await
         {
@@ -405,14 +403,14 @@ impl Owner {
     fn refuse(&mut self, group: &GroupName) {
         for waiter in self.waiting.get_mut(group).into_iter().flatten() {
             if let Some(refuse) = waiter.refuse.take() {
-                // Whoever waited may have gone.
+                // The task that waited may have gone.
                 let _ = refuse.send(());
             }
         }
     }
 
     fn grant(&mut self, group: GroupName) {
-        // Nobody is left to lead; this task ends, and the session with it.
+        // No task is left to lead; this task ends, and the session with it.
         let Some(requests) = self.requests.upgrade() else { return };
         let Some(session) = &self.session else { return };
         let told = self.leaderships.begin();
@@ -421,7 +419,7 @@ impl Owner {
         let held = Held { _told: told.drop_guard(), wanted_back: wanted_back.clone() };
         self.held.insert(group.clone(), held);
         let locks = Locks { requests, leaderships: self.leaderships.clone() };
-        // A lease that nobody takes is dropped, and so gives its lock back.
+        // A lease that no task takes is dropped, and so releases its lock.
         let lease = Lease { group: group.clone(), proof, wanted_back, locks };
         if let Some(waiters) = self.waiting.get_mut(&group)
             && !waiters.is_empty()

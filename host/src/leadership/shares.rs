@@ -27,7 +27,7 @@ impl Shares {
         Self { host: host.to_owned(), groups: BTreeMap::new() }
     }
 
-    /// Takes note that this host would lead a partition.
+    /// Records that this host would lead a partition.
     pub(super) fn wants(&mut self, group: &GroupName, partition: Partition) {
         let share = self.groups.entry(group.group()).or_default();
         let of = usize::try_from(partition.of).unwrap_or(usize::MAX);
@@ -50,8 +50,7 @@ impl Shares {
         self.groups.values().all(|share| share.most.is_some())
     }
 
-    /// Takes note of which other hosts run the groups, in the order of
-    /// [`Shares::groups`].
+    /// Records which other hosts run the groups, in the order of [`Shares::groups`].
     pub(super) fn know(&mut self, groups: &[GroupName], others: &[Vec<String>]) {
         for (group, others) in groups.iter().zip(others) {
             if let Some(share) = self.groups.get_mut(group) {
@@ -71,9 +70,9 @@ impl Shares {
     }
 }
 
-/// The share of a host: all shares together are the partitions, and no two of them
-/// differ by more than one. Who has one more than others is another host for each
-/// group, and the same for all that know of the same hosts.
+/// The share of a host: all shares together are the partitions, and no two of them differ by
+/// more than one. Which hosts have one more differs from group to group, and is the same for
+/// all hosts that know of the same hosts.
 fn most(of: usize, group: &GroupName, host: &str, others: &[String]) -> usize {
     let place = |host: &str| {
         let mut hash = Sha256::new_with_prefix(group.as_str());

@@ -1,11 +1,10 @@
 //! Runs the groups of a config: start, swap, stop.
 //!
-//! One watcher asks the database for the safe position and the groups' rows, on
-//! behalf of all groups. Each group has a task of its own, which competes for
-//! the lock, leads, and competes again; a task that panics is started again.
-//! Which groups there are, and which version of each, may change meanwhile:
-//! those that stay as they are never notice. Nothing here decides what is
-//! delivered.
+//! One watcher asks the database for the safe position and the groups' rows, on behalf of all
+//! groups. Each group has a task of its own, which competes for the lock, leads, and competes
+//! again; a task that panics is started again. Which groups there are, and which version of
+//! each, may change meanwhile. Groups that stay as they are do not notice. Nothing here
+//! decides what is delivered.
 
 mod drain;
 mod reporter;
@@ -21,9 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::clock::Clock;
 use crate::delivery::admission::FairExecutor;
@@ -36,7 +35,6 @@ use crate::restart::spawn_with_restart;
 use crate::retry::RetryPolicy;
 use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
 use crate::troubles::Troubles;
-use drain::drained;
 use reporter::Reporter;
 pub use retention::{RetentionSettings, RetentionTask};
 use running::RunningGroups;
@@ -83,15 +81,15 @@ pub struct Change {
     /// All of its groups, as [`Supervisor::groups`] has them. One whose settings are
     /// equal to those that run, with the very same handler, is left alone.
     pub groups: Vec<Group>,
-    /// Gets the groups that go on as before, by their whole names, because the
-    /// database did not take the change, with the reason.
+    /// Gets the groups that go on as before, by their whole names and with the reason,
+    /// because the store did not take the change.
     pub refused: oneshot::Sender<Vec<(GroupName, StoreError)>>,
 }
 
-/// Groups that a host is given by changes, because what runs in them is still being
-/// loaded when it starts.
+/// Groups that a host gets by changes, because their handlers are still being loaded when it
+/// starts.
 pub struct Later {
-    /// How they are registered, which is done before the first group runs: what that one
+    /// Their registrations. They are registered before the first group runs, so that what it
     /// emits reaches them all.
     pub groups: Vec<store::GroupRegistration>,
     /// Is cancelled once that is done.
@@ -115,9 +113,9 @@ impl Supervisor {
     /// if it drains; then settles, releases the locks and returns.
     ///
     /// # Errors
-    /// When a group cannot be registered in the database at the start, and when
-    /// the watcher or the owner of the locks breaks: the groups are then stopped
-    /// in order, because they would wait for what nobody tells them of.
+    /// When a group cannot be registered in the database at the start, and when the watcher
+    /// or the owner of the locks breaks: the groups are then stopped in order, because they
+    /// would wait for signals that no longer come.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StoreError> {
         let (_never, changes) = mpsc::channel(1);
         self.run_and_follow(stop, changes, Later::nothing()).await
@@ -135,23 +133,53 @@ impl Supervisor {
         mut changes: mpsc::Receiver<Change>,
         later: Later,
     ) -> Result<(), StoreError> {
-        let registering = async {
-            self.store.check().await?;
-            for group in self.groups.iter().filter(|group| is_first(group)) {
-                self.store.ensure_group(&registration(group)).await?;
-            }
-            for group in &later.groups {
-                self.store.ensure_group(group).await?;
-            }
-            Ok::<_, StoreError>(())
-        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            registered = registering => registered?,
+            registered = self.register(&later) => registered?,
         }
         later.registered.cancel();
-        let interrupt = CancellationToken::new();
+        let (grace, drain) = (self.grace, self.drain);
+        let (mut groups, watcher, reporter) = self.start(&stop);
+        // The watcher wakes all groups that run by now at the first event.
+        let mut watcher = tokio::spawn(watcher.run());
+        let reporting = {
+            let reporter = reporter.clone();
+            spawn_with_restart("what tells `status` of troubles", move || {
+                let reporter = reporter.clone();
+                async move { match reporter.run().await {} }
+            })
+        };
+        let broken = groups.serve(&stop, &mut watcher, &mut changes, &later, drain).await;
+        stop.cancel();
+        let interrupt = groups.interrupt.clone();
+        let all = async { while groups.tasks.join_next().await.is_some() {} };
+        tokio::pin!(all);
+        if tokio::time::timeout(grace, &mut all).await.is_err() {
+            warn!("the grace period is over: interrupting the attempts that still run");
+            interrupt.cancel();
+            all.await;
+        }
+        watcher.abort();
+        drop(reporting);
+        reporter.end().await;
+        broken.map_or(Ok(()), |what| Err(StoreError::Unusable(what)))
+    }
+
+    /// Registers the groups, those included that come later.
+    async fn register(&self, later: &Later) -> Result<(), StoreError> {
+        self.store.check().await?;
+        for group in self.groups.iter().filter(|group| is_first(group)) {
+            self.store.ensure_group(&registration(group)).await?;
+        }
+        for group in &later.groups {
+            self.store.ensure_group(group).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the groups, and makes the watcher and the reporter, which do not run yet.
+    fn start(self, stop: &CancellationToken) -> (RunningGroups, Watcher, Reporter) {
         let published = Arc::new(Notify::new());
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let awaited = Arc::default();
@@ -175,10 +203,10 @@ impl Supervisor {
             troubles,
             store: self.store,
             host: self.host,
-            clock: Arc::clone(&self.clock),
+            clock: self.clock,
             executor: self.executor,
             stop: stop.clone(),
-            interrupt: interrupt.clone(),
+            interrupt: CancellationToken::new(),
             grace: self.grace,
             safe: safe_seen,
             awaited,
@@ -194,75 +222,8 @@ impl Supervisor {
         for group in self.groups {
             groups.start(group, Control { epoch: Epoch(0), state: GroupState::Running });
         }
-        // It tells all that are there before it tells of the first event.
-        let mut watcher = tokio::spawn(watcher.run());
-        let reporting = {
-            let reporter = reporter.clone();
-            spawn_with_restart("what tells `status` of troubles", move || {
-                let reporter = reporter.clone();
-                async move { match reporter.run().await {} }
-            })
-        };
-        let locks = groups.locks.clone();
-        let broken = loop {
-            let drain = async {
-                if self.drain {
-                    later.all_given.cancelled().await;
-                    drained(&*groups.store, &groups.controls, &*self.clock).await
-                } else {
-                    std::future::pending().await
-                }
-            };
-            let change = tokio::select! {
-                () = stop.cancelled() => break None,
-                delayed = drain => {
-                    match delayed {
-                        0 => info!("nothing is left to do"),
-                        delayed => info!(
-                            delayed,
-                            "nothing is left to do but what is to be delivered later"
-                        ),
-                    }
-                    break None;
-                }
-                Err(why) = &mut watcher => break Some(watcher_broke(&why)),
-                () = locks.broken() => break Some(LOCKS_BROKE.to_owned()),
-                Some(ended) = groups.tasks.join_next() => match ended {
-                    // It was asked to.
-                    Ok(()) => continue,
-                    Err(why) => break Some(format!("what supervises a group broke: {why}")),
-                },
-                Some(change) = changes.recv() => change,
-            };
-            tokio::select! {
-                () = stop.cancelled() => break None,
-                Err(why) = &mut watcher => break Some(watcher_broke(&why)),
-                () = locks.broken() => break Some(LOCKS_BROKE.to_owned()),
-                refused = groups.follow(change.groups) => {
-                    // Whoever asked for it may be gone.
-                    let _ = change.refused.send(refused);
-                }
-            }
-        };
-        stop.cancel();
-        let all = async { while groups.tasks.join_next().await.is_some() {} };
-        tokio::pin!(all);
-        if tokio::time::timeout(self.grace, &mut all).await.is_err() {
-            warn!("the grace period is over: interrupting the attempts that still run");
-            interrupt.cancel();
-            all.await;
-        }
-        watcher.abort();
-        drop(reporting);
-        reporter.end().await;
-        broken.map_or(Ok(()), |what| Err(StoreError::Unusable(what)))
+        (groups, watcher, reporter)
     }
-}
-
-const LOCKS_BROKE: &str = "the owner of the locks broke";
-
-fn watcher_broke(why: &JoinError) -> String {
-    format!("the watcher of the log broke: {why}")
 }
 
 fn registration(group: &Group) -> store::GroupRegistration {
@@ -275,7 +236,7 @@ fn registration(group: &Group) -> store::GroupRegistration {
     }
 }
 
-/// Whether it is the first partition of its group, or all of it: what is done once a
+/// Whether it is the first partition of its group, or the whole group: what is done once per
 /// group is done with that.
 fn is_first(group: &Group) -> bool {
     group.settings.partition.is_none_or(|partition| partition.number == 0)

@@ -1,4 +1,4 @@
-//! Tells the database what this host is troubled by, for `status`.
+//! Reports to the store what does not work on this host, for `status`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use tracing::debug;
 use crate::store::{HostIdentity, Store};
 use crate::troubles::Troubles;
 
-/// What is over so soon is not worth a word.
+/// An outage that is over within this time is not reported.
 const SETTLES: Duration = Duration::from_millis(500);
 
-/// How often it is told that it is still so; what is older than a minute is not shown.
+/// How often an outage that goes on is reported again; `status` does not show what is older
+/// than a minute.
 const AGAIN: Duration = Duration::from_secs(20);
 
-/// How long it waits where the database did not take it.
+/// Delay after a report that failed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How long the host waits at its end.
+/// How long the host waits for its last report.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// The reporter of one host.
@@ -28,7 +29,7 @@ pub(super) struct Reporter {
     store: Arc<dyn Store>,
     host: HostIdentity,
     troubles: Troubles,
-    /// The database was told of something.
+    /// The store has a report that is not cleared.
     told: Arc<AtomicBool>,
 }
 
@@ -42,7 +43,7 @@ impl Reporter {
         }
     }
 
-    /// Tells it again and again, until it is aborted.
+    /// Reports until it is aborted.
     pub(super) async fn run(self) -> Infallible {
         let mut changes = self.troubles.follow();
         loop {
@@ -64,8 +65,8 @@ impl Reporter {
             }
             match self.store.record_outages(&self.host, told.as_deref()).await {
                 Ok(()) => self.told.store(told.is_some(), Ordering::Relaxed),
-                // Most troubles are that the database cannot be reached; then
-                // `status` says so itself.
+                // Most outages are that the database cannot be reached; then `status` says so
+                // itself.
                 Err(why) => {
                     debug!("`status` is not told: {why}");
                     tokio::time::sleep(RETRY).await;
@@ -75,7 +76,7 @@ impl Reporter {
         }
     }
 
-    /// A host that ends is troubled by nothing.
+    /// Clears the report of a host that ends.
     pub(super) async fn end(self) {
         if self.told.load(Ordering::Relaxed) {
             let told = self.store.record_outages(&self.host, None);

@@ -1,17 +1,19 @@
 //! The groups that run on this host: starts each, replaces its version and stops it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::drain::drained;
 use super::task::{GroupTask, GroupVersion};
 use super::watcher::{Controls, OvertakeLimits};
-use super::{Group, registration};
+use super::{Change, Group, Later, registration};
 use crate::clock::Clock;
 use crate::delivery::admission::{Demand, FairExecutor};
 use crate::delivery::group::{Awaited, Control, GroupLoop};
@@ -56,6 +58,59 @@ pub(super) struct RunningGroup {
 }
 
 impl RunningGroups {
+    /// Follows the changes until the stop, or until nothing is left to do if the host
+    /// drains. Returns what broke, if anything did.
+    pub(super) async fn serve(
+        &mut self,
+        stop: &CancellationToken,
+        watcher: &mut JoinHandle<Infallible>,
+        changes: &mut mpsc::Receiver<Change>,
+        later: &Later,
+        drain: bool,
+    ) -> Option<String> {
+        let locks = self.locks.clone();
+        loop {
+            let drain = async {
+                if drain {
+                    later.all_given.cancelled().await;
+                    drained(&*self.store, &self.controls, &*self.clock).await
+                } else {
+                    std::future::pending().await
+                }
+            };
+            let change = tokio::select! {
+                () = stop.cancelled() => return None,
+                delayed = drain => {
+                    match delayed {
+                        0 => info!("nothing is left to do"),
+                        delayed => info!(
+                            delayed,
+                            "nothing is left to do but what is to be delivered later"
+                        ),
+                    }
+                    return None;
+                }
+                Err(why) = &mut *watcher => return Some(watcher_broke(&why)),
+                () = locks.broken() => return Some(LOCKS_BROKE.to_owned()),
+                Some(ended) = self.tasks.join_next() => match ended {
+                    // The group was stopped.
+                    Ok(()) => continue,
+                    Err(why) => return Some(format!("what supervises a group broke: {why}")),
+                },
+                Some(change) = changes.recv() => change,
+            };
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                Err(why) = &mut *watcher => return Some(watcher_broke(&why)),
+                () = locks.broken() => return Some(LOCKS_BROKE.to_owned()),
+                refused = self.follow(change.groups) => {
+                    // The sender of the change may be gone.
+                    let _ = change.refused.send(refused);
+                }
+            }
+        }
+    }
+
     /// Changes what runs to what is wanted. Returns the groups that go on as before,
     /// because the store did not take the change, each with the reason.
     pub(super) async fn follow(&mut self, wanted: Vec<Group>) -> Vec<(GroupName, StoreError)> {
@@ -136,7 +191,7 @@ impl RunningGroups {
                 ended.cancelled().await;
             }
         }
-        info!(group = %name, partitions = registration.partitions, "splitting the group anew");
+        info!(group = %name, partitions = registration.partitions, "repartitioning the group");
         if let Err(why) = self.store.ensure_group(&registration).await {
             for (part, control) in before {
                 self.start(part, control);
@@ -250,4 +305,10 @@ impl RunningGroup {
             && self.group.deployed == group.deployed
             && Arc::ptr_eq(&self.group.handler, &group.handler)
     }
+}
+
+const LOCKS_BROKE: &str = "the owner of the locks broke";
+
+fn watcher_broke(why: &JoinError) -> String {
+    format!("the watcher of the log broke: {why}")
 }

@@ -18,11 +18,11 @@ use crate::repeats::Repeats;
 use crate::store::{self, Deployed, HostIdentity, Settled, Store, StoreError};
 use crate::troubles::Troubles;
 
-/// How long a host that began an attempt and lost its lock is given to show that
-/// it lives: a few of its heartbeats, on a new session.
+/// How long a host that began an attempt and lost its lock has to show that it lives: a few
+/// heartbeats, on a new session.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-/// How often is looked for that.
+/// How often the host looks for a sign of life.
 const LIFE_POLL: Duration = Duration::from_millis(100);
 
 /// One way to run a group: its settings and its code.
@@ -64,7 +64,7 @@ pub(super) struct GroupTask {
     pub(super) control: watch::Receiver<Control>,
     /// The version that is to run.
     pub(super) versions: watch::Receiver<Arc<GroupVersion>>,
-    /// A version that failed everything, and the one that goes on in its stead.
+    /// A version that failed everything, and the version before it, which goes on.
     pub(super) rolled_back: Mutex<Option<RolledBack>>,
     pub(super) troubles: Troubles,
 }
@@ -86,12 +86,12 @@ impl GroupTask {
                 Err(why) if why.is_cancelled() => return,
                 Ok(()) => {
                     panics = panics.saturating_add(1);
-                    error!(group = %self.name, "the group's task ended, starting it anew");
+                    error!(group = %self.name, "the group's task ended, starting it again");
                     self.pause(restart_delay(panics)).await;
                 }
                 Err(why) => {
                     panics = panics.saturating_add(1);
-                    error!(group = %self.name, "the group's task broke, starting it anew: {why}");
+                    error!(group = %self.name, "the group's task broke, starting it again: {why}");
                     self.pause(restart_delay(panics)).await;
                 }
             }
@@ -106,8 +106,8 @@ impl GroupTask {
                 () = self.stop.cancelled() => return,
                 lease = self.lock() => lease,
             };
-            // Without an owner of the locks there is nothing to compete for, and
-            // the host is about to stop.
+            // Without the owner of the locks there is no lock to compete for, and the host is
+            // about to stop.
             let Some(lease) = lease else { return self.stop.cancelled().await };
             self.lead(&lease).await;
             self.troubles.clear(&self.cannot_lead());
@@ -115,14 +115,14 @@ impl GroupTask {
         }
     }
 
-    /// Waits for the lock. A group that is not made yet is made while somebody else has
-    /// it: whoever that is may be no host, and then it is the group's row in which the
-    /// hosts agree on another lock.
+    /// Waits for the lock. A group that has no row yet gets one while another session has the
+    /// lock: that session may be no host, and then the hosts agree on another lock in the
+    /// group's row.
     async fn lock(&self) -> Option<Lease> {
         let (refused, refusal) = oneshot::channel();
         let standing_by = || {
             info!(group = %self.name, "another host leads; standing by");
-            // Nobody listens any more only where the lock is not waited for, either.
+            // Fails only where the lock is no longer waited for.
             let _ = refused.send(());
         };
         let locking = self.locks.lock_part(&self.name, self.partition, standing_by);
@@ -148,17 +148,16 @@ impl GroupTask {
         }
     }
 
-    /// What `status` is told.
+    /// What `status` shows.
     fn cannot_lead(&self) -> String {
         format!("cannot begin to lead group `{}`", self.name)
     }
 
     /// Leads under one lock, for as many epochs as it takes.
     async fn lead(&self, lease: &Lease) {
-        let mut versions = self.versions.clone();
         let mut failures = 0_u32;
         let mut reasons = Repeats::default();
-        // It also stops, and gives the lock back, when another host is to lead it.
+        // The task also stops, and releases the lock, when another host is to lead the group.
         let stop = self.stop.child_token();
         let _recall = {
             let (wanted_back, stop) = (lease.wanted_back().clone(), stop.clone());
@@ -168,8 +167,8 @@ impl GroupTask {
             }))
         };
         while !stop.is_cancelled() && !lease.proof().is_lost() {
-            let mut wanted = Arc::clone(&versions.borrow_and_update());
-            let mut version = self.in_stead_of(&wanted);
+            let wanted = Arc::clone(&self.versions.borrow());
+            let version = self.version_for(&wanted);
             let signals = self.signals(lease, &wanted, &stop);
             let Some(begun) = signals.answer(self.begin(&version)).await else { continue };
             let mut leadership = match begun {
@@ -198,49 +197,13 @@ impl GroupTask {
                 handler = version.group.handler.digest(),
                 "leading"
             );
-            // Whichever version goes on with the head has to know.
+            // The version that goes on with the head needs to know.
             let patient = Signals { replaced: CancellationToken::new(), ..signals.clone() };
             if !self.look_for_signs_of_life(&mut leadership, &patient).await {
                 continue;
             }
-            let mut led = version.group.begin_leading(leadership);
-            let mut end = version.group.lead(&mut led, signals).await;
-            let mut before = None;
-            loop {
-                match end {
-                    End::Replaced => {
-                        let next = Arc::clone(&versions.borrow_and_update());
-                        if !next.is_registered_like(&version) {
-                            break;
-                        }
-                        info!(
-                            group = %self.name,
-                            handler = next.group.handler.digest(),
-                            before = version.group.handler.digest(),
-                            "another version takes over"
-                        );
-                        let outgoing = std::mem::replace(&mut version, Arc::clone(&next));
-                        wanted = next;
-                        if version.group.handler.digest() == outgoing.group.handler.digest() {
-                            version.group.resume(&mut led);
-                        } else {
-                            if !led.is_unproven() {
-                                before = Some(outgoing);
-                            }
-                            version.group.swap_component(&mut led);
-                        }
-                    }
-                    End::RolledBack => {
-                        // Only a version that took over from one is rolled back.
-                        let Some(good) = before.take() else { break };
-                        let bad = std::mem::replace(&mut version, good);
-                        self.roll_back(bad, &version, lease).await;
-                        version.group.resume(&mut led);
-                    }
-                    End::Stopped | End::Superseded | End::Lost => break,
-                }
-                end = version.group.lead(&mut led, self.signals(lease, &wanted, &stop)).await;
-            }
+            let (mut end, wanted) =
+                self.lead_epoch(leadership, wanted, version, signals, lease, &stop).await;
             if end == End::Superseded {
                 lease.prove().await;
                 if lease.proof().is_lost() {
@@ -254,10 +217,10 @@ impl GroupTask {
                     return;
                 }
                 End::Replaced | End::RolledBack => {
-                    info!(group = %self.name, "the group changed; beginning anew");
+                    info!(group = %self.name, "the group changed; beginning again");
                 }
                 End::Superseded => {
-                    info!(group = %self.name, "the cursor was moved by somebody else; reading it anew");
+                    info!(group = %self.name, "the cursor was moved by a seek or another leader; reading it again");
                 }
                 End::Lost => {
                     error!(group = %self.name, epoch = epoch.0, "no longer leader; nothing more was committed");
@@ -267,8 +230,59 @@ impl GroupTask {
         }
     }
 
-    /// The version that goes on in the stead of one that failed everything.
-    fn in_stead_of(&self, wanted: &Arc<GroupVersion>) -> Arc<GroupVersion> {
+    /// Leads one epoch, with one version of the group after the other. Returns how it ended,
+    /// and the version that was wanted last.
+    async fn lead_epoch(
+        &self,
+        leadership: store::Leadership,
+        mut wanted: Arc<GroupVersion>,
+        mut version: Arc<GroupVersion>,
+        signals: Signals,
+        lease: &Lease,
+        stop: &CancellationToken,
+    ) -> (End, Arc<GroupVersion>) {
+        let mut progress = version.group.begin_leading(leadership);
+        let mut end = version.group.lead(&mut progress, signals).await;
+        let mut before = None;
+        loop {
+            match end {
+                End::Replaced => {
+                    let next = Arc::clone(&self.versions.borrow());
+                    if !next.is_registered_like(&version) {
+                        return (end, wanted);
+                    }
+                    info!(
+                        group = %self.name,
+                        handler = next.group.handler.digest(),
+                        before = version.group.handler.digest(),
+                        "another version takes over"
+                    );
+                    let outgoing = std::mem::replace(&mut version, Arc::clone(&next));
+                    wanted = next;
+                    if version.group.handler.digest() == outgoing.group.handler.digest() {
+                        version.group.resume(&mut progress);
+                    } else {
+                        if !progress.is_unproven() {
+                            before = Some(outgoing);
+                        }
+                        version.group.swap_component(&mut progress);
+                    }
+                }
+                End::RolledBack => {
+                    // Only a version that took over from one is rolled back.
+                    let Some(good) = before.take() else { return (end, wanted) };
+                    let bad = std::mem::replace(&mut version, good);
+                    self.roll_back(bad, &version, lease).await;
+                    version.group.resume(&mut progress);
+                }
+                End::Stopped | End::Superseded | End::Lost => return (end, wanted),
+            }
+            end = version.group.lead(&mut progress, self.signals(lease, &wanted, stop)).await;
+        }
+    }
+
+    /// The version to run: the one before the wanted one, where that was rolled back.
+    fn version_for(&self, wanted: &Arc<GroupVersion>) -> Arc<GroupVersion> {
         match &*self.rolled_back() {
             Some(rolled_back) if Arc::ptr_eq(&rolled_back.from, wanted) => {
                 Arc::clone(&rolled_back.to)
@@ -287,9 +301,9 @@ impl GroupTask {
         let deployed = bad.deployed.clone();
         *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
         let Some(Deployed { tenant, handler, version, .. }) = deployed else { return };
-        // For all hosts, also for those that start later. Where somebody else was
-        // faster, or the database is away, this host goes on all the same; and one
-        // that does not answer holds up neither a stop nor a step-down.
+        // For all hosts, also for those that start later. Where another host was faster, or
+        // the store is away, this host goes on without; and a store that does not answer
+        // holds up neither a stop nor a step-down.
         let rolled_back = tokio::select! {
             rolled_back = self.store.rollback(&tenant, &handler, Some(version)) => rolled_back,
             () = self.stop.cancelled() => return,
@@ -306,7 +320,7 @@ impl GroupTask {
     }
 
     fn rolled_back(&self) -> MutexGuard<'_, Option<RolledBack>> {
-        // Every change of it is whole, whoever panicked beside it.
+        // Every change of it is whole, so a poisoned lock is fine.
         self.rolled_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

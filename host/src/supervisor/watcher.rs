@@ -1,5 +1,5 @@
-//! One watcher for all groups of a host: the safe position, the groups' rows,
-//! and who holds the log up.
+//! One watcher for all groups of a host: the safe position, the groups' rows, and what blocks
+//! the log.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,13 +29,13 @@ const BUSY_POLL: Duration = Duration::from_micros(500);
 /// group has enough to read: each look costs the server as much as many events do.
 pub(super) const QUIET_POLL: Duration = Duration::from_millis(20);
 
-/// How often is asked who holds the log up.
+/// How often the watcher asks what blocks the log.
 const HOLDERS_POLL: Duration = Duration::from_secs(1);
 
-/// Without a new event for so long, the log is quiet.
+/// Time without a new event after which the log is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 
-/// What `status` is told.
+/// What `status` shows.
 const CANNOT_WATCH: &str = "cannot watch the log";
 
 /// What the groups of this host obey, by name.
@@ -88,7 +88,7 @@ impl Controls {
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<GroupName, watch::Sender<Control>>> {
-        // Every change of the map is whole, whoever panicked beside it.
+        // Every change of the map is whole, so a poisoned lock is fine.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,8 +99,8 @@ impl Controls {
 pub(super) struct OvertakeLimits(Mutex<HashMap<Duration, watch::Sender<Position>>>);
 
 impl OvertakeLimits {
-    /// Follows it for a group that waits so long; without, for one that always waits,
-    /// nothing ever comes.
+    /// Follows the limit for a group that overtakes transactions older than this. For a group
+    /// that waits for all of them nothing ever comes.
     pub(super) fn follow(&self, overtake: Option<Duration>) -> watch::Receiver<Position> {
         match overtake {
             Some(longer_than) => {
@@ -111,8 +111,7 @@ impl OvertakeLimits {
         }
     }
 
-    /// How long groups wait that follow it. Those that nobody follows any more are
-    /// forgotten.
+    /// The ages that groups follow. Those that no group follows any more are forgotten.
     fn followed(&self) -> Vec<Duration> {
         let mut senders = self.locked();
         senders.retain(|_, sender| sender.receiver_count() > 0);
@@ -137,7 +136,7 @@ impl OvertakeLimits {
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<Duration, watch::Sender<Position>>> {
-        // Every change of the map is whole, whoever panicked beside it.
+        // Every change of the map is whole, so a poisoned lock is fine.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +177,7 @@ impl Watcher {
                         last_event = Instant::now();
                     }
                 }
-                // At once, unless it changes again and again.
+                // At once, unless the log changes again and again.
                 Err(StoreError::Changed(why)) if failures == 0 => {
                     self.forget(&why);
                     next_control = Instant::now();
@@ -220,12 +219,11 @@ impl Watcher {
         }
     }
 
-    /// The log is not the one that it was: forgets all that is known of it, and has
-    /// every leadership end, so that each group is led anew from the cursor that is
-    /// there.
+    /// The log is another one: forgets all that is known of the old one, and ends every
+    /// leadership, so that each group is led again from the cursor that is there.
     fn forget(&self, why: &str) {
         warn!("{why}; stepping down from all groups");
-        // What may be read first: whoever leads anew is to read nothing of the old log.
+        // The safe position first, so that a new leader reads nothing of the old log.
         self.safe.send_replace(Position::ZERO);
         self.overtake_limit.forget();
         self.controls.forget_epochs();
@@ -254,7 +252,7 @@ impl Watcher {
     }
 }
 
-/// Says who holds the log up, once for each.
+/// Logs what blocks the log, once for each.
 #[derive(Default)]
 struct Holders {
     asked: Option<Instant>,

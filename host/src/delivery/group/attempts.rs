@@ -26,7 +26,7 @@ use crate::handler::{Call, Outcome, Report, Usage, Worker};
 impl Shared {
     /// The next event, if one may run now, and those that go into the same call.
     fn next(&self) -> Option<(Job, Vec<Job>)> {
-        // Whoever cannot commit does not go on: it would all be to do again.
+        // While the leader cannot settle, all further attempts would have to be repeated.
         if self.is_halted() || self.outages.is_failing(Operation::Settle) {
             return None;
         }
@@ -44,8 +44,8 @@ impl Shared {
         Some((job, batch_mates))
     }
 
-    /// The next event that may run and whose component is there. Those that wait for
-    /// theirs are put aside.
+    /// The next event that may run and whose component is loaded. Events that wait for a
+    /// component are kept aside.
     #[inline]
     pub(super) fn next_ready(&self, locked: &mut SharedState) -> Option<Job> {
         loop {
@@ -53,19 +53,19 @@ impl Shared {
             let waits = match &job.event.digest {
                 None => false,
                 Some(digest) => {
-                    // One that was prepared and is no longer kept is loaded once more,
-                    // and comes to its turn.
+                    // A component that was prepared and is no longer kept is loaded again by
+                    // the attempt.
                     !locked.component_ready.remove(&job.event.position)
                         && !self.group.handler.has(digest)
                 }
             };
-            // The process died in this attempt, or there is no event to make it with: it
-            // is not made.
+            // No attempt is made where the process died in it, or where the event is too
+            // large.
             if !waits || job.died || self.is_too_large(job.event.position) {
                 return Some(job);
             }
             locked.awaiting_component.push(job);
-            // The leader is to have it loaded.
+            // The leader loads it.
             self.wakeup.notify_one();
         }
     }
@@ -75,7 +75,7 @@ impl Shared {
         self.lock().awaiting_component.first()?.event.digest.clone()
     }
 
-    /// A component is there: the events that wait for it may run.
+    /// A component is loaded: the events that wait for it may run.
     pub(super) fn component_is_ready(&self, digest: &Digest) {
         let mut locked = self.lock();
         let aside = std::mem::take(&mut locked.awaiting_component);
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is to wait for a component any more: what does has not begun.
+    /// Cancels the events that wait for a component: they have not begun.
     pub(super) fn requeue_awaiting_component(&self) {
         let mut locked = self.lock();
         for job in std::mem::take(&mut locked.awaiting_component) {
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// How many events may be there to run.
+    /// Number of events that may run; some may no longer.
     pub(super) fn may_run(&self) -> usize {
         let locked = self.lock();
         if locked.is_full() { 0 } else { locked.schedule.may_run() }
@@ -149,7 +149,7 @@ impl Shared {
         while left > 0 && began.elapsed() < batch.max_time {
             if !permit.is_ready() {
                 if !permit.is_uncontended() {
-                    // What is done is not held up by what waits here.
+                    // What is done is settled while this task waits.
                     active = None;
                     self.wakeup.notify_one();
                 }
@@ -224,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Takes the end of an attempt.
+    /// Records the end of an attempt.
     pub(super) async fn conclude(
         &self,
         job: Job,
@@ -232,7 +232,7 @@ impl Shared {
         quota: &TenantQuota,
         worker: &mut Box<dyn Worker>,
     ) {
-        // Held until what was found to fit is in the shared state.
+        // Held until what fits the quota is in the shared state.
         let mut known = None;
         if self.may_exceed(quota, &state, &report) {
             let known = known.insert(self.known_state.lock().await);
@@ -261,7 +261,7 @@ impl Shared {
         };
         let resolution = resolve(&job.event, job.attempt, report, circumstances);
         let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
-        // Nor does it say anything of the handler that an event cannot be read.
+        // An event that cannot be read says nothing of the handler, either.
         let is_own = job.event.digest.is_none() && !self.is_too_large(job.event.position);
         let tried = Tried {
             position: job.event.position,
@@ -289,7 +289,7 @@ impl Shared {
                     "failed, waits for its next attempt"
                 );
                 locked.schedule.retry(job, kind, again);
-                // It is due at a time of which nobody knows yet.
+                // The leader does not know yet when it is due.
                 self.wakeup.notify_one();
                 Verdict::Failed
             }
@@ -300,7 +300,7 @@ impl Shared {
             }
         };
         self.record_verdict(&mut locked, verdict, 1);
-        // How another component does says nothing of the group's own.
+        // The outcome of another component says nothing of the group's own.
         if is_own {
             locked.last_verdict = Some(verdict);
             let settings = &self.group.settings.breaker;
@@ -315,7 +315,7 @@ impl Shared {
         self.outages.recovered(&self.group.settings.name, Operation::Run);
     }
 
-    /// Takes note of how an attempt ended, or one call for so many events.
+    /// Records how an attempt ended, or one call with this number of events.
     pub(super) fn record_verdict(&self, locked: &mut SharedState, verdict: Verdict, events: u64) {
         self.handler_ran();
         if verdict != Verdict::Failed {
@@ -330,7 +330,7 @@ impl Shared {
         }
         let (done, most) =
             (locked.schedule.done_so_far() as u64, self.group.settings.batch.max_events);
-        // Those that were done before did not come so far.
+        // The count was below the limit before this attempt.
         let is_enough = done >= most as u64 && done - events.min(done) < most as u64;
         if is_enough || locked.schedule.done_bytes() >= BATCH_BYTES {
             self.wakeup.notify_one();
@@ -344,7 +344,7 @@ const ID_BYTES: usize = 64;
 /// An event's id as the log shows it. The position names the event where it is cut.
 pub(super) fn shown_id(event: &Event) -> Cow<'_, str> {
     match clean(&event.id) {
-        // Nearly all of them, for each attempt.
+        // The usual case, for each attempt.
         Cow::Borrowed(id) if id.len() <= ID_BYTES => Cow::Borrowed(id),
         _ => Cow::Owned(storable(&event.id, ID_BYTES)),
     }

@@ -18,11 +18,11 @@ use crate::failure::storable;
 use crate::handler::state::AttemptState;
 use crate::handler::{BatchCall, BatchReport, Outcome, Report, Worker};
 
-/// Bytes of what a handler says of its failure in the log.
+/// Maximum length, in bytes, of a handler's failure text in the log.
 const WHY_BYTES: usize = 200;
 
 impl Shared {
-    /// Makes one call for several events, and takes its end.
+    /// Makes one call for several events, and records its end.
     pub(super) async fn handle_batch(
         &self,
         jobs: Vec<Job>,
@@ -98,7 +98,7 @@ impl Shared {
         locked.breaker.succeeded();
     }
 
-    /// Nothing of a call counts: its events are attempted one by one.
+    /// Discards a call: its events are attempted one at a time.
     fn split_batch(&self, jobs: Vec<Job>, why: &str) {
         info!(
             group = %self.group.settings.name,
@@ -117,8 +117,7 @@ impl Shared {
     }
 }
 
-/// How a call ended in all: the first outcome that is no success, and before others
-/// that it could not be run.
+/// The outcome of a call: that it could not be run, else the first failure.
 fn overall(outcomes: Vec<Outcome>) -> Outcome {
     let mut first = Outcome::Success;
     for outcome in outcomes {

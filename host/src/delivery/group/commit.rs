@@ -1,4 +1,4 @@
-//! Committing settlements: one after the other, each until its outcome is known.
+//! Commits settlements: one after the other, each until its outcome is known.
 
 use std::time::Duration;
 
@@ -103,8 +103,7 @@ impl GroupLoop {
         Ok(())
     }
 
-    /// After a failed settlement: whether it was committed all the same, else
-    /// once more.
+    /// After a failed settlement: reads whether it was committed, and settles again if not.
     async fn settle_unless_committed(
         &self,
         settlement: &Settlement,
@@ -114,17 +113,16 @@ impl GroupLoop {
         }
         match self.store.settle(settlement).await? {
             Settled::Committed => Ok(Settled::Committed),
-            // Perhaps because its earlier try came in between, which was on its
-            // way all the time.
+            // Its earlier try, which was still under way, may have been committed in between.
             Settled::NotLeader => {
                 Ok(self.what_became_of(settlement).await?.unwrap_or(Settled::NotLeader))
             }
         }
     }
 
-    /// What is known of a settlement, if anything: while the one before it is the
-    /// group's last, it may still be on its way. Nobody else settles under this
-    /// epoch, so the number tells.
+    /// What became of a settlement; `None` while it may still be under way, because the one
+    /// before it is the group's last. No other leader settles under this epoch, so the number
+    /// tells.
     async fn what_became_of(&self, settlement: &Settlement) -> Result<Option<Settled>, StoreError> {
         let cursor = self.store.cursor(&settlement.group).await?;
         Ok(if cursor.epoch != settlement.epoch {

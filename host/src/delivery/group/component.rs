@@ -29,8 +29,8 @@ impl ComponentLoader {
         Self { shared, preparing: None, prepare_after: None }
     }
 
-    /// Has the component loaded that an event waits for, while nothing is held that
-    /// others wait for: one after the other, because only a few are kept.
+    /// Loads the component that an event waits for, while the group holds no permit and no
+    /// memory. One after the other, because the handler keeps only a few.
     pub(super) fn prepare(&mut self) {
         if self.preparing.is_some() || !is_over(self.prepare_after) {
             return;

@@ -1,4 +1,4 @@
-//! What was deferred: reading what of it is due, when its time has come and no sooner.
+//! Reads deferred events once they are due, and no sooner.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::shared::Shared;
 use crate::delivery::ordering::DueRead;
 use crate::store::{Due, DueFetch, StoreError};
 
-/// Deferred events that were asked for.
+/// The answer to a read of deferred events.
 pub(super) struct DueAnswer {
     asked: DueRead,
     answer: Result<Due, StoreError>,
@@ -31,8 +31,8 @@ impl DueReader {
         Self { shared, reading: None, read_after: None }
     }
 
-    /// Reads the deferred events whose time has come, if there are any. They join what is
-    /// parked, and are loaded when their turn comes.
+    /// Reads the deferred events that are due, if there are any. They are parked, and loaded
+    /// when their turn comes.
     pub(super) fn read(&mut self) {
         if self.reading.is_some() || !is_over(self.read_after) {
             return;

@@ -19,14 +19,14 @@ use crate::failure::{Failure, FailureKind};
 use crate::handler::{Outcome, Report, Usage};
 use crate::store::{Fetch, Fetched, Sketch, Store, StoreError};
 
-/// What an event has at least, in bytes, that may be too large to be read.
+/// Smallest size, in bytes, of an event that may be too large to be read.
 const LARGE: u64 = 1 << 20;
 
-/// How often a large event is tried to be read alone.
+/// Number of times that a large event is read alone before it is given up.
 const TRIES: u32 = 3;
 
-/// So many events are read one by one after a read that failed: what comes next is
-/// perhaps as large.
+/// Number of events that are read one at a time after a read that failed: the next ones may
+/// be as large.
 const ONE_BY_ONE: u32 = 16;
 
 /// A read that failed, with what is known of the event that it begins with, if that
@@ -89,7 +89,7 @@ impl OneByOne {
 /// Events that are too large to be read, and what is known of them.
 #[derive(Debug, Default)]
 pub(super) struct TooLarge {
-    /// Asked for each attempt, and nearly always false.
+    /// Whether there are any. Read for each attempt, and nearly always false.
     any: AtomicBool,
     events: Mutex<BTreeMap<Position, (LogEvent, String)>>,
 }
@@ -114,7 +114,7 @@ impl TooLarge {
 }
 
 impl Shared {
-    /// An event is too large to be read: gives what stands for it.
+    /// Gives up reading an event that is too large, and returns what is known of it.
     pub(super) fn give_up_reading(&self, event: LogEvent, why: &StoreError) -> Arc<LogEvent> {
         let position = event.position;
         let group = &self.group.settings.name;
@@ -127,12 +127,12 @@ impl Shared {
         Arc::new(event)
     }
 
-    /// Whether one of these events is none that a handler may have.
+    /// Whether this event is too large for a handler.
     pub(super) fn is_too_large(&self, position: Position) -> bool {
         self.too_large.has(position)
     }
 
-    /// The end of an attempt that is not made, because there is no event to make it with.
+    /// The report for an event that is too large to be read: no attempt is made.
     pub(super) fn too_large(&self, position: Position) -> Option<Report> {
         if !self.too_large.has(position) {
             return None;

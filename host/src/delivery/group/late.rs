@@ -1,5 +1,5 @@
-//! What the group has passed while transactions were open: looking whether something
-//! has appeared there, and waiting where too much of it is open.
+//! Positions that the group passed while transactions were open: looks for events that were
+//! committed there since, and waits where too many ranges are undecided.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::{GroupLoop, HeldBack, Signals};
 use crate::event::Position;
 use crate::store::{FetchedLate, LateFetch, StoreError, UndecidedRanges};
 
-/// How often is looked whether something has appeared where the group had passed.
-/// Nobody tells: whoever holds it may be gone before anybody has seen it.
+/// How often the leader looks for events that were committed late. It cannot be told of them:
+/// the transaction may have ended before any host saw it.
 const LATE_POLL: Duration = Duration::from_millis(100);
 
-/// How many late events are taken over at once, so that a transaction of a million
-/// comes in parts.
+/// Maximum number of late events that are adopted at once, so that a transaction of a million
+/// events comes in parts.
 const LATE_AT_ONCE: usize = 1_000;
 
-/// So many ranges of positions a group leaves open; then it waits. They are written
-/// with each settlement that changes them.
+/// Maximum number of undecided ranges of a group, which then waits. They are written with
+/// each settlement that changes them.
 pub(super) const MAX_UNDECIDED_RANGES: usize = 1_000;
 
-/// A look at what the group had passed and what was open then.
+/// The result of a look at the undecided ranges.
 pub(super) struct Looked {
     at: UndecidedRanges,
     answer: Result<FetchedLate, StoreError>,

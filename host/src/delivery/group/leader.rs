@@ -128,7 +128,7 @@ impl<'a> Leader<'a> {
         let step = decide(&View { is_settling: self.settling.is_some(), ..view });
         match step {
             Step::End(end) => return Err(end),
-            Step::HandleHalt => return self.after_halt(signals).await,
+            Step::HandleHalt => return self.handle_halt(signals).await,
             Step::RecordTrip => return self.record_trip(signals).await.map(|_| ()),
             Step::Idle => {}
             Step::Read | Step::OneEvent | Step::Dispatch => {
@@ -307,7 +307,7 @@ impl<'a> Leader<'a> {
     }
 
     /// Does what the attempts were halted for.
-    async fn after_halt(&mut self, signals: &mut Signals) -> Result<(), End> {
+    async fn handle_halt(&mut self, signals: &mut Signals) -> Result<(), End> {
         let halt = self.shared.lock().halt.take();
         match halt {
             Some(Halt::NotRun(why)) => {

@@ -8,20 +8,32 @@
 //!   committed none is, and no attempt begins;
 //! - nothing is committed after the leadership is lost, and an attempt that was
 //!   interrupted, or that could not be run, counts for nothing;
-//! - an unavailable database is waited for, with backoff, and said once;
-//! - what the database refuses to store costs the event an attempt of which it is, and no
-//!   other anything;
+//! - an unavailable store is waited for, with backoff, and logged once;
+//! - what the store refuses costs its event an attempt, and no other event anything;
 //! - where the group goes on past open transactions, what they commit is found and
-//!   taken over in a settlement, once, whatever the settings say by then.
+//!   adopted in a settlement, once, whatever the settings say by then.
 //!
 //! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
-//! `leader` is the loop itself and `decide` what it does next, `reader` reads the log, `late` finds what open transactions committed late, `due`
-//! what was deferred and is due, `attempts` makes the attempts, `batch_call` those of several
-//! events in one call, `settler` cuts settlements and
-//! `commit` commits them, `one_at_a_time` handles events by themselves,
-//! `refused` finds the event for which a settlement is refused, `large` reads what is too
-//! large to be read with others.
+//! | file | duty |
+//! | --- | --- |
+//! | `leader` | the loop: looks, decides, begins, waits |
+//! | `decide` | what the leader does next, and when it settles. Pure |
+//! | `shared` | what the leader and its attempts share, behind one lock |
+//! | `attempts` | the tasks that make attempts |
+//! | `batch_call` | one call for several events |
+//! | `reader` | reads the log, and the parked events that are due |
+//! | `late` | finds what open transactions committed late |
+//! | `due` | reads the deferred events that are due |
+//! | `large` | reads what is too large to be read with others |
+//! | `component` | loads the components that replays name |
+//! | `settler`, `commit` | cuts a settlement; commits it until its outcome is known |
+//! | `one_at_a_time` | handles and settles single events, under the crash guard |
+//! | `refused` | finds the event for which the store refuses a settlement |
+//! | `quota` | checks what is about to be kept |
+//! | `trip` | what a group does whose handler fails everything |
+//! | `outages` | operations that fail and are repeated |
+//! | `signals` | what a leader watches |
 
 mod attempts;
 mod background;
@@ -75,32 +87,32 @@ use crate::troubles::Troubles;
 
 pub use signals::{Awaited, Control, LAST_ANSWER, Signals};
 
-/// After so many leaderships in a row without progress a group goes on one event
-/// at a time, and a crash counts as an attempt.
+/// Number of leaderships in a row without progress after which a group goes on one event at a
+/// time, and a crash counts as an attempt.
 pub const LEADERSHIPS_WITHOUT_PROGRESS: u32 = 2;
 
-/// What the events of a batch take, in bytes, after which no further one is fetched; and
-/// what they came to, after which it is settled.
+/// Maximum size, in bytes, of the events that are fetched at once, and of the effects that
+/// are settled at once.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// How often a cursor that only passed events of others is committed, usually.
+/// How often a cursor that only passed events of others is committed by default.
 pub const PASS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How large a settlement gets, and how long it is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSettings {
-    /// At most so many events. At least 1.
+    /// Maximum number of events in a settlement. At least 1.
     pub max_events: usize,
-    /// What is done is settled after so long at the latest.
+    /// How long a done event waits for its settlement at most.
     pub max_time: Duration,
-    /// At most so many events go into one call of a handler that takes batches.
-    /// Without, [`CALL_SIZE`].
+    /// Maximum number of events in one call of a handler that takes batches; [`CALL_SIZE`]
+    /// where it is `None`.
     pub size: Option<usize>,
-    /// So long an event waits for others to come that go into the same call.
+    /// How long an event waits for others that go into the same call.
     pub wait: Duration,
 }
 
-/// Events in one call of a handler that takes batches, where nobody says how many.
+/// Default number of events in one call of a handler that takes batches.
 pub const CALL_SIZE: usize = 100;
 
 impl Default for BatchSettings {
@@ -111,7 +123,7 @@ impl Default for BatchSettings {
 }
 
 impl BatchSettings {
-    /// How many events go into one call of a handler that takes batches.
+    /// The batching of the calls of a handler that takes batches.
     #[must_use]
     pub fn call_batching(&self) -> CallBatching {
         let size = self.size.unwrap_or(CALL_SIZE).min(self.max_events).max(1);
@@ -134,8 +146,8 @@ pub struct GroupSettings {
     pub ordering: Ordering,
     /// Attempts at once. At least 1; 1 where the order is total.
     pub concurrency: usize,
-    /// Events that wait for their next attempt, or behind one that does, while
-    /// others pass; with so many the group reads no further.
+    /// Maximum number of events that wait for their next attempt, or behind one that does,
+    /// while others pass. At this number the group reads no further.
     pub max_parked: usize,
     /// Transactions that have been about to publish for longer than this are not
     /// waited for; `None` where all are.
@@ -157,8 +169,8 @@ impl GroupSettings {
     }
 }
 
-/// The log is read on while fewer batches than so many wait or are handled. With two
-/// there is often no room to read for while one is handled, and a core is idle.
+/// Number of batches that wait or are handled before the log is read no further. With 2 there
+/// is often no room to read while one is handled, and a core is idle.
 const BATCHES_AT_ONCE: usize = 3;
 
 /// How a leadership ended.
@@ -190,9 +202,8 @@ pub struct GroupLoop {
     pub handler: Arc<dyn Handler>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
-    /// One permit, shared by all groups of the process: of those that may be killing
-    /// the process, only one handles an event at any time, so that a crash is not
-    /// counted against all that were running.
+    /// One permit, shared by all groups of the process. A group whose events may kill the
+    /// process needs it for each attempt, so that a crash is counted against one event only.
     pub crash_guard: Arc<Semaphore>,
     /// The group's admission: an attempt needs a permit of it.
     pub admission: GroupAdmission,
@@ -200,16 +211,19 @@ pub struct GroupLoop {
     pub published: Arc<Notify>,
     /// A cursor that only passed events of others is committed this often.
     pub pass_interval: Duration,
-    /// Where all troubles of the host are told of.
+    /// Where the host's outages are shown.
     pub troubles: Troubles,
 }
 
-/// The progress of one leadership, whichever versions of the group serve it.
+/// The progress of one leadership, whichever versions of the group serve it. Only the
+/// leader writes it; some fields come from the `SharedState` when a
+/// version ends.
 pub struct Progress {
+    /// The epoch of the leadership.
     epoch: Epoch,
     /// Whether the group was to be run when the leadership began.
     initial_state: GroupState,
-    /// The number of the group's last settlement.
+    /// The number of the group's last settlement, as it is committed.
     settlement_number: i64,
     /// The cursor, as it is committed.
     cursor: Position,
@@ -219,37 +233,42 @@ pub struct Progress {
     mark: Option<Mark>,
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
-    /// What the cursor has passed and what may still appear, as it is committed.
+    /// Undecided ranges that the cursor has passed, as they are committed.
     undecided: UndecidedRanges,
-    /// How often attempts have failed, as it is committed.
+    /// Number of failed attempts by kind, as it is committed.
     failures: FailureCounts,
-    /// So many events are still handled one at a time, because the process may
-    /// have died of one of them.
+    /// Number of events still to be handled one at a time, because the process may have died
+    /// of one of them.
     crash_guard_left: usize,
-    /// So many events are still handled and settled one at a time, because the database
+    /// Number of events still to be handled and settled one at a time, because the store
     /// refused a settlement with several.
     refusal_search_left: usize,
-    /// What is known of settlements that were refused.
+    /// Settlements that the store refused. From the shared state.
     refused: Refused,
-    /// The leadership counts as fruitless until its first settlement.
+    /// The store knows that the leadership handles events: it counts as one without progress
+    /// until its first settlement.
     work_recorded: bool,
     /// An attempt may be recorded as begun.
     marked: bool,
+    /// When the last settlement was committed.
     last_commit: Instant,
-    /// How many events are fetched at once.
+    /// Number of events to fetch. From the shared state.
     fetch_size: usize,
-    /// What the tenant's state comes to.
+    /// Size of the tenant's state. From the shared state.
     known_state: Option<KnownState>,
-    /// How many keys the group's state has.
+    /// Number of keys in the group's state. From the shared state.
     known_keys: Option<KnownKeys>,
-    /// Workers that make no attempt now.
+    /// Workers that make no attempt now, with the instances that they keep.
     idle: Vec<Box<dyn Worker>>,
+    /// Operations that fail and are repeated.
     outages: Arc<Outages>,
+    /// Whether the handler fails everything. From the shared state.
     breaker: Breaker,
+    /// Set while the group is tripped.
     tripped: Option<Tripped>,
-    /// What the group's row does not say yet.
+    /// A change of `tripped` that the group's row does not say yet.
     unrecorded: Option<TripChange>,
-    /// What was said that holds the group back.
+    /// Why the group reads no further, as it was reported last.
     held_back: Option<HeldBack>,
 }
 
@@ -286,7 +305,7 @@ impl Progress {
 }
 
 impl GroupLoop {
-    /// How many events go into one call.
+    /// How the group's calls are batched.
     fn call_batching(&self) -> CallBatching {
         if self.handler.takes_batches() {
             self.settings.batch.call_batching()
@@ -295,8 +314,8 @@ impl GroupLoop {
         }
     }
 
-    /// Events that may have begun and not be settled when a process dies: those of
-    /// the settlement on its way, and those that were read.
+    /// Maximum number of events that may have begun and not be settled when a process dies:
+    /// those of the settlement under way, and those that were read.
     fn most_under_way(&self) -> usize {
         let GroupSettings { batch, concurrency, .. } = &self.settings;
         let running = concurrency.saturating_mul(self.call_batching().max_size);
@@ -351,15 +370,15 @@ impl GroupLoop {
         progress
     }
 
-    /// Goes on where a version with another component was replaced. Whether this
-    /// one works is to be seen.
+    /// Goes on where a version with another component was replaced, and watches whether this
+    /// one works.
     pub fn swap_component(&self, progress: &mut Progress) {
         self.resume(progress);
         progress.breaker = Breaker::after_swap(progress.failed());
     }
 
-    /// Goes on where a version with the same component was replaced, or one that
-    /// failed everything. A group that tripped tries it at once.
+    /// Goes on where a version with the same component was replaced, or one that failed
+    /// everything. A tripped group tries it at once.
     pub fn resume(&self, progress: &mut Progress) {
         progress.idle.clear();
         progress.outages.recovered(&self.settings.name, Operation::Run);
@@ -401,7 +420,7 @@ impl GroupLoop {
         .with_call_batching(self.call_batching());
         let shared = Arc::new(Shared::new(self.clone(), schedule, progress));
         let end = Leader::new(Arc::clone(&shared), progress, signals).run(signals).await;
-        // Whoever ends otherwise leaves nothing to go on with.
+        // A leader that was cut off leaves nothing to go on with.
         if let Some(shared) = Arc::into_inner(shared) {
             shared.return_to(progress);
         }

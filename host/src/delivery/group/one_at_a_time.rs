@@ -15,8 +15,8 @@ use crate::delivery::ordering::Job;
 use crate::store::{Mark, Settled};
 
 impl Leader<'_> {
-    /// Before the first attempt of the leadership: leaves a trace, so that
-    /// leaderships that end in a crash can be counted. Whether that worked.
+    /// Before the first attempt of the leadership: records that work has started, so that
+    /// leaderships that end in a crash can be counted. True once it is recorded.
     pub(super) async fn record_work_started(&mut self, signals: &mut Signals) -> Result<bool, End> {
         if self.progress.work_recorded {
             return Ok(true);
@@ -47,8 +47,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Handles one event and settles it, before anything else begins. Whether
-    /// there was one.
+    /// Handles one event and settles it before anything else begins. Whether there was one.
     pub(super) async fn one_event(&mut self, signals: &mut Signals) -> Result<bool, End> {
         if self.shared.lock().schedule.may_run() == 0 {
             return Ok(false);
@@ -100,7 +99,7 @@ impl Leader<'_> {
                 None
             }
         };
-        // Nobody else has it any more.
+        // The task has ended, so this is the only handle.
         let Some(job) = Arc::into_inner(job) else { return Err(End::Stopped) };
         match attempted {
             Some((attempted, mut worker, permit)) => {
@@ -138,8 +137,8 @@ impl Leader<'_> {
         Ok(true)
     }
 
-    /// Settles what one event came to; a mark must not outlive its attempt, or the
-    /// next crash would count it.
+    /// Settles the effects of one event. A mark must not outlive its attempt, or the next
+    /// crash would count it.
     async fn settle_one(&mut self, signals: &Signals) -> Result<(), End> {
         let has_work = self.progress.marked || self.shared.lock().schedule.has_work();
         if !has_work {
@@ -149,15 +148,14 @@ impl Leader<'_> {
         let done = cut.done;
         let committed = self.commit(cut, signals).answer().await;
         self.committed(committed)?;
-        // One that waits for its next attempt may still kill the process.
+        // An event that waits for its next attempt may still kill the process.
         self.progress.crash_guard_left = self.progress.crash_guard_left.saturating_sub(done);
         self.progress.refusal_search_left = self.progress.refusal_search_left.saturating_sub(done);
         Ok(())
     }
 
-    /// Before an event that may kill the process: waits for the one permit and
-    /// records the attempt, so that a crash leaves a trace. `None` when there is
-    /// something more urgent.
+    /// Before an event that may kill the process: waits for the crash guard and records the
+    /// attempt, so that a crash is counted. `None` when something is more urgent.
     async fn record_attempt_started(
         &mut self,
         job: &Job,
@@ -171,7 +169,7 @@ impl Leader<'_> {
             }
             permit = Arc::clone(crash_guard).acquire_owned() => permit,
         };
-        // Nobody closes the semaphore; if somebody did, nothing would be marked.
+        // The semaphore is never closed.
         let Ok(permit) = permit else { return Ok(None) };
         if interrupts.is_lost() {
             return Err(End::Lost);

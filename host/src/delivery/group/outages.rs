@@ -1,4 +1,5 @@
-//! Troubles that are waited out: each reason is said once, with a delay that grows.
+//! Operations that do not work at present: the leader tries again after a growing delay, and
+//! logs each reason once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use crate::repeats::Repeats;
 use crate::retry::RetryPolicy;
 use crate::troubles::Troubles;
 
-/// What a leader tries again until it works.
+/// An operation that a leader repeats until it works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Read,
@@ -57,14 +58,14 @@ impl Operation {
     const COUNT: usize = Self::ALL.len();
 }
 
-/// The troubles that a leader is in. Each ends when the very thing works again:
-/// that the log can be read says nothing of the handler. With the leadership all end.
+/// The outages of a leader. Each ends when the same operation works again, and all end with
+/// the leadership.
 #[derive(Debug)]
 pub(super) struct Outages {
     group: GroupName,
     /// Where all of the host's are told of.
     troubles: Troubles,
-    /// How often in a row each thing did not work.
+    /// How often in a row each operation failed.
     times: [AtomicU32; Operation::COUNT],
     /// Why not.
     reasons: Mutex<[Repeats; Operation::COUNT]>,
@@ -81,13 +82,13 @@ impl Outages {
         }
     }
 
-    /// What is told of.
+    /// What `status` shows.
     fn what(&self, operation: Operation) -> String {
         format!("group `{}` cannot {operation}", self.group)
     }
 
-    /// Says that something does not shared, unless that was said before with this
-    /// reason, and how long to wait.
+    /// Records a failure, logs it unless its reason was logged before, and returns how long
+    /// to wait.
     pub(super) fn failed(
         &self,
         group: &GroupName,
@@ -111,17 +112,17 @@ impl Outages {
     }
 
     fn is_news(&self, operation: Operation, why: &dyn fmt::Display) -> bool {
-        // Each change of it is whole, whoever panicked beside it.
+        // Each change of it is whole, so a poisoned lock is fine.
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         reasons.get_mut(operation as usize).is_none_or(|reasons| reasons.is_news(why))
     }
 
-    /// Whether something does not shared.
+    /// Whether the operation failed the last time.
     pub(super) fn is_failing(&self, operation: Operation) -> bool {
         self.times[operation as usize].load(Ordering::Relaxed) > 0
     }
 
-    /// Something works.
+    /// Records that the operation worked.
     pub(super) fn recovered(&self, group: &GroupName, operation: Operation) {
         if self.is_failing(operation) {
             self.times[operation as usize].store(0, Ordering::Relaxed);

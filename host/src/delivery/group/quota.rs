@@ -1,14 +1,13 @@
-//! What a group and its tenant may keep in the database: looked at when it is
-//! about to grow.
+//! What a group and its tenant may keep in the store: checked before it grows.
 //!
 //! No event is ever lost to a quota. An attempt that would write more state than
 //! its tenant may keep, or leave more keys than its group may have, fails; an event
 //! that would become one dead letter too many stays where it is, and its group is
 //! paused with the reason.
 //!
-//! What other attempts wrote and is not committed counts with all that it may come
-//! to. Nobody is refused because of that: whoever is near a limit waits until it is
-//! committed, and looks again.
+//! What other attempts wrote and is not committed counts at its largest possible size. No
+//! attempt is refused for that: an attempt near a limit waits until the others' writes are
+//! committed, and is checked again.
 
 use std::time::Duration;
 
@@ -28,23 +27,23 @@ use crate::handler::state::{AttemptState, StateUnreadable, Touched};
 use crate::handler::{Outcome, Report};
 use crate::store::StoreError;
 
-/// For how long a tenant's state is taken to be as it was, but for what this group
-/// has added since. An attempt is refused only after a new look.
+/// How long the measured size of a tenant's state is used, plus what this group has added
+/// since. An attempt is refused only after a new measurement.
 const STATE_LOOK: Duration = Duration::from_secs(10);
 
-/// How long is waited to be told of one's own pause: a few looks at the group's row.
+/// How long a leader waits to see its own pause: a few reads of the group's row.
 const PAUSE_SEEN: Duration = Duration::from_secs(2);
 
-/// What a tenant's state came to when it was last looked at, and what this group
-/// may have added since: never less than it is, but for what others added.
+/// The measured size of a tenant's state plus what this group may have added since. Too low
+/// only by what other groups added.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownState {
     bytes: i64,
     at: Instant,
 }
 
-/// How many keys the state of this group has at most, what is not committed
-/// included. Nobody but its leader writes it.
+/// Upper bound of the number of keys in this group's state, uncommitted ones included. Nobody
+/// but its leader writes it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownKeys {
     at_most: i64,
@@ -52,12 +51,11 @@ pub(super) struct KnownKeys {
     counted: Option<Instant>,
 }
 
-/// Below the limit by this part of it, each key is looked up rather than taken for
-/// a new one: a group that keeps nearly as many as it may would else have all of
-/// them counted again and again.
+/// Within this part of the limit, each key is looked up instead of being counted as new.
+/// Otherwise a group near its limit would have all of its keys counted again and again.
 const NEARLY_FULL: i64 = 16;
 
-/// What is to become of a report.
+/// Whether a report may be recorded.
 #[derive(Debug)]
 pub(super) enum QuotaCheck {
     /// It may be recorded.
@@ -70,7 +68,7 @@ pub(super) enum QuotaCheck {
 /// Why a tenant has no room for a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoRoom {
-    /// It keeps so many, and may keep no more.
+    /// It keeps this number of dead letters, the most that it may.
     Letters(u64),
     /// They would take more bytes than it may keep.
     Bytes {
@@ -83,7 +81,7 @@ pub(super) enum NoRoom {
     },
 }
 
-/// Why an attempt that waits for a settlement is given up, and made anew later.
+/// Why an attempt that waits for a settlement is cancelled, to be made again later.
 fn no_settlement_possible() -> StoreError {
     StoreError::Busy(
         "what others wrote cannot be settled while as many events are parked as may be".to_owned(),
@@ -91,8 +89,7 @@ fn no_settlement_possible() -> StoreError {
 }
 
 impl Shared {
-    /// Whether there is anything to look at: most attempts of most tenants are
-    /// passed by this alone.
+    /// Whether a quota applies at all. For most attempts of most tenants none does.
     pub(super) fn may_exceed(
         &self,
         quota: &TenantQuota,
@@ -113,7 +110,8 @@ impl Shared {
         }
     }
 
-    /// Takes room for so many keys as if they were all new, where there is plenty.
+    /// Reserves room for this number of keys, as if all were new, while the limit is far.
+    /// False near the limit.
     fn has_room_for_keys(&self, touched: usize) -> bool {
         let Some(most) = self.most_keys() else { return true };
         let mut locked = self.lock();
@@ -130,8 +128,8 @@ impl Shared {
         self.group.handler.state_keys().map(|most| i64::try_from(most).unwrap_or(i64::MAX))
     }
 
-    /// Holds what an attempt did against what its tenant may keep. `known` is what
-    /// the tenant's state comes to; whoever has it is the only one who looks.
+    /// Checks what an attempt did against its tenant's quota. `known` is the size of the
+    /// tenant's state; the attempt that has it locked is the only one that is checked.
     pub(super) async fn within_quota(
         &self,
         known: &mut Option<KnownState>,
@@ -143,7 +141,7 @@ impl Shared {
         if report.outcome == Outcome::Success {
             report.outcome = self.within_state_quota(known, quota, state).await;
         }
-        // Whether it failed by itself, or just now because of the state.
+        // This covers a failure of the handler's and one for the state just above.
         if let Outcome::Failure(failure) = &report.outcome
             && gives_up(&report.outcome, job.attempt, &self.group.settings.retry)
         {
@@ -160,7 +158,7 @@ impl Shared {
         QuotaCheck::Within(report)
     }
 
-    /// Holds what a success wrote against what its group and its tenant may keep.
+    /// Checks what a successful attempt wrote against the quotas of its group and its tenant.
     pub(super) async fn within_state_quota(
         &self,
         known: &mut Option<KnownState>,
@@ -197,8 +195,8 @@ impl Shared {
         self.group.admission.acquire_read(self.group.store.limits().reads).await
     }
 
-    /// Why the tenant has no room for one dead letter more, of so many bytes; none if it
-    /// has.
+    /// Why the tenant has no room for one more dead letter of this size in bytes; `None` if
+    /// it has.
     async fn no_room(
         &self,
         quota: &TenantQuota,
@@ -240,7 +238,7 @@ impl Shared {
                 (Some(most), _) => NoRoom::Letters(most),
                 (None, Some(most)) => NoRoom::Bytes { kept: bytes, next, most },
             };
-            // What is on its way may have been counted twice.
+            // What the settlement under way takes may have been counted twice.
             if !is_on_its_way {
                 return Ok(Some(no_room));
             }
@@ -367,8 +365,8 @@ impl Shared {
         }
     }
 
-    /// What other lanes wrote that is not committed, with all that it may come to.
-    /// With one lane there is nothing of others.
+    /// Uncommitted writes of other lanes, at their largest possible size. With a single lane
+    /// there are none.
     fn of_other_lanes(&self) -> Uncommitted {
         match self.group.settings.ordering {
             Ordering::Total => Uncommitted::default(),
@@ -376,8 +374,7 @@ impl Shared {
         }
     }
 
-    /// Whether what was just measured may have been counted twice, or only by what
-    /// it may come to.
+    /// Whether the last measurement may count something twice, or at more than its size.
     fn may_be_counted_twice(&self, commits: &watch::Receiver<bool>) -> bool {
         let is_uncommitted = {
             let locked = self.lock();

@@ -18,11 +18,11 @@ use crate::event::Position;
 use crate::store::{Fetch, Fetched, Found, OvertakingFetch, UndecidedRanges};
 use crate::subscription::Subscription;
 
-/// When parked events are asked for that were due with others, for which there was no
+/// Delay before parked events are read that were due with others, and for which there was no
 /// room.
 const NEXT_PART: Duration = Duration::from_millis(100);
 
-/// How many events of those that were read are admitted under one lock.
+/// Number of events that are admitted under one lock.
 const ADMITTED_AT_ONCE: usize = 32;
 
 /// Reads the log on, and the parked events that are due. Only the reader writes its fields.
@@ -84,7 +84,7 @@ impl Reader {
         BackgroundCall::end(self.loading.take()).await;
     }
 
-    /// Reads the log on, if that is worth while: up to the safe position, and past it
+    /// Reads the log on where the schedule has room: up to the safe position, and past it
     /// where only transactions are open that the group does not wait for.
     pub(super) fn fetch(&mut self, safe: Position, overtake_limit: Position) {
         if self.fetching.is_some() || !is_over(self.fetch_after) {
@@ -111,11 +111,12 @@ impl Reader {
             locked.fetch_size = next_fetch_size(locked.fetch_size, fetched, done, batch.max_events);
         }
         self.last_fetch = Some((now, 0, locked.handled));
-        // A call takes what is there: one that is slow is to have as many all the same.
+        // A batch call takes the events that are ready: a slow handler's calls are to be as
+        // large.
         let max_events = locked.fetch_size.max(self.shared.group.call_batching().max_size);
         drop(locked);
         if overtakes {
-            // Halved when that fails: it comes whole, or not at all.
+            // Halved after a failure: an overtaking fetch comes whole, or not at all.
             self.overtake_most = self.overtake_most.min(max_events);
         }
         let max_events = if overtakes { self.overtake_most } else { max_events };
@@ -184,8 +185,8 @@ impl Reader {
         }
     }
 
-    /// Takes events a few at a time, but those of one call together: attempts that end
-    /// meanwhile want the lock too.
+    /// Admits 32 events per lock, or one call's events where those are more, because attempts
+    /// that end meanwhile need the lock too.
     fn admit(&self, Fetched { events, scanned_to }: Fetched, now: Timestamp) {
         let at_once = self.shared.group.call_batching().max_size.max(ADMITTED_AT_ONCE);
         let mut events = events.into_iter();
@@ -199,7 +200,7 @@ impl Reader {
         }
     }
 
-    /// Lets everything run whose time has come; what is parked is read first.
+    /// Wakes all events whose time has come, and reads the parked ones of them.
     pub(super) fn load(&mut self) {
         if self.loading.is_some() || !is_over(self.load_after) {
             return;
@@ -208,7 +209,7 @@ impl Reader {
         let asked = {
             let mut locked = self.shared.lock();
             if locked.schedule.next_due().is_some_and(|due| due <= now) {
-                // It may have to be settled first what others did.
+                // Events that others of its lane came to may have to be settled first.
                 self.shared.wakeup.notify_one();
             }
             locked.schedule.wake(now)
@@ -246,8 +247,8 @@ impl Reader {
         }));
     }
 
-    /// Which of the parked events that are due are read now. Of those that are too large
-    /// to be read, what is known is taken.
+    /// Which of the due parked events are read now. For those that are too large to be read,
+    /// the schedule gets what is known of them.
     fn asked_now(&mut self, mut asked: Vec<Position>, now: Timestamp) -> Option<Vec<Position>> {
         let shared = Arc::clone(&self.shared);
         asked.retain(|position| match shared.too_large.known(*position) {

@@ -1,4 +1,4 @@
-//! What the leader settles, and when: it cuts the schedule, and takes the outcome.
+//! Settles what is done: cuts the schedule, commits the cut, and takes the outcome.
 
 use std::sync::Arc;
 
@@ -166,13 +166,14 @@ impl Leader<'_> {
         self.progress.last_commit = Instant::now();
         let mut locked = self.shared.lock();
         if locked.refused.committed() {
-            // The one that was looked for.
+            // The cause of the refusal is found.
             self.progress.refusal_search_left = 0;
         }
         locked.schedule.committed(written);
         locked.in_flight = InFlight::default();
         locked.is_settling = false;
-        // An attempt that takes the lock next knows of it, and one that waited has it.
+        // An attempt that takes the lock next sees this settlement, and one that waited for
+        // it is told.
         locked.is_waited_for = false;
         self.shared.announce_settlement(true);
         drop(locked);

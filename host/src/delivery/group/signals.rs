@@ -13,7 +13,7 @@ use crate::event::{Epoch, Position};
 use crate::leadership_proof::LeadershipProof;
 use crate::store::GroupState;
 
-/// How long the database may take to answer once attempts are interrupted.
+/// How long the store may take to answer once attempts are interrupted.
 pub const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 /// What a leader watches while it works.
@@ -39,8 +39,8 @@ pub struct Signals {
     pub control: watch::Receiver<Control>,
 }
 
-/// Whether any leader of a host waits for a newer safe position: one with much to read
-/// yet has no use for it. Counts those that do, and tells when one begins to.
+/// Number of leaders of a host that wait for a newer safe position. A leader that still has
+/// much to read does not wait for one.
 #[derive(Debug, Default)]
 pub struct Awaited {
     waiting: AtomicUsize,
@@ -48,13 +48,13 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Whether somebody waits.
+    /// Whether any leader waits.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until somebody begins to wait.
+    /// Waits until a leader begins to wait.
     pub async fn begun(&self) {
         self.begun.notified().await;
     }
@@ -94,10 +94,10 @@ impl Drop for Waits {
     }
 }
 
-/// The little of a group's row that a leader obeys.
+/// The part of a group's row that a leader obeys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
-    /// Above the leader's own epoch, somebody else moved the cursor.
+    /// Above the leader's own epoch where a seek or another leader moved the cursor.
     pub epoch: Epoch,
     /// Whether the group is to be run.
     pub state: GroupState,
@@ -120,8 +120,8 @@ pub(super) enum Interrupt {
     Lost,
 }
 
-/// The two tokens that end an attempt, waited for without registering anew for
-/// each event.
+/// The two tokens that end an attempt. The waits are kept, so that no event registers them
+/// again.
 pub(super) struct Interrupts {
     leadership: LeadershipProof,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -171,7 +171,7 @@ impl Interrupts {
 }
 
 impl Signals {
-    /// Waits until something may have changed, at most so long.
+    /// Waits until something may have changed, or the time is over.
     pub(super) async fn changed(&mut self, at_most: Option<Duration>) {
         let limit = async {
             match at_most {
@@ -192,7 +192,7 @@ impl Signals {
         }
     }
 
-    /// What is said of the end by now.
+    /// Which tokens are cancelled by now.
     pub(super) fn seen(&self) -> Seen {
         Seen {
             stop: self.stop.is_cancelled(),
@@ -201,7 +201,7 @@ impl Signals {
         }
     }
 
-    /// Waits until there is news, or for that moment. What was seen is none.
+    /// Waits until something has changed since it was seen, or for that moment.
     pub(super) async fn news(&mut self, seen: Seen, until: Option<Instant>) {
         let Self {
             stop,
@@ -243,7 +243,7 @@ impl Signals {
         }
     }
 
-    /// Waits until the group's row says that it is paused, at most so long.
+    /// Waits until the group's row says that it is paused, or the time is over.
     pub(super) async fn halted(&mut self, epoch: Epoch, at_most: Duration) {
         let halted = async {
             let is_halted =

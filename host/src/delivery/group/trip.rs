@@ -1,5 +1,5 @@
-//! A group that trips, because its handler fails everything: what it does then,
-//! and what its row says of it.
+//! A group that trips because its handler fails everything: what its leader does then, and
+//! what its row says.
 
 use tokio::time::Instant;
 use tracing::{error, info};
@@ -13,23 +13,23 @@ use crate::store::{GroupState, Settled};
 
 /// A group that handles one event now and then, because all fail.
 pub(super) struct Tripped {
-    /// Events that failed meanwhile.
+    /// Number of probes that failed since.
     pub(super) probes: u32,
     /// When the next one is tried.
     pub(super) due: Instant,
-    /// The group's row was seen to say so: when it says otherwise, somebody
-    /// resumed the group.
+    /// The group's row was seen to say so. When it says otherwise after that, the group was
+    /// resumed.
     pub(super) seen: bool,
 }
 
-/// What the group's row is to say of it.
+/// A change that is to be written to the group's row.
 pub(super) enum TripChange {
     Tripped(String),
     Over,
 }
 
 impl GroupLoop {
-    /// Tripped, with so many probes that failed.
+    /// Tripped, after this number of failed probes.
     pub(super) fn tripped(&self, probes: u32) -> Tripped {
         let probing = self.settings.breaker.probing();
         let wait = probing.delay(Attempt(probes.saturating_add(1)), None, fastrand::f64());
@@ -56,7 +56,7 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Takes the end of a probe.
+    /// Takes the verdict of a probe.
     pub(super) fn probed(&mut self, verdict: Verdict) {
         let Some(before) = self.progress.tripped.take() else { return };
         if verdict == Verdict::Success {
@@ -67,10 +67,11 @@ impl Leader<'_> {
         self.progress.tripped = Some(Tripped { seen, ..self.group().tripped(probes) });
     }
 
-    /// Follows what the group's row says, which somebody else may have changed.
+    /// Follows what the group's row says, which an operator or another leader may have
+    /// changed.
     pub(super) fn follow_trip(&mut self, state: GroupState) {
         match (state, &mut self.progress.tripped) {
-            // Another leader tripped it, or an operator did not resume it yet.
+            // Another leader tripped it, or no operator has resumed it.
             (GroupState::Tripped, None) => {
                 self.progress.tripped = Some(Tripped { seen: true, ..self.group().tripped(0) });
             }
@@ -83,8 +84,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Writes down that the group tripped, or that this is over. Whether that
-    /// worked.
+    /// Records that the group tripped, or that this is over. True once it is recorded.
     pub(super) async fn record_trip(&mut self, signals: &mut Signals) -> Result<bool, End> {
         let GroupLoop { settings, store, handler, .. } = &self.shared.group;
         let (group, epoch) = (&settings.name, self.progress.epoch);

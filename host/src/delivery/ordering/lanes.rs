@@ -7,7 +7,7 @@ use super::Ordering;
 use crate::event::Position;
 use crate::handler::state::BatchState;
 
-/// A lane, by its place in the table.
+/// A lane, by its index in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaneId(usize);
 
@@ -72,8 +72,8 @@ impl Lane {
         self.done_to.is_some_and(|done_to| done_to > position)
     }
 
-    /// The parked event that comes first. That is the one of which the process may
-    /// have died, as it was then: what stands before it was delayed.
+    /// The parked event that comes first. That is the one of which the process may have died,
+    /// as it was then: what is before it was delayed.
     pub(super) fn first_parked(&self, suspect: Option<Position>) -> Option<Position> {
         let suspect = suspect.filter(|position| self.parked.contains(position));
         suspect.or_else(|| self.parked.first().copied())

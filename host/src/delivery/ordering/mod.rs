@@ -11,20 +11,21 @@
 //! | key | the events of one `partitionkey`; an event without one is alone | is parked, and the later events of its key behind it |
 //! | none | every event by itself | is parked alone |
 //!
-//! An event that is to be delivered later is *delayed* until its time, whatever the
-//! ordering: it is in no lane and before nobody. The settlement that comes to it
-//! *defers* it: the store keeps it, and the schedule knows no more of it than when the
-//! next one is due. Then it joins its lane in position order. Where later events of the lane were done meanwhile, it waits
-//! until a settlement has taken them, because it builds on what they wrote.
+//! An event that is to be delivered later is *delayed* until its time, whatever the ordering:
+//! it is in no lane, and no event waits for it. The settlement that comes to it *defers* it:
+//! the store keeps it, and the schedule knows no more of it than when the next one is due.
+//! Then it joins its lane in position order. Where later events of the lane were done
+//! meanwhile, it waits until a settlement has taken them, because it builds on what they
+//! wrote.
 //!
 //! The cursor may pass an event that is done or parked. So the window is cut at the
 //! first event that is neither; where that one takes long and others after it are
 //! done, it is parked while it runs, and what it does is settled when it ends.
 //!
-//! A handler of batches is called with several events of one lane, or of none where
-//! there is no order: fresh ones, which nobody attempted. They run, and are done,
-//! together: what the call did is one, so no settlement takes some of them alone. If
-//! the call fails, each of them runs again by itself.
+//! A handler of batches is called with several events of one lane, or of none where there is
+//! no order: fresh ones, which were never attempted. They run, and are done, together: what
+//! the call did is one, so no settlement takes some of them alone. If the call fails, each of
+//! them runs again by itself.
 
 mod lanes;
 mod schedule;
@@ -70,7 +71,7 @@ pub enum Ordering {
 }
 
 impl Ordering {
-    /// Attempts at once where nobody says how many.
+    /// Default number of attempts at once.
     #[must_use]
     pub fn default_concurrency(self) -> usize {
         match self {

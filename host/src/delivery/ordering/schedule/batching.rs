@@ -1,8 +1,8 @@
 //! Several events in one call: which go together, and what that means for a cut.
 //!
-//! A call's events are fresh ones of one lane, or of no lane where there is no
-//! order, as they come next. What the call did is told of its last event, and counts
-//! for all of them or for none; so a cut takes them all, or none.
+//! A call's events are fresh ones of one lane, or of no lane where there is no order, as they
+//! come next. The effects of the call are kept with its last event, and count for all of them
+//! or for none. So a cut takes all of them, or none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,17 +15,16 @@ use crate::delivery::ordering::{CallBatching, Ordering};
 use crate::delivery::settlement::Effects;
 use crate::event::Position;
 
-/// What the events of one call take, in bytes: it stands in the guest's memory at
-/// once. A larger event goes alone.
+/// Maximum size of the events of one call, in bytes, because all of them are in the guest's
+/// memory at once. A larger event goes alone.
 const CALL_BYTES: usize = 4 << 20;
 
-/// What an event of the window has to do with others.
+/// Batching state of a window entry.
 #[derive(Debug, Default)]
 pub(super) struct Batching {
-    /// Up to when it waits for others that go into the same call; `None` where it
-    /// does not.
+    /// Until when it lingers for others that go into the same call; `None` where it does not.
     until: Option<Timestamp>,
-    /// It was in a call with others, which failed.
+    /// It was in a batch call that failed, and goes alone.
     alone: bool,
     /// The number after the last event of the call that it was done in; 0 where it
     /// was in none with others.
@@ -33,46 +32,45 @@ pub(super) struct Batching {
 }
 
 impl Entry {
-    /// Whether its event may go into one call with others. One that failed goes
-    /// alone, and so does a replay, which did too.
+    /// Whether its event may go into one call with others. One that failed goes alone, and so
+    /// does a replay, because it had failed.
     fn may_share_a_call(&self) -> bool {
         let is_replay = self.event.deliver_to.is_some() || self.event.digest.is_some();
         self.again.is_none() && !self.batching.alone && !is_replay
     }
 
-    /// One for an event that was done in one call with others.
+    /// 1 for an event that was done in a batch call, else 0.
     pub(super) fn in_batch(&self) -> usize {
         usize::from(self.batching.call_end > 0)
     }
 
-    /// Whether it waits for nothing but its turn.
+    /// Whether it could run if it were the next of its lane.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, EntryState::Waiting | EntryState::Lingering | EntryState::Offered)
     }
 }
 
 impl Schedule {
-    /// The same, with so many events in one call.
+    /// The same schedule, with this batching of calls.
     #[must_use]
     pub fn with_call_batching(mut self, call_batching: CallBatching) -> Self {
         self.call_batching = call_batching;
         self
     }
 
-    /// What an event has to do with others that was read from the log at this time.
+    /// The batching state of an event that is read from the log now.
     pub(super) fn new_batching(&self, now: Timestamp) -> Batching {
         let CallBatching { max_size, linger } = self.call_batching;
         let waits = max_size > 1 && !linger.is_zero();
         Batching { until: waits.then(|| after(now, linger)), ..Batching::default() }
     }
 
-    /// An event that was delayed has waited enough.
+    /// An event that was delayed does not linger.
     pub(super) fn end_lingering(&mut self, index: usize) {
         self.window[index].batching.until = None;
     }
 
-    /// Further events that go into one call with this one, which was just given to
-    /// be run; in order.
+    /// Further events that go into one call with this job, in order.
     pub fn batch_mates(&mut self, first: &Job) -> Vec<Job> {
         let mut batch_mates = Vec::new();
         if self.call_batching.max_size <= 1 || first.died {
@@ -124,8 +122,8 @@ impl Schedule {
         }
     }
 
-    /// Lets an event of the window run, or wait for others to come: it is the next of
-    /// its lane, where so many wait, or is in none.
+    /// Offers an entry, or has it linger for others. It is the next of its lane, in which
+    /// `waiting` entries wait, or is in no lane.
     pub(super) fn offer_or_linger(&mut self, number: u64, waiting: usize) {
         let Some(index) = self.index_at(number) else { return };
         let entry = &self.window[index];
@@ -150,8 +148,7 @@ impl Schedule {
         }
     }
 
-    /// Enough have come to a lane whose next event waits for others, if so many are
-    /// enough.
+    /// Offers the next entry of a lane, which lingers, if `waiting` entries fill a call.
     pub(super) fn offer_if_enough(&mut self, number: u64, waiting: usize) {
         if waiting >= self.call_batching.max_size
             && let Some(index) = self.index_at(number)
@@ -161,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// The time is over of an event that waits for others.
+    /// The linger time of an entry is over.
     pub(super) fn wake_lingering(&mut self, index: usize) {
         self.window[index].batching.until = None;
         if self.window[index].lane.is_none() {
@@ -171,7 +168,7 @@ impl Schedule {
         self.offer_entry(self.first + index as u64);
     }
 
-    /// Where the clock was set back, nobody waits for others until it has caught up.
+    /// Where the clock was set back, no entry lingers until the clock has caught up.
     pub(super) fn follow_clock(&mut self, now: Timestamp) {
         if self.lingers_until <= after(now, self.call_batching.linger) {
             return;
@@ -186,7 +183,7 @@ impl Schedule {
         }
     }
 
-    /// Lets all events run that wait in no lane.
+    /// Offers all entries that linger in no lane.
     fn offer_lingering(&mut self) {
         for number in std::mem::take(&mut self.lingering) {
             let Some(index) = self.index_at(number) else { continue };
@@ -195,7 +192,7 @@ impl Schedule {
         }
     }
 
-    /// An event waits no longer for others, whatever becomes of it.
+    /// An entry lingers no longer, whatever becomes of it.
     pub(super) fn stop_lingering(&mut self, index: usize) {
         let entry = &mut self.window[index];
         if entry.state != EntryState::Lingering {
@@ -215,7 +212,7 @@ impl Schedule {
         // None where the cursor has passed them all.
         let end = self.index_of(last).map(|index| self.first + index as u64 + 1);
         let mut effects = Some(effects);
-        // The last one first: what was delayed and stands between them comes after all.
+        // The last one first: an event between them that was delayed comes after all of them.
         for job in jobs.into_iter().rev() {
             let position = job.event.position;
             match (end, self.index_of(position)) {
@@ -234,8 +231,8 @@ impl Schedule {
         }
     }
 
-    /// An event is done that the cursor has passed while it ran, and not the last of
-    /// its call: the store must not forget the one before it takes the other.
+    /// An event of a batch call is done that the cursor passed while it ran, and it is not
+    /// the last of its call: the store must not forget it before it takes the last one.
     fn hold(&mut self, job: &Job, last: Position) {
         let position = job.event.position;
         self.leave(job);
@@ -254,7 +251,7 @@ impl Schedule {
         self.offer(id);
     }
 
-    /// The call failed: nothing of it counts, and each of its events runs by itself.
+    /// The batch call failed: nothing of it counts, and each of its events runs by itself.
     pub fn split_batch(&mut self, jobs: Vec<Job>) {
         for job in &jobs {
             if let Some(index) = self.index_of(job.event.position) {
@@ -271,9 +268,8 @@ impl Schedule {
         }
     }
 
-    /// How many events of the window a cut may take of so many: none of a call
-    /// without all others. It takes more than so many only where it could else take
-    /// none.
+    /// Number of entries that a cut of `most` may take: of a batch call all or none. It takes
+    /// more than `most` only where it could take none otherwise.
     pub(super) fn reach(&self, most: usize, over_gaps: bool) -> usize {
         let mut behind = self.done - self.over.len() + self.retried;
         // Lanes in which something would be parked by then.
@@ -312,8 +308,8 @@ impl Schedule {
         entry.batching.call_end == 0 || self.reach(1, false) > 0
     }
 
-    /// A cut has taken everything up to there: the store may forget what waited for
-    /// that.
+    /// Releases the events that are held for the last one of their call, after a cut up to
+    /// `position`: the store may forget them.
     pub(super) fn release_held(&mut self, position: Position) {
         let mut held = std::mem::take(&mut self.held);
         held.retain(|(last, member)| {

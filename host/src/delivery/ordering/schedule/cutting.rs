@@ -25,14 +25,14 @@ pub struct Cut {
     pub done: usize,
     /// Whether there is more in it than the cursor.
     pub has_work: bool,
-    /// Events that have left the window. To free them takes a while, which nobody is to
-    /// wait for.
+    /// Events that have left the window. Freeing them takes a while, so it is done while the
+    /// store commits.
     pub retired: Vec<Arc<LogEvent>>,
     redeliveries: Vec<Redelivery>,
     redelivered: Vec<Position>,
     deferred: Vec<Deferral>,
     finished: Vec<Finished>,
-    /// Where what is finished stands, if it is one event.
+    /// The event whose effects it has, if it is one alone.
     only: Option<Position>,
     failed: Vec<FailureKind>,
     overtaking: Option<UndecidedChange>,
@@ -56,14 +56,14 @@ pub struct CommittedWrites {
 }
 
 impl Schedule {
-    /// Takes what a settlement may take: at most so many events of the window, or
-    /// those that one call had together where they are more. What is delayed is
-    /// deferred. What waits for its next attempt, or behind what does, is parked, also
-    /// beyond `max_parked`, because what is done behind it is to be settled; with
-    /// `over_gaps`, also what runs or waits where something behind it is done or failed.
+    /// Takes what a settlement may take: at most `most` window entries, or those of one batch
+    /// call where they are more. What is delayed is deferred. What waits for its next
+    /// attempt, or behind what does, is parked, also beyond `max_parked`, because what is
+    /// done behind it is to be settled; with `over_gaps`, also what runs or waits where
+    /// something behind it is done or failed.
     ///
-    /// The schedule goes on as if it were committed; if it cannot be, the schedule
-    /// is worth nothing any more.
+    /// The schedule goes on as if the cut were committed; if it cannot be, the schedule is to
+    /// be dropped.
     pub fn cut(&mut self, most: usize, over_gaps: bool) -> Cut {
         let reach = (self.done_in_batches > 0).then(|| self.reach(most, over_gaps));
         let most = reach.unwrap_or(most);
@@ -154,8 +154,8 @@ impl Schedule {
         cut
     }
 
-    /// What of the positions that are open a settlement with this cursor changes. What
-    /// has appeared there comes into its lane: from now on nobody finds it again.
+    /// What a settlement with this cursor changes of the undecided positions. Late events
+    /// come into their lanes: from now on no look finds them again.
     fn adopt_late(&mut self, position: Position) -> Option<UndecidedChange> {
         let open = self.undecided.up_to(position);
         let late = self.arrived.len() as u64;
@@ -225,7 +225,7 @@ impl Schedule {
                 parked.state = ParkedState::Passed;
                 self.passed += 1;
             }
-            // It stands among those that wait for their time.
+            // It is in `due` already.
             EntryState::Failed => self.waiting -= 1,
             EntryState::Waiting
             | EntryState::Lingering
@@ -313,12 +313,12 @@ impl Cut {
         self.only
     }
 
-    /// What was written, an event at a time.
+    /// The writes, an event at a time.
     pub fn writes(&self) -> impl Iterator<Item = &[Accepted]> {
         self.finished.iter().map(|finished| &*finished.effects.writes)
     }
 
-    /// Puts everything but the counts into a settlement, and gives the writes to be
+    /// Puts everything but the counts into a settlement, and returns the writes that are
     /// forgotten once it is committed.
     pub fn fill(self, settlement: &mut Settlement) -> CommittedWrites {
         settlement.position = self.position;

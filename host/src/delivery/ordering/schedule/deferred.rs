@@ -9,11 +9,11 @@ use super::Schedule;
 use crate::event::Position;
 use crate::store::{Deferral, Due, Redelivery};
 
-/// How many due events are read at once. Their content is read when their turn comes.
+/// Maximum number of due events read at once. Their content is read when their turn comes.
 const READ_AT_ONCE: usize = 1_000;
 
-/// How many redeliveries one settlement defers: the store takes their events over from
-/// the log, and there may be as many as a group was split with.
+/// Maximum number of redeliveries that one settlement defers: the store copies their events
+/// from the log, and there may be as many as a group had when it was repartitioned.
 const DEFERRED_AT_ONCE: usize = 1_000;
 
 /// What is to be read of the deferred events.
@@ -23,11 +23,11 @@ pub struct DueRead {
     pub after: Option<(Timestamp, Position)>,
     /// Those at or below this position.
     pub up_to: Position,
-    /// At most so many.
+    /// Maximum number of events.
     pub max_events: usize,
 }
 
-/// See the module.
+/// What is known of the deferred events.
 #[derive(Debug)]
 pub(super) struct Deferred {
     /// What the next settlement defers.
@@ -82,12 +82,12 @@ impl Deferred {
         !self.to_defer.is_empty() || !self.redeliveries.is_empty()
     }
 
-    /// Whether one is known to be due that was not read.
+    /// Whether an event is known to be due and is not read.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         self.next.is_some_and(|next| next <= now && next > Timestamp::MIN)
     }
 
-    /// What a settlement defers that ends these.
+    /// Takes what the settlement defers that ends the events `over`.
     pub(super) fn take(&mut self, over: &[Position]) -> Vec<Deferral> {
         self.leaving.extend_from_slice(over);
         let mut taken = std::mem::take(&mut self.to_defer);
@@ -107,7 +107,7 @@ impl Deferred {
         }
     }
 
-    /// This one is in the store, and is to be read.
+    /// An event is in the store, and is to be read when it is due.
     fn note(&mut self, first: Option<(Timestamp, Position)>) {
         let Some((due_at, position)) = first else { return };
         self.next = Some(self.next.map_or(due_at, |next| next.min(due_at)));
@@ -169,7 +169,7 @@ impl Schedule {
         self.deferred.ends_read();
     }
 
-    /// Has the next settlement defer an event of the window, which is delayed.
+    /// Has the next settlement defer a delayed entry of the window.
     pub(super) fn defer_entry(&mut self, index: usize) {
         let entry = &self.window[index];
         let position = entry.position;

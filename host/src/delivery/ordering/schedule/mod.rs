@@ -30,13 +30,13 @@ use crate::failure::FailureKind;
 use crate::handler::state::BatchState;
 use crate::store::{FailureRecord, Head, Mark, Redelivery, UndecidedRanges};
 
-/// When an event may begin that is parked and waits for no time, but for others. Long
-/// ago by every host's clock: the next leader must not take it for a delayed one.
+/// Due time of a parked event that waits for others, not for a time. Long ago by every host's
+/// clock, so that the next leader does not take it for a delayed one.
 const AT_ONCE: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// One event that is to be handled now. To be given back to the schedule in one of
-/// three ways, unless the schedule is given up: [`Schedule::done`],
-/// [`Schedule::retry`] or [`Schedule::cancel`].
+/// One event that is to be handled now. It is returned to the schedule in one of three ways,
+/// unless the schedule is dropped: [`Schedule::done`], [`Schedule::retry`] or
+/// [`Schedule::cancel`].
 #[derive(Debug)]
 pub struct Job {
     /// The event.
@@ -79,8 +79,8 @@ struct Entry {
     state: EntryState,
     /// Where it waits and runs; `None` while it is delayed.
     lane: Option<LaneId>,
-    /// Kept until a settlement has taken it, so that whoever read it frees it, and not
-    /// whoever handled it on another core.
+    /// Kept until a settlement has taken it, so that the leader that read it frees it, and
+    /// not the attempt on another core.
     event: Arc<LogEvent>,
     bytes: usize,
     again: Option<Box<NextAttempt>>,
@@ -119,7 +119,7 @@ struct Parked {
 #[derive(Debug)]
 pub struct Schedule {
     ordering: Ordering,
-    /// With so many events parked the log is read no further.
+    /// Number of parked events at which the log is read no further.
     max_parked: usize,
     call_batching: CallBatching,
     window: VecDeque<Entry>,
@@ -130,37 +130,36 @@ pub struct Schedule {
     /// A settlement has taken everything up to here.
     cursor: Position,
     lanes: Lanes,
-    /// Numbers of events in the window that may run. May hold some that no longer
-    /// may.
+    /// Numbers of window entries that may run. Some may no longer.
     fresh: BinaryHeap<Reverse<u64>>,
-    /// Parked events that may run. May hold some that no longer may.
+    /// Parked events that may run. Some may no longer.
     due_now: BinaryHeap<Reverse<Position>>,
     /// Everything that waits for its time.
     due: BTreeSet<(Timestamp, Position)>,
-    /// The numbers of events in no lane that wait for others to go with them.
+    /// Numbers of the entries in no lane that linger.
     lingering: BTreeSet<u64>,
-    /// Up to when the last of those waits that wait for others.
+    /// When the last entry that lingers is offered.
     lingers_until: Timestamp,
-    /// Events of the window that are done in one call with others.
+    /// Number of window entries that are done in batch calls.
     done_in_batches: usize,
-    /// Events that the cursor passed and that are done in one call with others, the
-    /// last of which, which stands first, it has not.
+    /// Events that the cursor passed and that are done in a batch call whose last event it
+    /// has not passed: that last one, and the event.
     held: Vec<(Position, Position)>,
     parked: BTreeMap<Position, Parked>,
-    /// Those of them that run since before the cursor passed them.
+    /// Number of parked events that run since before the cursor passed them.
     passed: usize,
     /// Events that the store keeps until their time.
     deferred: Deferred,
-    /// Parked events that are loaded, or are to be.
+    /// Number of parked events that are loaded, or are being loaded.
     loaded: usize,
-    /// Parked events of which the store does not know the latest.
+    /// Parked events whose latest state is not committed.
     changed: BTreeSet<Position>,
-    /// Parked events that are over, which the store does not know.
+    /// Parked events that are done or given up, which is not committed.
     over: Vec<Position>,
-    /// What is done and not taken, where it is more than nothing.
+    /// Effects of done events that no cut has taken, where there are any.
     finished: BTreeMap<Position, Finished>,
     failed: Vec<FailureKind>,
-    /// Lanes of which something is done and not taken.
+    /// Lanes with done events that no cut has taken.
     lanes_to_settle: Vec<LaneId>,
     /// What was read past and may still appear.
     undecided: UndecidedRanges,
@@ -177,20 +176,20 @@ pub struct Schedule {
     head_ahead: Option<Head>,
     /// The head as settlements have it.
     head_taken: Option<Head>,
-    /// Events of the window that are done, and parked ones that are over.
+    /// Number of window entries that are done, and of parked events that are over.
     done: usize,
-    /// Events of the window that failed before and are not done.
+    /// Number of window entries that failed before and are not done.
     retried: usize,
-    /// Something waits for its time that may have come.
+    /// The leader is to look again, because an event may be due, or may be read.
     woken: bool,
-    /// Events of the window that neither run nor are done.
+    /// Number of window entries that neither run nor are done.
     waiting: usize,
     running_fresh: usize,
     running_parked: usize,
     last_was_parked: bool,
-    /// What the window's events take, in bytes.
+    /// Size of the window's events, in bytes.
     window_bytes: usize,
-    /// What that takes which is done and not taken, in bytes.
+    /// Size of the effects that no cut has taken, in bytes.
     done_bytes: usize,
 }
 
@@ -268,9 +267,8 @@ impl Schedule {
         schedule
     }
 
-    /// What is known of the parked events, for another schedule of the group: it reads
-    /// the others that are due from the store. Only while nothing runs and everything
-    /// is settled.
+    /// The parked events, for another schedule of the group, which reads the deferred ones
+    /// from the store. To be called only while nothing runs and everything is settled.
     #[must_use]
     pub fn into_redeliveries(self) -> Vec<Redelivery> {
         self.parked.iter().map(|(position, parked)| parked.redelivery(*position)).collect()
@@ -296,7 +294,7 @@ impl Schedule {
         (index < self.window.len()).then_some(index)
     }
 
-    /// Events of the window that run as soon as somebody is there to run them.
+    /// Number of window entries that run as soon as a task takes them.
     #[must_use]
     pub fn ready(&self) -> usize {
         match self.ordering {
@@ -305,7 +303,8 @@ impl Schedule {
         }
     }
 
-    /// Whether the log is to be read on: fewer than so many events wait.
+    /// Whether the log is to be read on: fewer than `fetch_size` events are ready, and the
+    /// window is below `most` entries and `most_bytes`.
     #[must_use]
     pub fn should_fetch(&self, fetch_size: usize, most: usize, most_bytes: usize) -> bool {
         // Before the one that the process died of is read, nothing runs.
@@ -345,12 +344,12 @@ impl Schedule {
         self.ordering.parks() && self.done - self.over.len() + self.retried > 0
     }
 
-    /// Whether there was something since the last time for [`Schedule::wake`].
+    /// Whether the leader is to look again; resets that.
     pub fn take_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken)
     }
 
-    /// What that takes which is done and not taken, in bytes.
+    /// Size of the effects that no cut has taken, in bytes.
     #[must_use]
     pub fn done_bytes(&self) -> usize {
         self.done_bytes

@@ -13,7 +13,7 @@ use crate::store::{
 };
 
 impl Schedule {
-    /// Takes an event that the cursor has passed.
+    /// Takes a redelivery that the store has committed.
     pub(super) fn adopt(&mut self, redelivery: Redelivery, now: Timestamp) {
         // One that was attempted was due then, whatever this host's clock says.
         if redelivery.is_delayed(now) && self.suspect != Some(redelivery.position) {
@@ -22,7 +22,7 @@ impl Schedule {
         self.park_again(redelivery);
     }
 
-    /// Parks an event that the cursor has passed.
+    /// Parks a redelivery.
     pub(super) fn park_again(&mut self, redelivery: Redelivery) {
         let Redelivery { position, attempt, due_at, key, failure, late } = redelivery;
         let again = NextAttempt { attempt, due_at, failure };
@@ -118,11 +118,11 @@ impl Schedule {
         self.undecided.len()
     }
 
-    /// Where late events are to be looked for, and how many there is room for; none
-    /// while there is nothing to look for, or no room. At or below the cursor: what
-    /// appears above it is parked no sooner than the cursor has passed it. With more
-    /// than so many ranges only where it is safe: there a look leaves nothing open,
-    /// while elsewhere it may leave many ranges of one.
+    /// Where late events are to be looked for, and how many there is room for; none while
+    /// there is nothing to look for, or no room. At or below the cursor: what appears above
+    /// it is parked no sooner than the cursor has passed it. With more ranges than
+    /// `most_ranges` only below the safe position: there a look decides every position, while
+    /// elsewhere it may split one range into many.
     #[must_use]
     pub fn late_search(
         &self,
@@ -144,7 +144,7 @@ impl Schedule {
     /// Takes what has become of the positions that were to be looked at, at this time.
     pub fn admit_late(&mut self, looked_at: &UndecidedRanges, late: FetchedLate, now: Timestamp) {
         let Some(last) = looked_at.last() else { return };
-        // What was passed since the look began stands above all of them.
+        // What was passed since the look began is above all of them.
         self.undecided = late.undecided.and(self.undecided.above(last));
         self.arrived.extend(late.events.into_iter().map(|event| Redelivery {
             position: event.position,

@@ -27,7 +27,7 @@ impl Schedule {
         self.fresh.push(Reverse(number));
     }
 
-    /// Has the next event of a lane run, if one may.
+    /// Offers the next event of a lane, if one may run.
     pub(super) fn offer(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get(id) else { return };
         if lane.busy {
@@ -68,8 +68,8 @@ impl Schedule {
         self.due.first().map(|(due_at, _)| *due_at)
     }
 
-    /// Lets everything run whose time has come. Gives the positions of parked
-    /// events that are to be read from the log first: [`Schedule::loaded`].
+    /// Wakes everything whose time has come. Returns the positions of parked events that are
+    /// to be read from the log first: [`Schedule::loaded`].
     pub fn wake(&mut self, now: Timestamp) -> Vec<Position> {
         self.follow_clock(now);
         let mut to_load = Vec::new();
@@ -87,7 +87,7 @@ impl Schedule {
         to_load
     }
 
-    /// The time of a parked event has come. Gives it where it is to be read first.
+    /// The time of a parked event has come. Returns its position if it is to be read first.
     fn wake_parked(&mut self, position: Position) -> Option<Position> {
         let is_first = self.is_first_parked(position);
         let parked = self.parked.get_mut(&position)?;
@@ -139,8 +139,8 @@ impl Schedule {
         lane.is_none_or(|lane| lane.first_parked(self.suspect) == Some(position))
     }
 
-    /// Takes parked events that were asked for. Gives those that the log does not
-    /// have: they stay parked, because nobody knows what became of them.
+    /// Takes parked events that were read. Returns those that the log does not have: they
+    /// stay parked, because it is not known what became of them.
     pub fn loaded(
         &mut self,
         asked: &[Position],
@@ -168,8 +168,7 @@ impl Schedule {
         self.loaded.saturating_sub(self.running_parked)
     }
 
-    /// Parked events that could not be read from the log wait until then. Gives
-    /// them.
+    /// Has parked events that could not be read from the log wait until then. Returns them.
     pub fn not_loaded(&mut self, asked: &[Position], until: Timestamp) -> Vec<Position> {
         let mut missing = Vec::new();
         for position in asked {
@@ -185,16 +184,16 @@ impl Schedule {
         missing
     }
 
-    /// The event that runs next, of a group that makes so many attempts at once.
+    /// The event that runs next, of a group with this number of attempts at once.
     pub fn next(&mut self, concurrency: usize) -> Option<Job> {
         if let Some(position) = self.suspect {
             let job = self.next_suspect(position);
             if job.is_some() || self.is_to_come(position) {
                 return job;
             }
-            // Others of its lane come first, or it waits for its time.
+            // Others of its lane come first, or its time has not come.
         }
-        // Each kind gets half of the room while there are events of both.
+        // Parked and fresh events each get half of the attempts while there are both.
         let parked_first = if concurrency == 1 {
             !self.last_was_parked
         } else {
@@ -207,7 +206,7 @@ impl Schedule {
         }
     }
 
-    /// Whether there may be an event to run.
+    /// Number of events that may run; some may no longer.
     #[must_use]
     pub fn may_run(&self) -> usize {
         self.fresh.len() + self.due_now.len()
@@ -220,7 +219,7 @@ impl Schedule {
         let index = self.index_of(position)?;
         let entry = &self.window[index];
         let is_busy = entry.lane.and_then(|id| self.lanes.get(id)).is_some_and(|lane| lane.busy);
-        // It ran before all others then. What stands before it now was delayed.
+        // It ran before all others then. What is before it now was delayed.
         (entry.is_ready() && !is_busy).then(|| self.run_entry(index))?
     }
 
@@ -304,8 +303,8 @@ impl Schedule {
         Some(Job { event, attempt, state, failure, died, late, lane, number: None })
     }
 
-    /// An event of a lane begins to run, which has this number in its queue. Gives
-    /// the lane's state.
+    /// An event of a lane begins to run; `queued` is its number in the queue. Returns the
+    /// lane's state.
     fn enter(&mut self, id: Option<LaneId>, queued: Option<u64>) -> BatchState {
         let Some(lane) = id.and_then(|id| self.lanes.get_mut(id)) else {
             return self.lanes.own_state();
@@ -371,7 +370,7 @@ impl Schedule {
             self.running_fresh -= 1;
             self.passed -= 1;
         } else {
-            // There may be room to read on.
+            // The leader may have room to read on.
             self.woken |= self.waits_parked() + 1 >= self.max_parked;
             self.running_parked -= 1;
             self.woken |= self.loaded >= LOADED;
