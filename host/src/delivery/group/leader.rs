@@ -21,9 +21,9 @@ use super::settler::Committed;
 use super::shared::{Halt, Shared};
 use super::signals::{Seen, Waits};
 use super::{BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals};
-use crate::handler::Worker;
 use crate::delivery::admission::{Permit, Task};
 use crate::event::Position;
+use crate::handler::Worker;
 use crate::store::GroupState;
 
 /// Longest time without a look at the time of day, which may be set.

@@ -22,9 +22,9 @@ use async_trait::async_trait;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
-use crate::handler::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 use crate::digest::Digest;
 use crate::failure::{Failure, FailureKind};
+use crate::handler::{BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker};
 
 /// Maximum number of other components that a handler keeps loaded, or remembers as not
 /// loadable.

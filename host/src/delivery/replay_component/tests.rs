@@ -8,8 +8,8 @@ use std::task::Poll;
 use jiff::Timestamp;
 
 use super::*;
-use crate::handler::state::{BatchState, EmptyState};
 use crate::event::{Attempt, Event, LogEvent, Position, Tenant};
+use crate::handler::state::{BatchState, EmptyState};
 
 /// A component that succeeds and names itself in an emit; counts the
 /// instances that live.
