@@ -35,7 +35,6 @@ impl LeadershipProof {
     }
 
     /// As [`LeadershipProof::lost`], as a future that borrows nothing.
-    #[must_use]
     pub fn lost_owned(&self) -> WaitForCancellationFutureOwned {
         self.token.clone().cancelled_owned()
     }

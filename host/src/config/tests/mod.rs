@@ -17,7 +17,7 @@ use crate::store::{Retention, Start};
 use crate::subscription::Subscription;
 
 /// The documentation is held to what the parser does.
-const DOCS: &str = include_str!("../../../docs/handlers-toml.md");
+const DOCS: &str = include_str!("../../../../docs/handlers-toml.md");
 
 fn environment(name: &str) -> Result<String, VarError> {
     match name {

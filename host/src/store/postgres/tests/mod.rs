@@ -52,7 +52,8 @@ struct PostgresDatabase {
 
 impl PostgresDatabase {
     async fn new() -> Self {
-        let migrations = include_bytes!("../../../../migrations/postgres/0001_log_and_groups.sql");
+        let migrations =
+            include_bytes!("../../../../../migrations/postgres/0001_log_and_groups.sql");
         let digest = Sha256::digest(migrations);
         let key: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let database = Database::from_template(&key, async |url: String| {

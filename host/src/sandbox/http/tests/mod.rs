@@ -600,9 +600,8 @@ async fn what_is_open_when_the_attempt_ends_is_broken_off() {
 
 /// A server that speaks TLS, as `api.example` and as 127.0.0.1.
 async fn tls_server() -> (SocketAddr, JoinHandle<()>) {
-    let certificates =
-        vec![CertificateDer::from_pem_slice(include_bytes!("tests/server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("tests/server.key")).unwrap();
+    let certificates = vec![CertificateDer::from_pem_slice(include_bytes!("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -633,7 +632,7 @@ async fn over_tls_a_server_must_be_the_one_that_was_asked_for() {
     let (address, server) = tls_server().await;
     let port = address.port();
     let mut ours = RootCertStore::empty();
-    ours.add(CertificateDer::from_pem_slice(include_bytes!("tests/ca.pem")).unwrap()).unwrap();
+    ours.add(CertificateDer::from_pem_slice(include_bytes!("ca.pem")).unwrap()).unwrap();
     for (host, roots, trusted) in [
         ("api.example", ours.clone(), true),
         ("127.0.0.1", ours.clone(), true),
