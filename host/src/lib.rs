@@ -2,9 +2,10 @@
 //!
 //! An event flows straight: [`store`] fetch, [`delivery`], [`sandbox`] call,
 //! settlement, [`store`] settle. Dependencies point one way: `cli` to
-//! [`supervisor`] to [`delivery`] to the traits of [`store`] and
+//! `app` to [`supervisor`] to [`delivery`] to the traits of [`store`] and
 //! [`handler::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
 
+pub(crate) mod app;
 #[cfg(feature = "build")]
 pub mod build;
 pub mod cli;

@@ -1,20 +1,18 @@
 //! `host build`: makes components of the sources that handlers.toml names.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::bail;
-use bytesize::ByteSize;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::loading::{Loader, NotLoaded};
-use super::{AlreadySaid, Global, UsageError, database, output};
-use crate::build::{self, BuildError, Job, Output};
+use super::{AlreadySaid, Global, UsageError, database, output, progress};
+use crate::app::build::{build_one, builder, describe, describe_failure};
+use crate::app::loading::Loader;
+use crate::build::{self, Job, Output};
 use crate::config::{BuildBy, BuildSettings, Config, HandlerSettings};
 use crate::language::Language;
 use crate::nearest::nearest;
-use crate::sandbox::Source;
 use crate::telemetry;
 
 #[derive(Debug, Args)]
@@ -27,22 +25,6 @@ pub(super) struct Build {
     doctor: bool,
 }
 
-/// A component that was built.
-pub(super) struct Built {
-    pub(super) bytes: u64,
-    pub(super) took: Duration,
-}
-
-/// Why a handler was not built.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NotBuilt {
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// It was built, and a host would not run it.
-    #[error("what was built does not load, and the old file stays: {0}")]
-    NotLoaded(#[from] NotLoaded),
-}
-
 impl Build {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = global.config_path();
@@ -52,7 +34,7 @@ impl Build {
         }
         let config = Config::load(&path, &overrides)?;
         let handlers = self.chosen(&config)?;
-        let loader = Loader::new(&config.compilation)?;
+        let loader = Loader::new(&config.compilation, progress::by_handler)?;
         let interrupt = super::interrupt::Interrupt::listen()?;
         let cancelled = CancellationToken::new();
         let mut failed = false;
@@ -60,7 +42,7 @@ impl Build {
             let note = |what: &str| telemetry::say(&format!("{}: {what}", settings.name));
             let built = async {
                 let job = Job::new(&settings.name, build)?;
-                one(&job, settings, &loader, &Output::Inherited, &cancelled, &note).await
+                build_one(&job, settings, &loader, &Output::Inherited, &cancelled, &note).await
             };
             tokio::pin!(built);
             let built = tokio::select! {
@@ -71,10 +53,14 @@ impl Build {
                 }
             };
             match built {
-                Ok(built) => output::line(said(settings, build, &built))?,
+                Ok(built) => output::line(describe(settings, build, &built))?,
                 Err(why) => {
-                    let by = by(build);
-                    telemetry::say(&format!("error: {} ({by}) {}", settings.name, told(&why)));
+                    let by = builder(build);
+                    telemetry::say(&format!(
+                        "error: {} ({by}) {}",
+                        settings.name,
+                        describe_failure(&why)
+                    ));
                     failed = true;
                 }
             }
@@ -119,47 +105,6 @@ impl Build {
             }
         }
         Ok(chosen)
-    }
-}
-
-/// Builds one handler, loads it as a host would, and puts it in place.
-pub(super) async fn one(
-    job: &Job,
-    settings: &HandlerSettings,
-    loader: &Loader,
-    output: &Output,
-    cancelled: &CancellationToken,
-    note: &(dyn Fn(&str) + Sync),
-) -> Result<Built, NotBuilt> {
-    let made = build::make(job, output, cancelled, note).await?;
-    let loaded = loader.load(settings, Source::File(made.file.clone()));
-    tokio::select! {
-        loaded = loaded => drop(loaded?),
-        () = cancelled.cancelled() => return Err(BuildError::Cancelled.into()),
-    }
-    let took = made.took;
-    Ok(Built { bytes: made.install()?, took })
-}
-
-/// What builds a handler: a language, or `command`.
-pub(super) fn by(build: &BuildSettings) -> &'static str {
-    match &build.by {
-        BuildBy::Recipe(language) => language.name(),
-        BuildBy::Command(_) => "command",
-    }
-}
-
-/// The line of a handler that was built.
-pub(super) fn said(settings: &HandlerSettings, build: &BuildSettings, built: &Built) -> String {
-    let size = ByteSize(built.bytes).display().si();
-    format!("{}  {}  {size}  built in {:.1} s", settings.name, by(build), built.took.as_secs_f64())
-}
-
-/// Why a handler was not built, as a sentence that begins with its name.
-pub(super) fn told(why: &NotBuilt) -> String {
-    match why {
-        NotBuilt::Build(BuildError::Missing(_)) => why.to_string(),
-        why => format!("is not built: {why}"),
     }
 }
 

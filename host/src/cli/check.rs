@@ -6,10 +6,10 @@ use bytesize::ByteSize;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::database::Expected;
-use super::granted::{self, Imported};
-use super::loading::{Loaded, Loader, deployed_ones};
-use super::{Global, database, output};
+use super::{Global, database, output, progress, say};
+use crate::app::database::{Expected, connect};
+use crate::app::loading::{Loaded, Loader, deployed_ones};
+use crate::app::permissions::{self, Imported};
 use crate::config::Config;
 use crate::handler::Handler as _;
 use crate::sandbox::Interface;
@@ -28,8 +28,8 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
-        let loader = Loader::new(&config.compilation)?;
-        let files = loader.files(&config).await;
+        let loader = Loader::new(&config.compilation, progress::by_handler)?;
+        let files = loader.files(&config, &say()).await;
         // What is wrong with the files is said by now: it must not hide the rest.
         let mut handlers = deployed(&loader, &config).await?;
         handlers.extend(files?);
@@ -95,7 +95,8 @@ impl Check {
 
 /// What a component imports, for JSON.
 fn imported(loaded: &Loaded) -> Vec<Value> {
-    let imported = granted::imported(&loaded.handler.inspection().imports, &loaded.settings.grants);
+    let imported =
+        permissions::imported(&loaded.handler.inspection().imports, &loaded.settings.grants);
     let to_json = |imported: &Imported<'_>| {
         let Imported { package, interfaces, granted } = imported;
         json!({ "package": package, "interfaces": interfaces, "granted": granted })
@@ -122,9 +123,9 @@ fn about(loaded: &Loaded) -> anyhow::Result<()> {
     if !built_with.is_empty() {
         output::field("  built with", &built_with.join(", "))?;
     }
-    let imports = granted::imported(&inspection.imports, &settings.grants);
+    let imports = permissions::imported(&inspection.imports, &settings.grants);
     if !imports.is_empty() {
-        output::field("  imports", &granted::lines(&imports).join("\n"))?;
+        output::field("  imports", &permissions::lines(&imports).join("\n"))?;
     }
     Ok(())
 }
@@ -134,6 +135,6 @@ async fn deployed(loader: &Loader, config: &Config) -> anyhow::Result<Vec<Loaded
     if deployed_ones(config).next().is_none() {
         return Ok(Vec::new());
     }
-    let store = database::connect(&config.databases(), Expected::Tables).await?;
-    loader.deployed(config, &*store).await
+    let store = connect(&config.databases(), Expected::Tables).await?;
+    loader.deployed(config, &*store, &say()).await
 }

@@ -12,9 +12,9 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::database::Expected;
-use super::loading::Loader;
-use super::{Global, UsageError, database, outcome_known, output, versions};
+use super::{Global, UsageError, database, outcome_known, output, progress, versions};
+use crate::app::database::{Expected, connect};
+use crate::app::loading::Loader;
 use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::event::{HandlerName, Tenant};
 use crate::sandbox::Source;
@@ -96,7 +96,7 @@ impl Deploy {
         compilation: &Compilation,
         settings: Option<&HandlerSettings>,
     ) -> anyhow::Result<Vec<u8>> {
-        let loader = Loader::new(compilation)?;
+        let loader = Loader::new(compilation, progress::by_handler)?;
         let bytes = Source::File(self.component.clone()).into_bytes(loader.component_bytes())?;
         let name = self.component.display().to_string();
         let source = Source::Deployed { name, bytes: bytes.clone() };
@@ -142,9 +142,9 @@ fn config(global: &Global) -> anyhow::Result<Option<Config>> {
 async fn store(global: &Global, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
     let store = match config {
         Some(config) if !config.migrate => {
-            return database::connect(&config.databases(), Expected::Tables).await;
+            return connect(&config.databases(), Expected::Tables).await;
         }
-        Some(config) => database::connect(&config.databases(), Expected::Nothing).await?,
+        Some(config) => connect(&config.databases(), Expected::Nothing).await?,
         None => database::open_or_create(global).await?,
     };
     store.migrate().await?;

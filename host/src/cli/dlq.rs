@@ -9,10 +9,11 @@ use clap::{ArgGroup, Args, Subcommand};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::chosen::{Chosen, DigestStart};
 use super::interrupt::Interrupt;
+use super::named_component::named_component;
 use super::output::{self, Said, field, short};
 use super::{AlreadySaid, Global, UsageError, database, reproduce};
+use crate::app::named_component::{DigestPrefix, NamedComponent};
 use crate::digest::Digest;
 use crate::event::GroupName;
 use crate::foreign;
@@ -124,7 +125,7 @@ pub(super) struct Replay {
     /// Handle it with this component of the database instead of the active one;
     /// the first few digits will do
     #[arg(long, value_name = "SHA256")]
-    digest: Option<DigestStart>,
+    digest: Option<DigestPrefix>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -215,10 +216,10 @@ impl List {
 
 impl Replay {
     async fn run(self, global: &Global, store: &dyn Store) -> anyhow::Result<()> {
-        let mut chosen = self.digest.as_ref().map(|start| Chosen::new(start, store, global));
+        let mut named = self.digest.as_ref().map(|start| named_component(start, store, global));
         // Which goes with --all, and only with it.
         if let Some(group) = &self.which.group {
-            return self.all(store, group, chosen.as_mut()).await;
+            return self.all(store, group, named.as_mut()).await;
         }
         let data = self.data()?;
         if data.is_some() && self.which.ids.len() != 1 {
@@ -226,12 +227,12 @@ impl Replay {
         }
         if self.dry_run {
             let ids: Vec<_> = self.which.ids.into_iter().map(DeadLetterId).collect();
-            return dry_run(store, &ids, self.json, chosen.as_mut()).await;
+            return dry_run(store, &ids, self.json, named.as_mut()).await;
         }
         let mut replays = Vec::new();
         for id in self.which.ids.into_iter().map(DeadLetterId) {
-            let digest = match &mut chosen {
-                Some(chosen) => digest_for(chosen, store, id).await?,
+            let digest = match &mut named {
+                Some(named) => digest_for(named, store, id).await?,
                 None => None,
             };
             replays.push((id, digest));
@@ -275,7 +276,7 @@ impl Replay {
         &self,
         store: &dyn Store,
         group: &GroupName,
-        mut chosen: Option<&mut Chosen<'_>>,
+        mut named: Option<&mut NamedComponent<'_>>,
     ) -> anyhow::Result<()> {
         let rate = self.rate.map(valid_rate).transpose()?;
         let ids = store.dead_letter_ids(group).await?;
@@ -288,10 +289,10 @@ impl Replay {
             return Ok(());
         };
         if self.dry_run {
-            return dry_run(store, &ids, self.json, chosen).await;
+            return dry_run(store, &ids, self.json, named).await;
         }
-        let digest = match &mut chosen {
-            Some(chosen) => digest_for_all(chosen, store, group).await?,
+        let digest = match &mut named {
+            Some(named) => digest_for_all(named, store, group).await?,
             None => None,
         };
         let bar = ProgressBar::new(ids.len() as u64);
@@ -473,12 +474,12 @@ fn valid_rate(rate: f64) -> Result<f64, UsageError> {
 /// The component for a dead letter. None for one that is not there, which its
 /// replay says: no other will ever have its number.
 async fn digest_for(
-    chosen: &mut Chosen<'_>,
+    named: &mut NamedComponent<'_>,
     store: &dyn Store,
     id: DeadLetterId,
 ) -> anyhow::Result<Option<Digest>> {
     match store.dead_letter(id).await {
-        Ok(letter) => chosen.of(&letter).await.map(Some),
+        Ok(letter) => named.of(&letter).await.map(Some),
         Err(StoreError::NotFound(Missing::DeadLetter(_))) => Ok(None),
         Err(other) => Err(other.into()),
     }
@@ -487,13 +488,13 @@ async fn digest_for(
 /// The component for all dead letters of a group, which are of one tenant. None
 /// if somebody else has replayed them meanwhile.
 async fn digest_for_all(
-    chosen: &mut Chosen<'_>,
+    named: &mut NamedComponent<'_>,
     store: &dyn Store,
     group: &GroupName,
 ) -> anyhow::Result<Option<Digest>> {
     let first = DeadLetterFilter { group: Some(group.clone()), after: None, limit: Some(1) };
     match store.dead_letters(&first).await?.first() {
-        Some(letter) => chosen.of(letter).await.map(Some),
+        Some(letter) => named.of(letter).await.map(Some),
         None => Ok(None),
     }
 }
@@ -503,7 +504,7 @@ async fn dry_run(
     store: &dyn Store,
     ids: &[DeadLetterId],
     json: bool,
-    mut chosen: Option<&mut Chosen<'_>>,
+    mut named: Option<&mut NamedComponent<'_>>,
 ) -> anyhow::Result<()> {
     let mut letters = Vec::new();
     let mut found = 0;
@@ -517,8 +518,8 @@ async fn dry_run(
             }
             Err(other) => return Err(anyhow::Error::new(other).context(NOTHING_REPLAYED)),
         };
-        let digest = match &mut chosen {
-            Some(chosen) => Some(chosen.of(&letter).await.context(NOTHING_REPLAYED)?),
+        let digest = match &mut named {
+            Some(named) => Some(named.of(&letter).await.context(NOTHING_REPLAYED)?),
             None => None,
         };
         found += 1;

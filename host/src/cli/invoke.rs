@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::attempt::Attempt;
-use super::{AlreadySaid, UsageError, output, progress};
+use super::{AlreadySaid, UsageError, attempt, output, progress};
+use crate::app::attempt::Attempt;
+use crate::app::engine::engine_settings;
 use crate::config::Compilation;
 use crate::event::{Event, LogEvent, Position, Tenant};
 use crate::handler::state::EmptyState;
@@ -51,7 +52,7 @@ impl Invoke {
         let event = Event::from_json(read(&self.event)?)
             .with_context(|| self.event.display().to_string())?;
         let (limits, grants) = (self.limits()?, self.grants()?);
-        let sandbox = Sandbox::new(super::compile::engine_settings(&Compilation::default()))?;
+        let sandbox = Sandbox::new(engine_settings(&Compilation::default()))?;
         let _told = progress::follow(&sandbox, progress::Called::ByOrigin);
         let handler =
             sandbox.load("invoke", self.component.clone(), limits, grants, Reuse::Event).await?;
@@ -63,12 +64,12 @@ impl Invoke {
             number: self.attempt,
             state: Arc::new(EmptyState),
         }
-        .of(&handler)
+        .run(&handler)
         .await?;
         if self.json {
-            output::json(&attempted.to_json())?;
+            output::json(&attempt::to_json(&attempted))?;
         } else {
-            attempted.print()?;
+            attempt::print(&attempted)?;
         }
         if attempted.succeeded() { Ok(()) } else { Err(AlreadySaid.into()) }
     }

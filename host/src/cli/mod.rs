@@ -11,46 +11,38 @@ mod attempt;
 #[cfg(feature = "build")]
 mod build;
 mod check;
-mod chosen;
 mod compile;
 mod database;
 mod deploy;
 mod dlq;
-mod granted;
 mod grants;
 mod groups;
 mod interrupt;
 mod invoke;
-mod loading;
-mod loads;
 mod migrate;
+mod named_component;
 #[cfg(feature = "build")]
 mod new;
 mod output;
 mod progress;
 mod publish;
-#[cfg(feature = "build")]
-mod rebuild;
-mod reload;
 mod reproduce;
 mod rollback;
 mod run;
-mod running;
-mod said;
-mod secrets;
-mod starting;
 mod status;
 mod versions;
-mod watch;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::app::loading::NotAllLoaded;
+use crate::app::{self, Say, secrets};
 use crate::config::GivenUrl;
 use crate::foreign;
 use crate::store::StoreError;
@@ -138,6 +130,11 @@ enum Command {
 #[error("{0}")]
 struct UsageError(String);
 
+/// Says lines to stderr.
+fn say() -> Say {
+    Arc::new(|line: &str| telemetry::say(line))
+}
+
 /// Everything was said already; only the exit code is left.
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
@@ -175,7 +172,7 @@ pub fn main() -> ExitCode {
             let run = || {
                 runtime.block_on(async {
                     let result = dispatch(cli).await;
-                    database::close().await;
+                    app::database::close().await;
                     result
                 })
             };
@@ -224,7 +221,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     if output::reader_is_gone(error) {
         return ExitCode::SUCCESS;
     }
-    if error.is::<AlreadySaid>() {
+    if error.is::<AlreadySaid>() || error.is::<NotAllLoaded>() {
         return ExitCode::FAILURE;
     }
     telemetry::say(&format!("error: {}", secrets::hidden(&format!("{error:#}"))));

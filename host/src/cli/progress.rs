@@ -27,7 +27,12 @@ pub(super) enum Called {
     ByOrigin,
 }
 
-/// Says it until the answer is dropped.
+/// Shows what is compiled, by the handlers' names, until the answer is dropped.
+pub(super) fn by_handler(sandbox: &Sandbox) -> AbortOnDropHandle<()> {
+    follow(sandbox, Called::ByHandler)
+}
+
+/// Shows what is compiled until the answer is dropped.
 pub(super) fn follow(sandbox: &Sandbox, called: Called) -> AbortOnDropHandle<()> {
     let mut compiling = sandbox.compiling();
     AbortOnDropHandle::new(tokio::spawn(async move {

@@ -11,9 +11,9 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
-use super::attempt::Attempt;
-use super::loading::Loader;
-use super::{AlreadySaid, Global, database, output};
+use super::{AlreadySaid, Global, attempt, database, output, progress};
+use crate::app::attempt::Attempt;
+use crate::app::loading::Loader;
 use crate::config::{Component, Config, HandlerSettings};
 use crate::delivery::state::StoredState;
 use crate::digest::Digest;
@@ -38,7 +38,7 @@ impl Reproduce {
         let letter = store.dead_letter(DeadLetterId(self.id)).await?;
         let config = Config::load(&global.config_path(), &database::overrides(global))?;
         let settings = settings(&config, &letter)?;
-        let loader = Loader::new(&config.compilation)?;
+        let loader = Loader::new(&config.compilation, progress::by_handler)?;
         let source = match self.component {
             Some(file) => Source::File(file),
             None => failed_one(&letter, settings, &*store, loader.component_bytes()).await?,
@@ -54,15 +54,15 @@ impl Reproduce {
             number: letter.attempts.max(1),
             state,
         }
-        .of(&handler)
+        .run(&handler)
         .await?;
         if self.json {
-            let mut answer = attempted.to_json();
+            let mut answer = attempt::to_json(&attempted);
             answer["dead_letter"] = json!(letter.id);
             answer["failed_then"] = json!({ "digest": letter.digest, "failure": letter.failure });
             output::json(&answer)?;
         } else {
-            attempted.print()?;
+            attempt::print(&attempted)?;
             let same = handler.digest() == letter.digest;
             output::line(format!(
                 "with   {}, {}",

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// A message without the passwords of the program's arguments.
-pub(super) fn hidden(message: &str) -> Cow<'_, str> {
+pub(crate) fn hidden(message: &str) -> Cow<'_, str> {
     let arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     hidden_of(message, arguments)
 }

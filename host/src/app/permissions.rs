@@ -13,17 +13,17 @@ const CONTRACT: &str = "event-host:handler";
 
 /// The interfaces of one package that a component imports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Imported<'a> {
+pub(crate) struct Imported<'a> {
     /// The package, without its version.
-    pub(super) package: &'a str,
+    pub(crate) package: &'a str,
     /// Its interfaces, without their versions.
-    pub(super) interfaces: BTreeSet<&'a str>,
+    pub(crate) interfaces: BTreeSet<&'a str>,
     /// What is granted of them, in words.
-    pub(super) granted: Vec<String>,
+    pub(crate) granted: Vec<String>,
 }
 
 /// What a component with these imports may use, by packages.
-pub(super) fn imported<'a>(imports: &'a [String], grants: &Grants) -> Vec<Imported<'a>> {
+pub(crate) fn imported<'a>(imports: &'a [String], grants: &Grants) -> Vec<Imported<'a>> {
     let mut packages: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for import in imports {
         let path = import.split('@').next().unwrap_or(import);
@@ -42,7 +42,7 @@ pub(super) fn imported<'a>(imports: &'a [String], grants: &Grants) -> Vec<Import
 
 /// The same in lines of text: one for each package that something is granted of, and one
 /// for all the others.
-pub(super) fn lines(imported: &[Imported<'_>]) -> Vec<String> {
+pub(crate) fn lines(imported: &[Imported<'_>]) -> Vec<String> {
     let (something, nothing): (Vec<_>, Vec<_>) =
         imported.iter().partition(|imported| !imported.granted.is_empty());
     let mut lines: Vec<String> = something

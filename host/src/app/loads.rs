@@ -26,7 +26,7 @@ const KNOWN_AT_ONCE: usize = 4;
 
 /// What a handler is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// The handler's file, whose digest was this.
     File(String),
     /// A version that is deployed.
@@ -35,7 +35,7 @@ pub(super) enum Wanted {
 
 impl Wanted {
     /// The digest of what is to run.
-    pub(super) fn digest(&self) -> &str {
+    pub(crate) fn digest(&self) -> &str {
         match self {
             Self::File(digest) => digest,
             Self::Deployed(deployed) => deployed.digest.as_str(),
@@ -44,7 +44,7 @@ impl Wanted {
 }
 
 /// How far a load is.
-pub(super) enum Progress<'a> {
+pub(crate) enum Progress<'a> {
     /// Done.
     Loaded(Box<Loaded>),
     /// Refused.
@@ -54,7 +54,7 @@ pub(super) enum Progress<'a> {
 }
 
 /// Loads that are under way, and what was refused.
-pub(super) struct Loads {
+pub(crate) struct Loads {
     loader: Loader,
     /// Where deployed components come from, once it is open.
     store: Option<Arc<dyn Store>>,
@@ -127,7 +127,7 @@ impl Drop for Ended {
 }
 
 /// Whether a handler with the one settings is loaded as with the others.
-pub(super) fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
+pub(crate) fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) -> bool {
     one.component == other.component
         && one.digest == other.digest
         && one.limits == other.limits
@@ -141,26 +141,26 @@ pub(super) fn is_loaded_alike(one: &HandlerSettings, other: &HandlerSettings) ->
 
 impl Loads {
     /// Loads files, until it is given a store.
-    pub(super) fn new(loader: Loader) -> Self {
+    pub(crate) fn new(loader: Loader) -> Self {
         let (loads, tenants) = (BTreeMap::new(), BTreeMap::new());
         let known = Arc::new(Semaphore::new(KNOWN_AT_ONCE));
         Self { loader, store: None, loads, tenants, known, ended: Arc::default() }
     }
 
     /// Loads from there what is deployed.
-    pub(super) fn take_deployed_from(&mut self, store: Arc<dyn Store>) {
+    pub(crate) fn take_deployed_from(&mut self, store: Arc<dyn Store>) {
         self.store = Some(store);
     }
 
     /// Told when one ends that nobody waited for.
-    pub(super) fn ended(&self) -> Arc<Notify> {
+    pub(crate) fn ended(&self) -> Arc<Notify> {
         Arc::clone(&self.ended)
     }
 
     /// Begins to load a handler, unless that is under way, or was refused and `anew` does
     /// not say to try again. Those of a tenant that have to be compiled are loaded in the
     /// order in which they are begun. Whether it is something else than was begun before.
-    pub(super) fn begin(&mut self, settings: &HandlerSettings, wanted: Wanted, anew: bool) -> bool {
+    pub(crate) fn begin(&mut self, settings: &HandlerSettings, wanted: Wanted, anew: bool) -> bool {
         let before = self
             .loads
             .get(&settings.name)
@@ -217,7 +217,7 @@ impl Loads {
     }
 
     /// Waits until nothing is under way, and so long at most.
-    pub(super) async fn wait(&mut self, patience: Duration) {
+    pub(crate) async fn wait(&mut self, patience: Duration) {
         let all = async {
             for load in self.loads.values_mut() {
                 load.end().await;
@@ -228,7 +228,7 @@ impl Loads {
     }
 
     /// How far the load of a handler is. What is loaded is given once.
-    pub(super) async fn progress(&mut self, settings: &HandlerSettings) -> Progress<'_> {
+    pub(crate) async fn progress(&mut self, settings: &HandlerSettings) -> Progress<'_> {
         let name = &settings.name;
         if let Some(load) = self.loads.get_mut(name) {
             load.look().await;
@@ -248,7 +248,7 @@ impl Loads {
     }
 
     /// Why a handler was refused, if it was.
-    pub(super) async fn refused(&mut self, name: &HandlerName) -> Option<&NotLoaded> {
+    pub(crate) async fn refused(&mut self, name: &HandlerName) -> Option<&NotLoaded> {
         let load = self.loads.get_mut(name)?;
         load.look().await;
         match &load.state {
@@ -258,7 +258,7 @@ impl Loads {
     }
 
     /// Lets go of all but these handlers.
-    pub(super) fn keep(&mut self, mut wanted: impl FnMut(&HandlerName) -> bool) {
+    pub(crate) fn keep(&mut self, mut wanted: impl FnMut(&HandlerName) -> bool) {
         self.loads.retain(|name, _| wanted(name));
         self.tenants.retain(|_, turn| Arc::strong_count(turn) > 1);
     }

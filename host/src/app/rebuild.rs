@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info, warn};
 
-use super::build::{self, NotBuilt};
+use super::Say;
+use super::build::{NotBuilt, build_one, builder, describe, describe_failure};
 use super::loading::Loader;
 use super::loads::is_loaded_alike;
 use crate::build::{BuildError, Inputs, Job, Look, Output};
 use crate::config::{BuildSettings, Component, Config, HandlerSettings};
 use crate::event::HandlerName;
-use crate::telemetry::{self, LogFormat};
 
 /// A build begins once nothing changed for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ const POLL: Duration = Duration::from_secs(2);
 const NAMED: usize = 3;
 
 /// Builds handlers when their sources change.
-pub(super) struct Rebuilder {
+pub(crate) struct Rebuilder {
     builds: Builds,
     followed: BTreeMap<HandlerName, Followed>,
     tasks: TaskTracker,
@@ -57,19 +57,21 @@ struct Followed {
 #[derive(Clone)]
 struct Builds {
     loader: Loader,
-    format: LogFormat,
-    turn: Arc<Semaphore>,
+    /// Receives what compilers print; `None` logs it.
+    say: Option<Say>,
+    /// One build runs at a time.
+    running: Arc<Semaphore>,
 }
 
 impl Rebuilder {
-    pub(super) fn new(loader: Loader, format: LogFormat) -> Self {
-        let builds = Builds { loader, format, turn: Arc::new(Semaphore::new(1)) };
+    pub(crate) fn new(loader: Loader, say: Option<Say>) -> Self {
+        let builds = Builds { loader, say, running: Arc::new(Semaphore::new(1)) };
         Self { builds, followed: BTreeMap::new(), tasks: TaskTracker::new() }
     }
 
     /// Builds the components that are not there, before a host loads them. What is not
     /// built is said, and is missed by whoever loads it.
-    pub(super) async fn build_missing(&self, config: &Config, stop: &CancellationToken) {
+    pub(crate) async fn build_missing(&self, config: &Config, stop: &CancellationToken) {
         for settings in &config.handlers {
             let (Some(build), Component::File(file)) = (&settings.build, &settings.component)
             else {
@@ -88,7 +90,7 @@ impl Rebuilder {
 
     /// Follows the sources of these handlers, and of no others any more. A handler whose
     /// table `build` changed is built.
-    pub(super) fn follow(&mut self, config: &Config) {
+    pub(crate) fn follow(&mut self, config: &Config) {
         self.followed.retain(|name, followed| {
             let now = config.handlers.iter().find(|settings| settings.name == *name);
             let stays = now.is_some_and(|now| {
@@ -133,7 +135,7 @@ impl Rebuilder {
     }
 
     /// Ends all builds, and waits for their end.
-    pub(super) async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         for followed in self.followed.values() {
             followed.stop.cancel();
         }
@@ -170,35 +172,35 @@ impl Builds {
         build: &BuildSettings,
         cancelled: &CancellationToken,
     ) -> Result<(), NotBuilt> {
-        let turn = tokio::select! {
-            turn = self.turn.acquire() => turn,
+        let permit = tokio::select! {
+            permit = self.running.acquire() => permit,
             () = cancelled.cancelled() => return Err(BuildError::Cancelled.into()),
         };
         let name = settings.name.clone();
         let output = self.output(&name);
         let note = |what: &str| info!(handler = %name, "{what}");
-        let built = build::one(job, settings, &self.loader, &output, cancelled, &note).await;
-        // Nobody closes it.
-        drop(turn.ok());
+        let built = build_one(job, settings, &self.loader, &output, cancelled, &note).await;
+        // The semaphore is never closed.
+        drop(permit.ok());
         match &built {
-            Ok(built) => info!(handler = %name, "built: {}", build::said(settings, build, built)),
+            Ok(built) => info!(handler = %name, "built: {}", describe(settings, build, built)),
             Err(NotBuilt::Build(BuildError::Cancelled)) => {
                 debug!(handler = %name, "the build was cancelled");
             }
             Err(why) => {
-                let (by, why) = (build::by(build), build::told(why));
+                let (by, why) = (builder(build), describe_failure(why));
                 error!(handler = %name, "{name} ({by}) {why}");
             }
         }
         built.map(drop)
     }
 
-    /// Says what compilers say, with the name of the handler before each line.
+    /// Passes on what compilers print, with the name of the handler before each line.
     fn output(&self, name: &HandlerName) -> Output {
-        let (name, format) = (name.clone(), self.format);
-        Output::Lines(Arc::new(move |line| match format {
-            LogFormat::Text => telemetry::say(&format!("{name} | {line}")),
-            LogFormat::Json => info!(handler = %name, output = line, "building"),
+        let (name, say) = (name.clone(), self.say.clone());
+        Output::Lines(Arc::new(move |line| match &say {
+            Some(say) => say(&format!("{name} | {line}")),
+            None => info!(handler = %name, output = line, "building"),
         }))
     }
 }

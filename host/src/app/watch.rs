@@ -138,7 +138,7 @@ fn look_at(path: &Path) -> Step {
 }
 
 /// Tells of changes of some files.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// Without, they are only looked at.
     watcher: Option<RecommendedWatcher>,
     /// By absolute paths.
@@ -156,7 +156,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches nothing yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (happened, names) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Names::new())));
         let (happening, wanted) = (Arc::clone(&happened), Arc::clone(&names));
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -187,7 +187,7 @@ impl Watch {
     /// Watches these files, and no others. To be called before they are read: what
     /// changes from now on is told of, and so is what changed since the last time in
     /// those that were watched already.
-    pub(super) async fn follow<'a>(&mut self, files: impl Iterator<Item = &'a Path>) {
+    pub(crate) async fn follow<'a>(&mut self, files: impl Iterator<Item = &'a Path>) {
         // Where it cannot be known it stays as it is: there is nothing to be found then.
         self.files = files
             .map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()))
@@ -209,7 +209,7 @@ impl Watch {
     }
 
     /// Waits for a change, and then for the end of the changes that come with it.
-    pub(super) async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         while !self.untold {
             tokio::select! {
                 () = self.happened.notified() => self.untold = true,

@@ -15,7 +15,7 @@ use crate::store::{self, Store};
 use crate::supervisor::{Group, RetentionSettings};
 
 impl Loaded {
-    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         self.settings == other.settings
             && self.deployed == other.deployed
             && Arc::ptr_eq(&self.handler, &other.handler)
@@ -23,7 +23,7 @@ impl Loaded {
 }
 
 /// How the group of a handler is registered in the database.
-pub(super) fn registration(settings: &HandlerSettings) -> store::GroupRegistration {
+pub(crate) fn registration(settings: &HandlerSettings) -> store::GroupRegistration {
     store::GroupRegistration {
         name: settings.group.clone(),
         partitions: settings.partitions.max(1),
@@ -34,7 +34,7 @@ pub(super) fn registration(settings: &HandlerSettings) -> store::GroupRegistrati
 }
 
 /// A handler as the supervisor runs it: its group, or the group's partitions.
-pub(super) fn groups(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Vec<Group> {
+pub(crate) fn groups(loaded: &Loaded, loader: &Loader, store: &Arc<dyn Store>) -> Vec<Group> {
     let of = loaded.settings.partitions;
     if of <= 1 {
         return vec![group(loaded, None, loader, store)];
@@ -80,7 +80,7 @@ fn group(
 }
 
 /// How long events stay in the log.
-pub(super) fn keeping(config: &Config) -> RetentionSettings {
+pub(crate) fn retention(config: &Config) -> RetentionSettings {
     let pinned = |tenant: &TenantSettings| Some((tenant.name.clone(), tenant.pinned_log?));
     RetentionSettings {
         retention: config.retention,
@@ -89,7 +89,7 @@ pub(super) fn keeping(config: &Config) -> RetentionSettings {
 }
 
 /// The files that a change of would matter.
-pub(super) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Item = &'a Path> {
+pub(crate) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Item = &'a Path> {
     let components = config.handlers.iter().filter_map(|handler| match &handler.component {
         Component::File(path) => Some(path.as_path()),
         Component::Deployed => None,
@@ -98,7 +98,7 @@ pub(super) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Ite
 }
 
 /// What the settings say of all handlers otherwise than before, in their own words.
-pub(super) fn changed(before: &Config, now: &Config) -> Vec<String> {
+pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
     let mut changed = Vec::new();
     for (setting, is_changed) in [
         ("concurrency", before.concurrency != now.concurrency),
@@ -118,7 +118,7 @@ pub(super) fn changed(before: &Config, now: &Config) -> Vec<String> {
 }
 
 /// The handlers that run otherwise than before, or no longer.
-pub(super) fn changed_handlers(
+pub(crate) fn changed_handlers(
     before: &BTreeMap<HandlerName, Loaded>,
     now: &BTreeMap<HandlerName, Loaded>,
 ) -> Vec<String> {
@@ -131,9 +131,9 @@ pub(super) fn changed_handlers(
 }
 
 /// Sets what the settings say of all handlers and of each tenant's.
-pub(super) fn bound(admission: &Admission, loader: &Loader, config: &Config) {
+pub(crate) fn apply_quotas(admission: &Admission, loader: &Loader, config: &Config) {
     let tenants = config.tenants.iter().map(|tenant| (&tenant.name, &tenant.quota));
-    loader.bound_connections(
+    loader.limit_connections(
         tenants.clone().filter_map(|(name, quota)| Some((name, quota.http_connections?))),
     );
     admission.configure(config.concurrency, tenants);
@@ -141,7 +141,7 @@ pub(super) fn bound(admission: &Admission, loader: &Loader, config: &Config) {
 
 /// What goes on as before may be in a group that the settings have given to
 /// another handler by now, and a group has one.
-pub(super) fn drop_displaced(
+pub(crate) fn drop_displaced(
     wanted: &mut BTreeMap<HandlerName, Loaded>,
     running: &BTreeMap<HandlerName, Loaded>,
 ) {

@@ -1,4 +1,4 @@
-//! Loads the components that the settings name, as `run` and `check` do.
+//! Loads the components that the settings name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::loads::Wanted;
-use super::{AlreadySaid, progress};
+use super::{Say, Show, engine};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
 use crate::delivery::ordering::Ordering;
 use crate::delivery::replay_component::{ReplayComponentError, ReplayComponents};
@@ -20,7 +20,6 @@ use crate::sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
 };
 use crate::store::{Deployed, Missing, Store, StoreError};
-use crate::telemetry;
 
 /// Handlers that are loaded at once to be checked; each takes its component's size of
 /// memory meanwhile.
@@ -28,25 +27,25 @@ const AT_ONCE: usize = 4;
 
 /// A handler with its code.
 #[derive(Clone)]
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     /// What handlers.toml says of it.
-    pub(super) settings: HandlerSettings,
+    pub(crate) settings: HandlerSettings,
     /// The version that is deployed, if its component comes from the database.
-    pub(super) deployed: Option<Deployed>,
+    pub(crate) deployed: Option<Deployed>,
     /// Its component.
-    pub(super) handler: Arc<LoadedHandler>,
+    pub(crate) handler: Arc<LoadedHandler>,
 }
 
 impl Loaded {
     /// How its component is called.
-    pub(super) fn interface(&self) -> Interface {
+    pub(crate) fn interface(&self) -> Interface {
         self.handler.inspection().interface
     }
 }
 
 /// Why a handler is not loaded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotLoaded {
+pub(crate) enum NotLoaded {
     /// Its component cannot be run, or not with these settings.
     #[error(transparent)]
     Component(#[from] LoadError),
@@ -86,22 +85,27 @@ pub(super) enum NotLoaded {
     Store(#[from] StoreError),
 }
 
+/// Not all handlers were loaded. Which and why was said.
+#[derive(Debug, thiserror::Error)]
+#[error("not all handlers were loaded")]
+pub(crate) struct NotAllLoaded;
+
 /// Loads components, all with one engine. Clones share it.
 #[derive(Clone)]
-pub(super) struct Loader {
+pub(crate) struct Loader {
     sandbox: Sandbox,
     component_bytes: u64,
     /// Whether those that say how they are built are compiled fast rather than to fast
     /// code.
     #[cfg_attr(not(feature = "build"), expect(dead_code, reason = "nothing is built"))]
     is_for_work: bool,
-    /// Says what is being compiled.
-    _told: Arc<AbortOnDropHandle<()>>,
+    /// Shows what is being compiled.
+    _shown: Arc<AbortOnDropHandle<()>>,
 }
 
 impl NotLoaded {
     /// Whether it may be over when it is tried again, though nobody changes anything.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Store(_) => true,
             Self::Component(error) => error.reason.is_passing(),
@@ -111,7 +115,7 @@ impl NotLoaded {
 
     /// Whether a host that starts waits until it is over, as another host's fault or the
     /// system's is, and does not end because of it.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         match self {
             Self::Store(error) => {
                 matches!(error, StoreError::Unavailable(_) | StoreError::Busy(_))
@@ -120,8 +124,8 @@ impl NotLoaded {
         }
     }
 
-    /// Says that a handler is not loaded, as the error of a command.
-    pub(super) fn say(&self, config: &Config, settings: &HandlerSettings) {
+    /// What is said of a handler that is not loaded.
+    pub(crate) fn message(&self, config: &Config, settings: &HandlerSettings) -> String {
         let path = config.path.display();
         let is_missing =
             matches!(self, Self::Component(LoadError { reason: LoadReason::Missing, .. }));
@@ -129,24 +133,28 @@ impl NotLoaded {
             Some(_) if is_missing => format!(": `host build {}` makes it", settings.name),
             _ => String::new(),
         };
-        telemetry::say(&format!("error: {path}: handler `{}`: {self}{cure}", settings.name));
+        format!("error: {path}: handler `{}`: {self}{cure}", settings.name)
     }
 }
 
 impl Loader {
-    /// Starts the engine, with these limits on compiling.
-    pub(super) fn new(limits: &Compilation) -> Result<Self, EngineError> {
-        let settings = super::compile::engine_settings(limits);
+    /// Starts the engine, with these limits on compiling. `show` shows what is being
+    /// compiled until its answer is dropped.
+    ///
+    /// # Errors
+    /// When the machine can run no engine.
+    pub(crate) fn new(limits: &Compilation, show: Show) -> Result<Self, EngineError> {
+        let settings = engine::engine_settings(limits);
         let component_bytes = settings.component_bytes;
         let sandbox = Sandbox::new(settings)?;
-        let told = Arc::new(progress::follow(&sandbox, progress::Called::ByHandler));
-        Ok(Self { sandbox, component_bytes, is_for_work: false, _told: told })
+        let shown = Arc::new(show(&sandbox));
+        Ok(Self { sandbox, component_bytes, is_for_work: false, _shown: shown })
     }
 
     /// Has handlers that say how they are built compiled fast rather than to fast code,
     /// because somebody is working on them.
     #[cfg(feature = "build")]
-    pub(super) fn for_work(self) -> Self {
+    pub(crate) fn for_work(self) -> Self {
         Self { is_for_work: true, ..self }
     }
 
@@ -161,18 +169,25 @@ impl Loader {
     }
 
     /// Sets how many connections each tenant's handlers may have open at once.
-    pub(super) fn bound_connections<'a>(&self, tenants: impl Iterator<Item = (&'a Tenant, usize)>) {
+    pub(crate) fn limit_connections<'a>(&self, tenants: impl Iterator<Item = (&'a Tenant, usize)>) {
         self.sandbox.bound_connections(tenants);
     }
 
     /// The largest component that is loaded, in bytes.
-    pub(super) fn component_bytes(&self) -> u64 {
+    pub(crate) fn component_bytes(&self) -> u64 {
         self.component_bytes
     }
 
     /// Loads the handlers whose component is a file, and says everything that is
     /// wrong with any of them.
-    pub(super) async fn files(&self, config: &Config) -> anyhow::Result<Vec<Loaded>> {
+    ///
+    /// # Errors
+    /// When one is refused.
+    pub(crate) async fn files(
+        &self,
+        config: &Config,
+        say: &Say,
+    ) -> Result<Vec<Loaded>, NotAllLoaded> {
         let files = config.handlers.iter().filter_map(|settings| match &settings.component {
             Component::File(path) => Some((settings, path)),
             Component::Deployed => None,
@@ -180,15 +195,19 @@ impl Loader {
         let loads =
             files.map(async |(settings, path)| (settings, self.load_file(settings, path).await));
         let outcomes = stream::iter(loads).buffered(AT_ONCE).collect().await;
-        all_or_said(config, outcomes)
+        all_or_said(config, outcomes, say)
     }
 
     /// Loads the handlers whose component is deployed, and says everything that
     /// is wrong with any of them.
-    pub(super) async fn deployed(
+    ///
+    /// # Errors
+    /// When one is refused, or the store cannot be read.
+    pub(crate) async fn deployed(
         &self,
         config: &Config,
         store: &dyn Store,
+        say: &Say,
     ) -> anyhow::Result<Vec<Loaded>> {
         let mut handlers = deployed_ones(config).peekable();
         if handlers.peek().is_none() {
@@ -203,11 +222,11 @@ impl Loader {
             (settings, outcome)
         });
         let outcomes = stream::iter(loads).buffered(AT_ONCE).collect().await;
-        all_or_said(config, outcomes)
+        Ok(all_or_said(config, outcomes, say)?)
     }
 
     /// Loads what a handler is to run. Without a store nothing is deployed.
-    pub(super) async fn wanted(
+    pub(crate) async fn wanted(
         &self,
         settings: &HandlerSettings,
         wanted: &Wanted,
@@ -225,7 +244,7 @@ impl Loader {
     }
 
     /// Loads a handler whose component is a file.
-    pub(super) async fn load_file(
+    pub(crate) async fn load_file(
         &self,
         settings: &HandlerSettings,
         path: &Path,
@@ -235,7 +254,7 @@ impl Loader {
     }
 
     /// Loads a handler whose component is deployed.
-    pub(super) async fn load_deployed(
+    pub(crate) async fn load_deployed(
         &self,
         settings: &HandlerSettings,
         deployed: &Deployed,
@@ -246,7 +265,7 @@ impl Loader {
     }
 
     /// What a handler is to run, and how many bytes that has where it is a file.
-    pub(super) async fn look(
+    pub(crate) async fn look(
         &self,
         settings: &HandlerSettings,
         active: &[Deployed],
@@ -263,17 +282,17 @@ impl Loader {
     }
 
     /// Whether a component is loaded for a handler without being compiled.
-    pub(super) fn is_compiled(&self, settings: &HandlerSettings, digest: &str) -> bool {
+    pub(crate) fn is_compiled(&self, settings: &HandlerSettings, digest: &str) -> bool {
         self.sandbox_of(settings).is_compiled(digest, &settings.limits)
     }
 
-    /// Has compiling give way to handlers from now on, because some run.
-    pub(super) fn give_way(&self) {
+    /// Lowers the priority of compiling from now on, because handlers run.
+    pub(crate) fn lower_compile_priority(&self) {
         self.sandbox.give_way();
     }
 
     /// Loads a version that is deployed.
-    pub(super) async fn version(
+    pub(crate) async fn version(
         &self,
         settings: &HandlerSettings,
         deployed: &Deployed,
@@ -286,7 +305,7 @@ impl Loader {
     }
 
     /// Loads a component of the handler's tenant that lies in the database.
-    pub(super) async fn replay_component(
+    pub(crate) async fn replay_component(
         &self,
         settings: &HandlerSettings,
         digest: &Digest,
@@ -299,7 +318,7 @@ impl Loader {
 
     /// Loads a component for a handler of which nothing is known: with the
     /// default limits, and without permissions.
-    pub(super) async fn unknown(
+    pub(crate) async fn unknown(
         &self,
         name: &HandlerName,
         source: impl Into<Source>,
@@ -309,7 +328,7 @@ impl Loader {
     }
 
     /// Loads one component as the settings have it.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         &self,
         settings: &HandlerSettings,
         source: impl Into<Source>,
@@ -328,7 +347,7 @@ impl Loader {
 
     /// The same for a component of any kind, which is called with one event whatever the
     /// settings say of calls.
-    pub(super) async fn load_any(
+    pub(crate) async fn load_any(
         &self,
         settings: &HandlerSettings,
         source: impl Into<Source>,
@@ -361,10 +380,10 @@ impl Loader {
 }
 
 /// The components of replays that name one, for one handler: from the database.
-pub(super) struct Replays {
-    pub(super) loader: Loader,
-    pub(super) settings: HandlerSettings,
-    pub(super) store: Arc<dyn Store>,
+pub(crate) struct Replays {
+    pub(crate) loader: Loader,
+    pub(crate) settings: HandlerSettings,
+    pub(crate) store: Arc<dyn Store>,
 }
 
 #[async_trait]
@@ -404,12 +423,12 @@ fn no_component(why: &NotLoaded) -> ReplayComponentError {
 }
 
 /// The handlers whose component is deployed.
-pub(super) fn deployed_ones(config: &Config) -> impl Iterator<Item = &HandlerSettings> + Clone {
+pub(crate) fn deployed_ones(config: &Config) -> impl Iterator<Item = &HandlerSettings> + Clone {
     config.handlers.iter().filter(|settings| settings.component == Component::Deployed)
 }
 
 /// The version of a handler that is active in the database.
-pub(super) fn active_of<'a>(
+pub(crate) fn active_of<'a>(
     settings: &HandlerSettings,
     active: &'a [Deployed],
 ) -> Result<&'a Deployed, NotLoaded> {
@@ -422,17 +441,18 @@ pub(super) fn active_of<'a>(
 fn all_or_said(
     config: &Config,
     outcomes: Vec<(&HandlerSettings, Result<Loaded, NotLoaded>)>,
-) -> anyhow::Result<Vec<Loaded>> {
+    say: &Say,
+) -> Result<Vec<Loaded>, NotAllLoaded> {
     let mut loaded = Vec::new();
     let mut failed = false;
     for (settings, outcome) in outcomes {
         match outcome {
             Ok(handler) => loaded.push(handler),
             Err(why) => {
-                why.say(config, settings);
+                say(&why.message(config, settings));
                 failed = true;
             }
         }
     }
-    if failed { Err(AlreadySaid.into()) } else { Ok(loaded) }
+    if failed { Err(NotAllLoaded) } else { Ok(loaded) }
 }

@@ -24,13 +24,18 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::loading::{Loaded, Loader, NotLoaded, deployed_ones};
+use super::Say;
+use super::deployments::watch_deployments;
+use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded, deployed_ones};
 use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
+use super::notes::Notes;
+use super::problems::{Problem, Problems, Trigger};
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
-use super::running::{bound, changed, changed_handlers, drop_displaced, files, groups, keeping};
-use super::said::{About, Said, Trigger};
-use super::starting::{self, NotAllLoaded, Starting};
+use super::running::{
+    apply_quotas, changed, changed_handlers, drop_displaced, files, groups, retention,
+};
+use super::starting::{self, Starting};
 use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
 use crate::delivery::admission::Admission;
@@ -50,41 +55,49 @@ const MOMENT: Duration = Duration::from_secs(2);
 /// What is said of a handler while its component is loaded.
 const UNDER_WAY: &str = "what it is to run now is being loaded";
 
-/// How often is looked for deployments, by a host that has a handler for them.
-const DEPLOYED_POLL: Duration = Duration::from_millis(250);
-
 /// What a host runs, and where it comes from.
-pub(super) struct Reloader {
+pub(crate) struct Reloader {
     /// The settings file.
-    pub(super) path: PathBuf,
-    pub(super) overrides: Overrides,
-    pub(super) loader: Loader,
+    pub(crate) path: PathBuf,
+    pub(crate) overrides: Overrides,
+    /// Receives why something is refused that the host was started with.
+    pub(crate) say: Say,
+    pub(crate) loader: Loader,
     /// What is being loaded.
-    pub(super) loads: Loads,
-    pub(super) store: Arc<dyn Store>,
+    pub(crate) loads: Loads,
+    pub(crate) store: Arc<dyn Store>,
     /// The settings that the host started with.
-    pub(super) started: Config,
+    pub(crate) started: Config,
     /// The settings as a whole, as they were read last.
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// What runs.
-    pub(super) running: BTreeMap<HandlerName, Loaded>,
+    pub(crate) running: BTreeMap<HandlerName, Loaded>,
     /// What bounds the handlers together.
-    pub(super) admission: Arc<Admission>,
+    pub(crate) admission: Arc<Admission>,
     /// Where changes go.
-    pub(super) changes: mpsc::Sender<Change>,
+    pub(crate) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
-    pub(super) keeping: watch::Sender<RetentionSettings>,
+    pub(crate) retention: watch::Sender<RetentionSettings>,
     /// What `status` shows of the groups that do not run as the files say.
-    pub(super) remarks: BTreeMap<GroupName, String>,
+    pub(crate) notes: Notes,
     /// The files, if they are watched.
-    pub(super) watch: Option<Watch>,
+    pub(crate) watch: Option<Watch>,
     /// What builds handlers when their sources change, if files are watched.
     #[cfg(feature = "build")]
-    pub(super) rebuilder: Option<Rebuilder>,
+    pub(crate) rebuilder: Option<Rebuilder>,
     /// What is wrong.
-    pub(super) said: Said,
+    pub(crate) problems: Problems,
     /// What of the start is still being loaded.
-    pub(super) starting: Starting,
+    pub(crate) starting: Starting,
+}
+
+/// What a reload is to switch to.
+struct Plan {
+    wanted: BTreeMap<HandlerName, Loaded>,
+    /// What `status` is to show of the groups that do not run as the files say.
+    notes: BTreeMap<GroupName, String>,
+    /// Whether there is nothing to try again.
+    all: bool,
 }
 
 impl Reloader {
@@ -93,7 +106,7 @@ impl Reloader {
     ///
     /// # Errors
     /// When something is refused that the host was started with; that is said by then.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         mut self,
         mut hangup: Signal,
         stop: CancellationToken,
@@ -103,18 +116,18 @@ impl Reloader {
         let _looking = {
             let (store, deployed) = (Arc::clone(&self.store), Arc::clone(&deployed));
             spawn_with_restart("the look for deployments", move || {
-                look_for_deployments(Arc::clone(&store), wanted.clone(), Arc::clone(&deployed))
+                watch_deployments(Arc::clone(&store), wanted.clone(), Arc::clone(&deployed))
             })
         };
         let following = async {
             // What a host said that ran these before is over: all is loaded.
             let groups: Vec<GroupName> =
                 self.running.values().map(|loaded| loaded.settings.group.clone()).collect();
-            self.tell(&groups, None).await;
+            self.notes.clear(&groups).await;
             self.follow_sources();
             // What is said of a group that is not there is lost.
             self.starting.registered().cancelled().await;
-            self.remark(self.starting.remarks(&self.config, UNDER_WAY)).await;
+            self.notes.set(self.starting.notes(&self.config, UNDER_WAY)).await;
             // Something of the start may have to be tried again.
             let mut again = !self.starting.is_over();
             let ended = self.loads.ended();
@@ -162,122 +175,27 @@ impl Reloader {
     /// Loads what changed, and has the host run it. Whether there is nothing to
     /// try again.
     async fn reload(&mut self, trigger: Trigger) -> Result<bool, NotAllLoaded> {
-        let config = match Config::load(&self.path, &self.overrides) {
-            Ok(config) => {
-                if self.said.is_over(&About::Settings) {
-                    info!("the settings are right again");
-                }
-                config
-            }
-            Err(errors) => {
-                if self.said.begins(About::Settings, errors.to_string(), trigger) {
-                    error!("the settings are refused, and everything goes on as before: {errors}");
-                }
-                let said = format!("the changed settings are refused: {errors}");
-                let groups = self.running.values().map(|loaded| loaded.settings.group.clone());
-                self.remark(groups.map(|group| (group, said.clone())).collect()).await;
-                if self.starting.is_over() {
-                    return Ok(true);
-                }
-                // What the host was started with is begun all the same.
-                self.config.clone()
-            }
-        };
+        let Some(config) = self.read_settings(trigger).await else { return Ok(true) };
         self.say_what_takes_a_restart(&config, trigger);
         if let Some(watch) = &mut self.watch {
             // Before the components are read, so that no change is missed.
             watch.follow(files(&self.path, &config)).await;
         }
-        let active = match self.active(&config).await {
-            Ok(active) => active,
-            Err(why) => {
-                if self.said.begins(About::Deployments, why.to_string(), trigger) {
-                    error!("cannot read what is deployed, and everything goes on as before: {why}");
-                }
-                return Ok(false);
-            }
-        };
-        if self.said.is_over(&About::Deployments) {
-            info!("what is deployed can be read again");
-        }
-        let mut wanted = BTreeMap::new();
-        let mut remarks = BTreeMap::new();
-        let mut all = true;
-        let (mut same, mut refused) = self.begin(&config, &active, trigger).await;
+        let Some(active) = self.read_deployments(&config, trigger).await else { return Ok(false) };
+        let (same, refused) = self.begin(&config, &active, trigger).await;
         self.loads.keep(|name| config.handlers.iter().any(|handler| handler.name == *name));
         if trigger == Trigger::Again {
             // Something has ended, or is tried again: the rest tells when it ends.
-            if starting::is_refused(&self.starting, &mut self.loads, &config).await {
+            if starting::is_refused(&self.starting, &mut self.loads, &config, &self.say).await {
                 return Err(NotAllLoaded);
             }
         } else {
             self.loads.wait(MOMENT).await;
         }
-        for settings in &config.handlers {
-            let before = self.running.get(&settings.name);
-            let outcome = match (same.remove(&settings.name), refused.remove(&settings.name)) {
-                (Some(loaded), _) => Ok(loaded),
-                (None, Some(why)) => Err((why.to_string(), why.is_passing())),
-                (None, None) => match self.loads.progress(settings).await {
-                    Progress::Loaded(loaded) => Ok(*loaded),
-                    Progress::Refused(why) => Err((why.to_string(), why.is_passing())),
-                    Progress::UnderWay => {
-                        debug!(handler = %settings.name, "{UNDER_WAY}");
-                        // Under another name, if the settings have it no more.
-                        let is_gone = |one: &&Loaded| {
-                            one.settings.group == settings.group
-                                && config.handlers.iter().all(|kept| kept.name != one.settings.name)
-                        };
-                        let before = before.or_else(|| self.running.values().find(is_gone));
-                        let group = before.map_or(&settings.group, |before| &before.settings.group);
-                        remarks.insert(group.clone(), UNDER_WAY.to_owned());
-                        if let Some(before) = before {
-                            wanted.insert(before.settings.name.clone(), before.clone());
-                        }
-                        continue;
-                    }
-                },
-            };
-            match outcome {
-                Ok(loaded) => {
-                    wanted.insert(settings.name.clone(), loaded);
-                    if self.said.is_over(&About::Handler(settings.name.clone())) {
-                        info!(handler = %settings.name, "loads again");
-                    }
-                }
-                Err((why, is_passing)) => {
-                    all &= !is_passing;
-                    let about = About::Handler(settings.name.clone());
-                    let is_news = self.said.begins(about, why.clone(), trigger);
-                    match before {
-                        Some(before) => {
-                            if is_news {
-                                error!(
-                                    handler = %settings.name,
-                                    running = before.handler.digest(),
-                                    "does not load, and goes on as before: {why}"
-                                );
-                            }
-                            remarks.insert(
-                                before.settings.group.clone(),
-                                format!("what it is to run now does not load: {why}"),
-                            );
-                            wanted.insert(settings.name.clone(), before.clone());
-                        }
-                        None if is_news => {
-                            error!(
-                                handler = %settings.name,
-                                "does not load, and is not run: {why}"
-                            );
-                        }
-                        None => {}
-                    }
-                }
-            }
-        }
+        let Plan { mut wanted, notes, mut all } = self.plan(&config, same, refused, trigger).await;
         let mut changed = changed(&self.config, &config);
-        bound(&self.admission, &self.loader, &config);
-        self.keeping.send_replace(keeping(&config));
+        apply_quotas(&self.admission, &self.loader, &config);
+        self.retention.send_replace(retention(&config));
         self.config = config;
         self.follow_sources();
         self.forget_what_is_gone();
@@ -296,7 +214,7 @@ impl Reloader {
         let was_starting = !self.starting.is_over();
         self.starting.keep(|name| is_wanted(name) && !self.running.contains_key(name));
         // Last, for what is said must not hold up what is done.
-        self.remark(remarks).await;
+        self.notes.set(notes).await;
         if !changed.is_empty() {
             let did = if was_starting && trigger == Trigger::Again { "loaded" } else { "reloaded" };
             info!(handlers = self.running.len(), changed = changed.join(", "), "{did}");
@@ -308,48 +226,151 @@ impl Reloader {
         Ok(all)
     }
 
+    /// Reads the settings. `None` where they are refused, and all is loaded that the host
+    /// was started with.
+    async fn read_settings(&mut self, trigger: Trigger) -> Option<Config> {
+        match Config::load(&self.path, &self.overrides) {
+            Ok(config) => {
+                if self.problems.is_over(&Problem::Settings) {
+                    info!("the settings are right again");
+                }
+                Some(config)
+            }
+            Err(errors) => {
+                if self.problems.begins(Problem::Settings, errors.to_string(), trigger) {
+                    error!("the settings are refused, and everything goes on as before: {errors}");
+                }
+                let said = format!("the changed settings are refused: {errors}");
+                let groups = self.running.values().map(|loaded| loaded.settings.group.clone());
+                self.notes.set(groups.map(|group| (group, said.clone())).collect()).await;
+                if self.starting.is_over() {
+                    return None;
+                }
+                // What the host was started with is begun all the same.
+                Some(self.config.clone())
+            }
+        }
+    }
+
+    /// Reads what is deployed. `None` where the database does not give it.
+    async fn read_deployments(
+        &mut self,
+        config: &Config,
+        trigger: Trigger,
+    ) -> Option<Vec<Deployed>> {
+        let active = match self.active(config).await {
+            Ok(active) => active,
+            Err(why) => {
+                if self.problems.begins(Problem::Deployments, why.to_string(), trigger) {
+                    error!("cannot read what is deployed, and everything goes on as before: {why}");
+                }
+                return None;
+            }
+        };
+        if self.problems.is_over(&Problem::Deployments) {
+            info!("what is deployed can be read again");
+        }
+        Some(active)
+    }
+
+    /// What is to run, by how far the load of each handler is.
+    async fn plan(
+        &mut self,
+        config: &Config,
+        mut same: BTreeMap<HandlerName, Loaded>,
+        mut refused: BTreeMap<HandlerName, NotLoaded>,
+        trigger: Trigger,
+    ) -> Plan {
+        let mut plan = Plan { wanted: BTreeMap::new(), notes: BTreeMap::new(), all: true };
+        for settings in &config.handlers {
+            let outcome = match (same.remove(&settings.name), refused.remove(&settings.name)) {
+                (Some(loaded), _) => Ok(loaded),
+                (None, Some(why)) => Err((why.to_string(), why.is_passing())),
+                (None, None) => match self.loads.progress(settings).await {
+                    Progress::Loaded(loaded) => Ok(*loaded),
+                    Progress::Refused(why) => Err((why.to_string(), why.is_passing())),
+                    Progress::UnderWay => {
+                        self.plan_loading(settings, config, &mut plan);
+                        continue;
+                    }
+                },
+            };
+            match outcome {
+                Ok(loaded) => {
+                    plan.wanted.insert(settings.name.clone(), loaded);
+                    if self.problems.is_over(&Problem::Handler(settings.name.clone())) {
+                        info!(handler = %settings.name, "loads again");
+                    }
+                }
+                Err((why, is_passing)) => {
+                    plan.all &= !is_passing;
+                    self.plan_refused(settings, why, trigger, &mut plan);
+                }
+            }
+        }
+        plan
+    }
+
+    /// Plans a handler whose component is still being loaded: what runs of it goes on.
+    fn plan_loading(&self, settings: &HandlerSettings, config: &Config, plan: &mut Plan) {
+        debug!(handler = %settings.name, "{UNDER_WAY}");
+        // Under another name, if the settings have it no more.
+        let is_gone = |one: &&Loaded| {
+            one.settings.group == settings.group
+                && config.handlers.iter().all(|kept| kept.name != one.settings.name)
+        };
+        let before = self.running.get(&settings.name);
+        let before = before.or_else(|| self.running.values().find(is_gone));
+        let group = before.map_or(&settings.group, |before| &before.settings.group);
+        plan.notes.insert(group.clone(), UNDER_WAY.to_owned());
+        if let Some(before) = before {
+            plan.wanted.insert(before.settings.name.clone(), before.clone());
+        }
+    }
+
+    /// Plans a handler that does not load: what runs of it goes on.
+    fn plan_refused(
+        &mut self,
+        settings: &HandlerSettings,
+        why: String,
+        trigger: Trigger,
+        plan: &mut Plan,
+    ) {
+        let problem = Problem::Handler(settings.name.clone());
+        let is_news = self.problems.begins(problem, why.clone(), trigger);
+        match self.running.get(&settings.name) {
+            Some(before) => {
+                if is_news {
+                    error!(
+                        handler = %settings.name,
+                        running = before.handler.digest(),
+                        "does not load, and goes on as before: {why}"
+                    );
+                }
+                plan.notes.insert(
+                    before.settings.group.clone(),
+                    format!("what it is to run now does not load: {why}"),
+                );
+                plan.wanted.insert(settings.name.clone(), before.clone());
+            }
+            None if is_news => {
+                error!(
+                    handler = %settings.name,
+                    "does not load, and is not run: {why}"
+                );
+            }
+            None => {}
+        }
+    }
+
     /// Handlers and groups that the settings do not have any more are not wrong.
     fn forget_what_is_gone(&mut self) {
         let handlers = &self.config.handlers;
-        self.said.0.retain(|about, _| match about {
-            About::Handler(name) => handlers.iter().any(|handler| handler.name == *name),
-            About::Group(group) => handlers.iter().any(|handler| handler.group == *group),
-            About::Settings | About::Deployments | About::Restart(_) => true,
+        self.problems.0.retain(|about, _| match about {
+            Problem::Handler(name) => handlers.iter().any(|handler| handler.name == *name),
+            Problem::Group(group) => handlers.iter().any(|handler| handler.group == *group),
+            Problem::Settings | Problem::Deployments | Problem::Restart(_) => true,
         });
-    }
-
-    /// Has `status` show this of these groups, and of no others any more. What
-    /// cannot be told is told at the next reload.
-    async fn remark(&mut self, remarks: BTreeMap<GroupName, String>) {
-        let mut changes: BTreeMap<Option<&str>, Vec<GroupName>> = BTreeMap::new();
-        for group in self.remarks.keys().filter(|group| !remarks.contains_key(*group)) {
-            changes.entry(None).or_default().push(group.clone());
-        }
-        for (group, remark) in &remarks {
-            if self.remarks.get(group) != Some(remark) {
-                changes.entry(Some(remark)).or_default().push(group.clone());
-            }
-        }
-        let mut told = Vec::new();
-        for (remark, groups) in changes {
-            if self.tell(&groups, remark).await {
-                told.extend(groups.into_iter().map(|group| (group, remark.map(str::to_owned))));
-            }
-        }
-        for (group, remark) in told {
-            match remark {
-                Some(remark) => self.remarks.insert(group, remark),
-                None => self.remarks.remove(&group),
-            };
-        }
-    }
-
-    async fn tell(&self, groups: &[GroupName], remark: Option<&str>) -> bool {
-        let told = self.store.set_note(groups, remark).await;
-        if let Err(why) = &told {
-            warn!("`host status` cannot be told: {why}");
-        }
-        told.is_ok()
     }
 
     /// What is deployed, if a handler wants to know.
@@ -422,16 +443,16 @@ impl Reloader {
         let mut running = BTreeMap::new();
         for (name, loaded) in wanted {
             let group = loaded.settings.group.clone();
-            let about = About::Group(group.clone());
+            let about = Problem::Group(group.clone());
             match refusals.get(&group) {
                 None => {
                     running.insert(name, loaded);
-                    if self.said.is_over(&about) {
+                    if self.problems.is_over(&about) {
                         info!(%group, "the database took the change");
                     }
                 }
                 Some(why) => {
-                    let is_news = self.said.begins(about, why.to_string(), trigger);
+                    let is_news = self.problems.begins(about, why.to_string(), trigger);
                     match self.running.remove(&name) {
                         Some(before) if before.settings.group == group => {
                             if is_news {
@@ -447,7 +468,7 @@ impl Reloader {
         }
         self.running = running;
         if !self.running.is_empty() {
-            self.loader.give_way();
+            self.loader.lower_compile_priority();
         }
         refusals.is_empty()
     }
@@ -475,39 +496,14 @@ impl Reloader {
             ),
         ];
         for (setting, is_another, value) in settings {
-            let about = About::Restart(setting);
+            let about = Problem::Restart(setting);
             if !is_another {
-                if self.said.is_over(&about) {
+                if self.problems.is_over(&about) {
                     info!("`{setting}` is again what this host runs with");
                 }
-            } else if self.said.begins(about, value, trigger) {
+            } else if self.problems.begins(about, value, trigger) {
                 warn!("`{setting}` changed: that takes a restart of the host");
             }
         }
-    }
-}
-
-/// Tells when something else is deployed than before, while it is wanted.
-async fn look_for_deployments(
-    store: Arc<dyn Store>,
-    mut wanted: watch::Receiver<bool>,
-    changed: Arc<Notify>,
-) {
-    let mut last = None;
-    // Else nobody is left to be told.
-    while wanted.wait_for(|wanted| *wanted).await.is_ok() {
-        match store.deployed().await {
-            Ok(now) => {
-                // Also at the first look: something may have been deployed since the
-                // host was loaded.
-                if last.as_ref() != Some(&now) {
-                    changed.notify_one();
-                }
-                last = Some(now);
-            }
-            // The supervisor says so.
-            Err(why) => debug!("cannot see what is deployed: {why}"),
-        }
-        tokio::time::sleep(DEPLOYED_POLL).await;
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::loading::{Loaded, Loader, NotLoaded};
+use super::Say;
+use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded};
 use super::loads::{Loads, Progress, Wanted};
 use crate::config::{Config, HandlerSettings};
 use crate::event::{GroupName, HandlerName};
@@ -19,14 +20,9 @@ use crate::store::Deployed;
 /// How long a host that starts waits for what it loads, before it runs what is loaded.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Something is refused that a host was started with. What and why was said.
-#[derive(Debug, thiserror::Error)]
-#[error("not all handlers were loaded")]
-pub(super) struct NotAllLoaded;
-
 /// What of the start is still being loaded.
 #[derive(Debug)]
-pub(super) struct Starting {
+pub(crate) struct Starting {
     left: BTreeSet<HandlerName>,
     /// Cancelled once nothing is left.
     over: CancellationToken,
@@ -36,7 +32,7 @@ pub(super) struct Starting {
 
 impl Starting {
     /// These are still being loaded.
-    pub(super) fn new(left: impl Iterator<Item = HandlerName>) -> Self {
+    pub(crate) fn new(left: impl Iterator<Item = HandlerName>) -> Self {
         let (over, registered) = (CancellationToken::new(), CancellationToken::new());
         let mut starting = Self { left: left.collect(), over, registered };
         starting.keep(|_| true);
@@ -44,26 +40,26 @@ impl Starting {
     }
 
     /// Cancelled once nothing is left.
-    pub(super) fn over(&self) -> CancellationToken {
+    pub(crate) fn over(&self) -> CancellationToken {
         self.over.clone()
     }
 
     /// Cancelled once the groups are registered.
-    pub(super) fn registered(&self) -> CancellationToken {
+    pub(crate) fn registered(&self) -> CancellationToken {
         self.registered.clone()
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty()
     }
 
     /// Whether this handler is left.
-    pub(super) fn has(&self, handler: &HandlerName) -> bool {
+    pub(crate) fn has(&self, handler: &HandlerName) -> bool {
         self.left.contains(handler)
     }
 
     /// Only these handlers are left of those that were.
-    pub(super) fn keep(&mut self, mut is_left: impl FnMut(&HandlerName) -> bool) {
+    pub(crate) fn keep(&mut self, mut is_left: impl FnMut(&HandlerName) -> bool) {
         self.left.retain(|handler| is_left(handler));
         if self.left.is_empty() {
             self.over.cancel();
@@ -71,9 +67,9 @@ impl Starting {
     }
 
     /// What `status` is to say of the groups of what is left.
-    pub(super) fn remarks(&self, config: &Config, remark: &str) -> BTreeMap<GroupName, String> {
+    pub(crate) fn notes(&self, config: &Config, note: &str) -> BTreeMap<GroupName, String> {
         let left = config.handlers.iter().filter(|settings| self.has(&settings.name));
-        left.map(|settings| (settings.group.clone(), remark.to_owned())).collect()
+        left.map(|settings| (settings.group.clone(), note.to_owned())).collect()
     }
 }
 
@@ -82,12 +78,13 @@ impl Starting {
 ///
 /// # Errors
 /// When one is refused by then. All that are refused are said.
-pub(super) async fn load<'a>(
+pub(crate) async fn load<'a>(
     handlers: impl Iterator<Item = &'a HandlerSettings> + Clone,
     active: &[Deployed],
     loader: &Loader,
     loads: &mut Loads,
     config: &Config,
+    say: &Say,
 ) -> Result<Vec<Loaded>, NotAllLoaded> {
     let mut refused = BTreeMap::new();
     let mut wanted = Vec::new();
@@ -116,7 +113,7 @@ pub(super) async fn load<'a>(
             },
         };
         if !why.is_waited_for() {
-            why.say(config, settings);
+            say(&why.message(config, settings));
             is_refused = true;
         }
     }
@@ -125,7 +122,7 @@ pub(super) async fn load<'a>(
 
 /// Begins loads in the order in which they hold up one another least: those of small
 /// files first.
-pub(super) fn begin<'a>(
+pub(crate) fn begin<'a>(
     mut wanted: Vec<(&'a HandlerSettings, (Wanted, Option<u64>))>,
     mut begin: impl FnMut(&'a HandlerSettings, Wanted),
 ) {
@@ -137,7 +134,12 @@ pub(super) fn begin<'a>(
 
 /// Says everything that is refused of what is left, with what is found within a moment.
 /// Whether anything is.
-pub(super) async fn is_refused(starting: &Starting, loads: &mut Loads, config: &Config) -> bool {
+pub(crate) async fn is_refused(
+    starting: &Starting,
+    loads: &mut Loads,
+    config: &Config,
+    say: &Say,
+) -> bool {
     let ends = |why: &&NotLoaded| !why.is_waited_for();
     let mut is_refused = false;
     for handler in &starting.left {
@@ -149,7 +151,7 @@ pub(super) async fn is_refused(starting: &Starting, loads: &mut Loads, config: &
     loads.wait(MOMENT).await;
     for settings in config.handlers.iter().filter(|settings| starting.has(&settings.name)) {
         if let Some(why) = loads.refused(&settings.name).await.filter(ends) {
-            why.say(config, settings);
+            say(&why.message(config, settings));
         }
     }
     true

@@ -11,12 +11,11 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 
 use super::loading::Loader;
-use super::{Global, database, versions};
+use super::{Say, Show};
 use crate::config::{Config, HandlerSettings};
 use crate::digest::Digest;
 use crate::event::{GroupName, Tenant};
 use crate::store::{DeadLetter, Store};
-use crate::telemetry;
 
 /// How many components a message lists that a few digits may mean.
 const LISTED: usize = 5;
@@ -24,48 +23,47 @@ const LISTED: usize = 5;
 /// A digest as people give one: `sha256:` and its digits, or the first few of
 /// them, with or without the prefix.
 #[derive(Debug, Clone)]
-pub(super) struct DigestStart(String);
+pub(crate) struct DigestPrefix(String);
 
 /// A text with which no digest begins.
 #[derive(Debug, thiserror::Error)]
 #[error("a digest is `sha256:` and 64 of the digits 0 to 9 and a to f; the first few of them do")]
-pub(super) struct NoDigestStart;
+pub(crate) struct InvalidDigestPrefix;
 
-impl FromStr for DigestStart {
-    type Err = NoDigestStart;
+impl FromStr for DigestPrefix {
+    type Err = InvalidDigestPrefix;
 
-    fn from_str(text: &str) -> Result<Self, NoDigestStart> {
+    fn from_str(text: &str) -> Result<Self, InvalidDigestPrefix> {
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         let fits = (1..=64).contains(&digits.len())
             && digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
-        if fits { Ok(Self(format!("sha256:{digits}"))) } else { Err(NoDigestStart) }
+        if fits { Ok(Self(format!("sha256:{digits}"))) } else { Err(InvalidDigestPrefix) }
     }
 }
 
 /// Finds the component for one dead letter after the other.
-pub(super) struct Chosen<'a> {
-    start: &'a DigestStart,
+pub(crate) struct NamedComponent<'a> {
+    start: &'a DigestPrefix,
     store: &'a dyn Store,
     /// The settings, if there are any that hold.
     config: Option<Config>,
+    say: Say,
+    show: Show,
     loader: Option<Loader>,
     checked: HashSet<(GroupName, Digest)>,
 }
 
-impl<'a> Chosen<'a> {
-    pub(super) fn new(start: &'a DigestStart, store: &'a dyn Store, global: &Global) -> Self {
-        let path = global.config_path();
-        let config = match Config::load(&path, &database::overrides(global)) {
-            Ok(config) => Some(config),
-            Err(_) if !path.exists() => None,
-            Err(errors) => {
-                telemetry::say(&format!(
-                    "note: whether the component can run is not checked: {errors}"
-                ));
-                None
-            }
-        };
-        Self { start, store, config, loader: None, checked: HashSet::new() }
+impl<'a> NamedComponent<'a> {
+    /// `config`: the settings, if there are any; without them nothing is checked. `say`
+    /// receives what is not checked, `show` shows what is compiled.
+    pub(crate) fn new(
+        start: &'a DigestPrefix,
+        store: &'a dyn Store,
+        config: Option<Config>,
+        say: Say,
+        show: Show,
+    ) -> Self {
+        Self { start, store, config, say, show, loader: None, checked: HashSet::new() }
     }
 
     /// The one component of the dead letter's tenant whose digest begins so.
@@ -73,7 +71,7 @@ impl<'a> Chosen<'a> {
     /// # Errors
     /// When there is none or more than one, and when the handler of the dead
     /// letter's group could not run it.
-    pub(super) async fn of(&mut self, letter: &DeadLetter) -> anyhow::Result<Digest> {
+    pub(crate) async fn of(&mut self, letter: &DeadLetter) -> anyhow::Result<Digest> {
         let digest = self.found(&letter.tenant).await?;
         if self.checked.insert((letter.group.clone(), digest.clone())) {
             self.check(letter, &digest).await?;
@@ -88,11 +86,7 @@ impl<'a> Chosen<'a> {
             1 => Ok(fitting.remove(0)),
             0 => bail!(
                 "the database has no component {start}{}: only what was deployed can be named; `host deploy NAME FILE` stores a file, and under a name that no handler has it does nothing else",
-                if tenant.is_none() {
-                    String::new()
-                } else {
-                    format!(" of {}", versions::named(tenant))
-                }
+                if tenant.is_none() { String::new() } else { format!(" of tenant `{tenant}`") }
             ),
             many => {
                 let listed: Vec<&str> = fitting.iter().take(LISTED).map(Digest::as_str).collect();
@@ -109,7 +103,7 @@ impl<'a> Chosen<'a> {
             settings.group == letter.group && settings.tenant == letter.tenant
         };
         let Some(settings) = config.handlers.iter().find(of_group) else {
-            telemetry::say(&format!(
+            (self.say)(&format!(
                 "note: {} has no handler in group `{}`: whether the component can run there is not checked",
                 config.path.display(),
                 letter.group
@@ -118,7 +112,7 @@ impl<'a> Chosen<'a> {
         };
         let loader = match &mut self.loader {
             Some(loader) => loader,
-            none => none.insert(Loader::new(&config.compilation)?),
+            none => none.insert(Loader::new(&config.compilation, self.show)?),
         };
         loader
             .replay_component(settings, digest, self.store)
@@ -136,12 +130,12 @@ mod tests {
     fn the_first_digits_of_a_digest_will_do_and_nothing_else() {
         let whole = Digest::of(b"").to_string();
         for good in [&whole, &whole[7..], &whole[..8], &whole[7..8], &whole[..40]] {
-            let start = good.parse::<DigestStart>().unwrap();
+            let start = good.parse::<DigestPrefix>().unwrap();
             assert!(whole.starts_with(&start.0) && start.0.ends_with(good), "{good}");
         }
         let longer = format!("{whole}0");
         for bad in ["", "sha256:", "sha512:ab", "AB", "a%", "sha256:sha256:ab", &longer] {
-            assert!(bad.parse::<DigestStart>().is_err(), "{bad}");
+            assert!(bad.parse::<DigestPrefix>().is_err(), "{bad}");
         }
     }
 }
