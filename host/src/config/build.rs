@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::document::{Section, Text};
-use super::handlers::Component;
+use super::component::Component;
+use super::document::Text;
+use super::section::Section;
 use crate::language::Language;
 
 /// How a handler's component is made from its sources.

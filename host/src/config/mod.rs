@@ -6,12 +6,16 @@
 //! components exist and fit is left to the sandbox.
 
 mod build;
+mod component;
 mod database;
 mod document;
 mod error;
+mod event_types;
+mod grants;
 mod handlers;
 mod keys;
 mod postgres;
+mod section;
 mod tenants;
 mod value;
 
@@ -21,11 +25,13 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 pub use build::{BuildBy, BuildSettings};
+pub use component::Component;
 pub use database::{DatabaseUrl, GivenUrl, InvalidDatabase};
-use document::{Document, Section};
+use document::Document;
 pub use error::{ConfigErrors, Problem};
-pub use handlers::{Component, HandlerSettings};
+pub use handlers::HandlerSettings;
 pub use postgres::{InvalidPostgresUrl, PostgresUrl};
+use section::Section;
 pub use tenants::TenantSettings;
 use tenants::Tenants;
 use value::Environment;

@@ -3,9 +3,11 @@
 
 use toml::de::DeValue;
 
-use super::document::{self, Document, Entry, Section, kind};
+use super::document::{self, Document, Entry, kind};
+use super::grants::http;
 use super::keys;
-use super::value::show_size;
+use super::section::Section;
+use super::value::{NAME_RULE, show_size};
 use crate::delivery::admission::{MAX_CONCURRENCY, TenantQuota};
 use crate::event::{Tenant, quoted};
 use crate::nearest::nearest;
@@ -205,11 +207,7 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
     if name.is_none() {
         section.problem(
             entry.at,
-            format!(
-                "{} is no name for a tenant: {}",
-                quoted(entry.key),
-                super::handlers::NAME_RULE
-            ),
+            format!("{} is no name for a tenant: {}", quoted(entry.key), NAME_RULE),
         );
     }
     let quota = TenantQuota {
@@ -238,7 +236,7 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
             .map(|bytes| bytes as u64),
         state_bytes: section.size("state", "0B"..="1TiB"),
     };
-    let http = super::handlers::http(&mut section);
+    let http = http(&mut section);
     let pinned_log = section.size("pinned_log", "64KiB"..="1PiB").map(|bytes| bytes as u64);
     section.finish();
     let settings = TenantSettings { name: name?, quota, http, pinned_log };

@@ -7,7 +7,18 @@ use bytesize::ByteSize;
 use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::{SpanParser, SpanPrinter};
 
+use crate::clock::LONGEST_WAIT;
 use crate::event::quoted;
+
+/// The longest duration that any setting takes.
+pub(super) const YEAR: Duration = LONGEST_WAIT;
+
+/// The shortest time in which anything can be done.
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The rule of all names, for a message.
+pub(super) const NAME_RULE: &str =
+    "use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit";
 
 /// Where variables come from.
 pub(super) type Environment<'a> = dyn Fn(&str) -> Result<String, VarError> + 'a;

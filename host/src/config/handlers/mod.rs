@@ -1,31 +1,41 @@
 //! `[handlers.NAME]`: the settings of one handler.
 
+mod batch;
+mod breaker;
+mod limits;
+mod retry;
+
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use toml::de::DeValue;
 
+use batch::batch;
+use breaker::breaker;
+use limits::limits;
+use retry::retry;
+
 use super::build::{self, BuildSettings};
-use super::document::{Document, Entry, Section, Text, kind};
+use super::component::{Component, DEPLOYED};
+use super::document::{Document, Entry, kind};
+use super::event_types::event_types;
+use super::grants::grants;
 use super::keys;
+use super::section::Section;
 use super::tenants::Tenants;
-use super::value::show_duration;
-use crate::clock::LONGEST_WAIT;
-use crate::delivery::breaker::{BreakerSettings, OnTrip};
+use super::value::{NAME_RULE, YEAR};
+use crate::delivery::breaker::BreakerSettings;
 use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::json::parse_time;
 use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
 use crate::retry::RetryPolicy;
-use crate::sandbox::settings::{
-    Clocks, EmitPolicy, Grants, HttpPath, HttpPolicy, HttpRule, Limits, Reuse,
-};
+use crate::sandbox::settings::{Grants, HttpPath, Limits, Reuse};
 use crate::store::Start;
 use crate::store::lock_key::{self, LockKey};
-use crate::subscription::{InvalidSubscription, Subscription};
+use crate::subscription::Subscription;
 
 /// One handler: a component plus its settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,34 +83,6 @@ pub struct HandlerSettings {
     /// When the group trips, because the handler fails everything.
     pub breaker: BreakerSettings,
 }
-
-/// Where a handler's component comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Component {
-    /// This file, which may not exist.
-    File(PathBuf),
-    /// The database, where it was deployed.
-    Deployed,
-}
-
-/// What the settings call [`Component::Deployed`]. A file of this name is
-/// written `./deployed`.
-const DEPLOYED: &str = "deployed";
-
-impl fmt::Display for Component {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => path.display().fmt(f),
-            Self::Deployed => f.write_str(DEPLOYED),
-        }
-    }
-}
-
-/// The longest duration that any setting takes.
-const YEAR: Duration = LONGEST_WAIT;
-
-/// The shortest time in which anything can be done.
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Reads every handler. `directory` is where relative paths begin.
 pub(super) fn handlers(
@@ -206,10 +188,6 @@ fn handler(
     })
 }
 
-/// The rule of all names, for a message.
-pub(super) const NAME_RULE: &str =
-    "use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit";
-
 /// The group's name, and where it comes from.
 fn group(section: &mut Section<'_>, entry: Entry<'_>) -> Option<(GroupName, usize)> {
     let by_handler = entry.key.parse().map(|name| (name, entry.at));
@@ -302,26 +280,6 @@ fn subscription(section: &mut Section<'_>) -> Option<Subscription> {
         return None;
     }
     event_types(section, texts)
-}
-
-/// Patterns of event types; there is at least one. `None` after a problem.
-fn event_types(section: &Section<'_>, texts: Vec<Option<Text<'_>>>) -> Option<Subscription> {
-    let whole = texts.iter().all(Option::is_some);
-    let texts: Vec<Text<'_>> = texts.into_iter().flatten().collect();
-    let mut fit = true;
-    for text in &texts {
-        if let Err(InvalidSubscription::Pattern(_)) = Subscription::new([&*text.value]) {
-            fit = false;
-            section.problem(
-                text.at,
-                format!(
-                    "{} is no event type: write a type, a beginning that ends in `*`, or `*` for all",
-                    text.quoted()
-                ),
-            );
-        }
-    }
-    if whole && fit { Subscription::new(texts.into_iter().map(|t| t.value)).ok() } else { None }
 }
 
 fn start(section: &mut Section<'_>) -> Start {
@@ -446,253 +404,4 @@ fn http_path(section: &mut Section<'_>) -> Option<HttpPath> {
         section.problem(text.at, format!("`http_path` is {}: {rule}", text.quoted()));
     }
     path.ok()
-}
-
-fn retry(mut section: Section<'_>) -> RetryPolicy {
-    let defaults = RetryPolicy::default();
-    let initial_at = section.entry("initial").map(|entry| entry.at);
-    let max_at = section.entry("max").map(|entry| entry.at);
-    let initial = section.duration("initial", Duration::ZERO..=YEAR);
-    let max = section.duration("max", Duration::ZERO..=YEAR);
-    let policy = RetryPolicy {
-        max_attempts: section
-            .integer("max_attempts", 1..=u32::MAX)
-            .unwrap_or(defaults.max_attempts),
-        initial: initial.unwrap_or(defaults.initial),
-        multiplier: section
-            .number("multiplier", 1.0..=1_000_000.0, "2.0")
-            .unwrap_or(defaults.multiplier),
-        max: max.unwrap_or(defaults.max),
-        jitter: section.number("jitter", 0.0..=1.0, "0.2").unwrap_or(defaults.jitter),
-    };
-    // Where one of them is wrong by itself, its default says nothing.
-    let known = initial.is_some() == initial_at.is_some() && max.is_some() == max_at.is_some();
-    if let Some(at) = initial_at.or(max_at).filter(|_| known && policy.initial > policy.max) {
-        let shown = |duration, given: bool| {
-            format!("{}{}", show_duration(duration), if given { "" } else { " by default" })
-        };
-        section.problem(
-            at,
-            format!(
-                "`initial` ({}) is longer than `max` ({}): lower `initial` or raise `max`",
-                shown(policy.initial, initial.is_some()),
-                shown(policy.max, max.is_some())
-            ),
-        );
-    }
-    section.finish();
-    policy
-}
-
-fn batch(mut section: Section<'_>) -> BatchSettings {
-    let defaults = BatchSettings::default();
-    let [max_events_at, max_time_at, size_at, wait_at] = ["max_events", "max_time", "size", "wait"]
-        .map(|key| section.entry(key).map(|entry| entry.at));
-    let max_events = section.integer("max_events", 1..=100_000);
-    let max_time = section.duration("max_time", MILLISECOND..=YEAR);
-    let batch = BatchSettings {
-        max_events: max_events.unwrap_or(defaults.max_events),
-        max_time: max_time.unwrap_or(defaults.max_time),
-        size: section.integer("size", 1..=10_000),
-        wait: section.duration("wait", Duration::ZERO..=YEAR).unwrap_or(defaults.wait),
-    };
-    let by_default = |given: bool| if given { "" } else { " by default" };
-    // Where one of them is wrong by itself, its default says nothing.
-    let is_known = max_events.is_some() == max_events_at.is_some();
-    if let (Some(at), Some(size)) = (size_at, batch.size)
-        && is_known
-        && size > batch.max_events
-    {
-        section.problem(
-            at,
-            format!(
-                "`size` is {size}, and no more than `max_events` ({}{}) are settled at once: lower `size` or raise `max_events`",
-                batch.max_events,
-                by_default(max_events.is_some())
-            ),
-        );
-    }
-    let is_known = max_time.is_some() == max_time_at.is_some();
-    if let Some(at) = wait_at.filter(|_| is_known && batch.wait > batch.max_time) {
-        section.problem(
-            at,
-            format!(
-                "`wait` ({}) is longer than `max_time` ({}{}), after which what is done is settled: lower `wait` or raise `max_time`",
-                show_duration(batch.wait),
-                show_duration(batch.max_time),
-                by_default(max_time.is_some())
-            ),
-        );
-    }
-    section.finish();
-    batch
-}
-
-fn breaker(mut section: Section<'_>) -> BreakerSettings {
-    let defaults = BreakerSettings::default();
-    let on_trip = section.entry("on_trip").and_then(|entry| {
-        let text = section.text_of(entry, "\"pause\"")?;
-        match text.value.as_str() {
-            "pause" => Some(OnTrip::Pause),
-            "rollback" => Some(OnTrip::Rollback),
-            _ => {
-                section.problem(
-                    text.at,
-                    format!("`on_trip` is {}: write \"pause\" or \"rollback\"", text.quoted()),
-                );
-                None
-            }
-        }
-    });
-    let breaker = BreakerSettings {
-        events: section.integer("events", 0..=1_000_000_000).unwrap_or(defaults.events),
-        attempts_after_swap: section
-            .integer("attempts_after_swap", 0..=1_000_000_000)
-            .unwrap_or(defaults.attempts_after_swap),
-        probe_after: section
-            .duration("probe_after", MILLISECOND..=YEAR)
-            .unwrap_or(defaults.probe_after),
-        on_trip: on_trip.unwrap_or(defaults.on_trip),
-    };
-    section.finish();
-    breaker
-}
-
-/// The limits, and how many attempts are made at once.
-fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usize) {
-    let defaults = Limits::default();
-    let concurrency_at = section.entry("concurrency").map(|entry| entry.at);
-    let concurrency: Option<usize> = section.integer("concurrency", 1..=1_000);
-    if let (Some(at), Some(2..), Some(Ordering::Total)) = (concurrency_at, concurrency, ordering) {
-        section.problem(
-            at,
-            "`concurrency` must be 1, because with `ordering = \"total\"` events are handled one after the other: leave it out, or choose `ordering = \"key\"`",
-        );
-    }
-    let limits = Limits {
-        // Less than a page of WebAssembly is no memory.
-        memory_bytes: section.size("memory", "64KiB"..="1TiB").unwrap_or(defaults.memory_bytes),
-        timeout: section.duration("timeout", MILLISECOND..=YEAR).unwrap_or(defaults.timeout),
-        fuel: section.integer("fuel", 1..=i64::MAX.unsigned_abs()),
-        table_elements: section
-            .integer("table_elements", 0..=1_000_000_000)
-            .unwrap_or(defaults.table_elements),
-        host_call_bytes: section
-            .size("host_call", "1KiB"..="1TiB")
-            .unwrap_or(defaults.host_call_bytes),
-        log_bytes: section.size("log", "0B"..="1TiB").unwrap_or(defaults.log_bytes),
-        log_lines_per_second: section
-            .integer("log_lines_per_second", 1..=1_000_000_000)
-            .unwrap_or(defaults.log_lines_per_second),
-        emits: section.integer("emits", 0..=1_000_000_000).unwrap_or(defaults.emits),
-        emit_bytes: section.size("emit", "0B"..="1TiB").unwrap_or(defaults.emit_bytes),
-        emit_total_bytes: section
-            .size("emit_total", "0B"..="1TiB")
-            .unwrap_or(defaults.emit_total_bytes),
-        state_value_bytes: section
-            .size("state_value", "0B"..="1TiB")
-            .unwrap_or(defaults.state_value_bytes),
-        state_total_bytes: section
-            .size("state_total", "0B"..="1TiB")
-            .unwrap_or(defaults.state_total_bytes),
-        state_writes: section
-            .integer("state_writes", 0..=1_000_000_000)
-            .unwrap_or(defaults.state_writes),
-        state_keys: section
-            .integer("state_keys", 0..=1_000_000_000_000)
-            .unwrap_or(defaults.state_keys),
-        http_requests: section
-            .integer("http_requests", 0..=1_000_000_000)
-            .unwrap_or(defaults.http_requests),
-        http_bytes: section.size("http_bytes", "0B"..="1TiB").unwrap_or(defaults.http_bytes),
-        http_connections: section
-            .integer("http_connections", 1..=1_000_000)
-            .unwrap_or(defaults.http_connections),
-        http_timeout: section
-            .duration("http_timeout", MILLISECOND..=YEAR)
-            .unwrap_or(defaults.http_timeout),
-    };
-    section.finish();
-    let ordering = ordering.unwrap_or_default();
-    (limits, concurrency.unwrap_or_else(|| ordering.default_concurrency()))
-}
-
-fn grants(mut section: Section<'_>) -> Grants {
-    let defaults = Grants::default();
-    let grants = Grants {
-        env: env(&mut section),
-        config: config(&mut section),
-        http: http(&mut section).unwrap_or_default(),
-        emit: emit(&mut section),
-        state: section.boolean("state").unwrap_or(defaults.state),
-        clocks: clocks(&mut section).unwrap_or(defaults.clocks),
-    };
-    section.finish();
-    grants
-}
-
-fn env(section: &mut Section<'_>) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::new();
-    for (name, text) in section.text_table("env", "{ REGION = \"eu\" }").unwrap_or_default() {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            section.problem(
-                text.at,
-                format!("{} is no name for a variable: use letters, digits and `_`", quoted(name)),
-            );
-        } else if text.value.contains('\0') {
-            section.problem(
-                text.at,
-                format!("the variable `{name}` holds a NUL character, which none can"),
-            );
-        } else {
-            env.insert(name.to_owned(), text.value);
-        }
-    }
-    env
-}
-
-fn config(section: &mut Section<'_>) -> BTreeMap<String, String> {
-    let values = section.text_table("config", "{ currency = \"EUR\" }").unwrap_or_default();
-    values.into_iter().map(|(name, text)| (name.to_owned(), text.value)).collect()
-}
-
-fn emit(section: &mut Section<'_>) -> EmitPolicy {
-    match section.texts("emit", "[\"issue.triaged\", \"audit.*\"]") {
-        None => EmitPolicy::Any,
-        Some((_, texts)) if texts.is_empty() => EmitPolicy::Nothing,
-        Some((_, texts)) => match event_types(section, texts) {
-            Some(types) if types.is_all() => EmitPolicy::Any,
-            Some(types) => EmitPolicy::Types(types),
-            // After a problem nothing is run.
-            None => EmitPolicy::Nothing,
-        },
-    }
-}
-
-/// `None` if it says nothing, or after a problem.
-fn clocks(section: &mut Section<'_>) -> Option<Clocks> {
-    let text = section.text("clocks", "\"fine\"")?;
-    match text.value.parse() {
-        Ok(clocks) => Some(clocks),
-        Err(problem) => {
-            section.problem(text.at, format!("`clocks` is {}: {problem}", text.quoted()));
-            None
-        }
-    }
-}
-
-/// Reads which HTTP requests are allowed. `None` if it says nothing.
-pub(super) fn http(section: &mut Section<'_>) -> Option<HttpPolicy> {
-    let (_, texts) = section.texts("http", "[\"https://api.example.com\"]")?;
-    let mut rules = Vec::new();
-    for text in texts.into_iter().flatten() {
-        match text.value.parse::<HttpRule>() {
-            Ok(rule) => rules.push(rule),
-            Err(problem) => section.problem(
-                text.at,
-                format!("`http` holds {}, which grants nothing: {problem}", text.quoted()),
-            ),
-        }
-    }
-    Some(rules.into_iter().collect())
 }

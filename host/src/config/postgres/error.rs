@@ -1,7 +1,7 @@
 //! What is wrong with a PostgreSQL URL. It may hold a password anywhere, also in
 //! places where none belongs, so no sentence repeats a piece of it.
 
-use super::parameters::KNOWN;
+use super::honoured::KNOWN;
 
 /// Why a text is no URL that the host can connect by.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

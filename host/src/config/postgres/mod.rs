@@ -5,6 +5,7 @@
 //! connects by it is left to the store.
 
 mod error;
+mod honoured;
 mod parameters;
 mod syntax;
 #[cfg(test)]

@@ -6,23 +6,8 @@
 //! URL which works here works in `psql` too.
 
 use super::error::InvalidPostgresUrl;
+use super::honoured::KNOWN;
 use crate::nearest::nearest;
-
-/// What is honoured.
-pub(super) const KNOWN: [&str; 12] = [
-    "host",
-    "port",
-    "dbname",
-    "user",
-    "password",
-    "sslmode",
-    "sslrootcert",
-    "sslcert",
-    "sslkey",
-    "application_name",
-    "options",
-    "connect_timeout",
-];
 
 /// What libpq knows beside it, with what to do instead.
 const UNSUPPORTED: &[(&[&str], &str)] = &[
