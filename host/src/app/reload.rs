@@ -33,7 +33,8 @@ use super::problems::{Problem, Problems, Trigger};
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
 use super::running::{
-    apply_quotas, changed, changed_handlers, drop_displaced, files, groups, retention,
+    apply_quotas, changed, changed_handlers, drop_displaced, files, groups, restart_settings,
+    retention,
 };
 use super::starting::{self, Starting};
 use super::watch::Watch;
@@ -443,16 +444,16 @@ impl Reloader {
         let mut running = BTreeMap::new();
         for (name, loaded) in wanted {
             let group = loaded.settings.group.clone();
-            let about = Problem::Group(group.clone());
+            let problem = Problem::Group(group.clone());
             match refusals.get(&group) {
                 None => {
                     running.insert(name, loaded);
-                    if self.problems.is_over(&about) {
+                    if self.problems.is_over(&problem) {
                         info!(%group, "the database took the change");
                     }
                 }
                 Some(why) => {
-                    let is_news = self.problems.begins(about, why.to_string(), trigger);
+                    let is_news = self.problems.begins(problem, why.to_string(), trigger);
                     match self.running.remove(&name) {
                         Some(before) if before.settings.group == group => {
                             if is_news {
@@ -474,34 +475,13 @@ impl Reloader {
     }
 
     fn say_what_takes_a_restart(&mut self, now: &Config, trigger: Trigger) {
-        let Config { database, lock_database, grace, compilation, .. } = now;
-        let was = &self.started.compilation;
-        let settings = [
-            ("database", self.started.database != *database, format!("{database:?}")),
-            (
-                "lock_database",
-                self.started.lock_database != *lock_database,
-                format!("{lock_database:?}"),
-            ),
-            ("grace", self.started.grace != *grace, format!("{grace:?}")),
-            (
-                "compile_memory",
-                was.memory_bytes != compilation.memory_bytes,
-                format!("{:?}", compilation.memory_bytes),
-            ),
-            (
-                "compile_timeout",
-                was.timeout != compilation.timeout,
-                format!("{:?}", compilation.timeout),
-            ),
-        ];
-        for (setting, is_another, value) in settings {
-            let about = Problem::Restart(setting);
+        for (setting, is_another, value) in restart_settings(&self.started, now) {
+            let problem = Problem::Restart(setting);
             if !is_another {
-                if self.problems.is_over(&about) {
+                if self.problems.is_over(&problem) {
                     info!("`{setting}` is again what this host runs with");
                 }
-            } else if self.problems.begins(about, value, trigger) {
+            } else if self.problems.begins(problem, value, trigger) {
                 warn!("`{setting}` changed: that takes a restart of the host");
             }
         }

@@ -117,6 +117,31 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
     changed
 }
 
+/// The settings that take a restart: their names, whether each is another than the host was
+/// started with, and its value.
+pub(crate) fn restart_settings(
+    started: &Config,
+    now: &Config,
+) -> [(&'static str, bool, String); 5] {
+    let Config { database, lock_database, grace, compilation, .. } = now;
+    let was = &started.compilation;
+    [
+        ("database", started.database != *database, format!("{database:?}")),
+        ("lock_database", started.lock_database != *lock_database, format!("{lock_database:?}")),
+        ("grace", started.grace != *grace, format!("{grace:?}")),
+        (
+            "compile_memory",
+            was.memory_bytes != compilation.memory_bytes,
+            format!("{:?}", compilation.memory_bytes),
+        ),
+        (
+            "compile_timeout",
+            was.timeout != compilation.timeout,
+            format!("{:?}", compilation.timeout),
+        ),
+    ]
+}
+
 /// The handlers that run otherwise than before, or no longer.
 pub(crate) fn changed_handlers(
     before: &BTreeMap<HandlerName, Loaded>,

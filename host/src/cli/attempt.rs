@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 use super::output::{self, short};
 use crate::app::attempt::Attempted;
 use crate::foreign;
-use crate::handler::state::{BatchState, CommittedState};
-use crate::handler::{Call, Handler, Outcome, Usage};
 use crate::store::StateWrite;
 
 /// What comes before each line but the first of a failure's text.
