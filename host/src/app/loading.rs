@@ -104,7 +104,7 @@ pub(crate) struct Loader {
 }
 
 impl NotLoaded {
-    /// Whether it may be over when it is tried again, though nobody changes anything.
+    /// Whether it may be over when it is tried again, though nothing is changed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Store(_) => true,

@@ -1,7 +1,7 @@
 //! Components that a host loads beside what it runs, and at its start.
 //!
 //! One that has to be compiled may take minutes. So each is loaded by a task of its
-//! own, and whoever begins them waits for a moment only: what is loaded by then is
+//! own, and the host waits for a moment only: what is loaded by then is
 //! switched to, and the rest when it is. What has to be compiled waits for what was
 //! begun before it of the same tenant; what was compiled before waits for none of that.
 //! What was refused is not tried again until it, or its settings, change, or somebody
@@ -152,15 +152,20 @@ impl Loads {
         self.store = Some(store);
     }
 
-    /// Told when one ends that nobody waited for.
+    /// Notified when a load ends.
     pub(crate) fn ended(&self) -> Arc<Notify> {
         Arc::clone(&self.ended)
     }
 
-    /// Begins to load a handler, unless that is under way, or was refused and `anew` does
+    /// Begins to load a handler, unless that is under way, or was refused and `again` does
     /// not say to try again. Those of a tenant that have to be compiled are loaded in the
     /// order in which they are begun. Whether it is something else than was begun before.
-    pub(crate) fn begin(&mut self, settings: &HandlerSettings, wanted: Wanted, anew: bool) -> bool {
+    pub(crate) fn begin(
+        &mut self,
+        settings: &HandlerSettings,
+        wanted: Wanted,
+        again: bool,
+    ) -> bool {
         let before = self
             .loads
             .get(&settings.name)
@@ -169,7 +174,7 @@ impl Loads {
         if let Some(load) = before
             && match &load.state {
                 State::UnderWay { .. } | State::Loaded(_) => true,
-                State::Refused(why) => !anew && !why.is_passing(),
+                State::Refused(why) => !again && !why.is_passing(),
             }
         {
             return false;

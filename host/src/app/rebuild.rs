@@ -70,7 +70,7 @@ impl Rebuilder {
     }
 
     /// Builds the components that are not there, before a host loads them. What is not
-    /// built is said, and is missed by whoever loads it.
+    /// built is said, and the load then refuses its handler.
     pub(crate) async fn build_missing(&self, config: &Config, stop: &CancellationToken) {
         for settings in &config.handlers {
             let (Some(build), Component::File(file)) = (&settings.build, &settings.component)

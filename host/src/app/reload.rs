@@ -1,4 +1,4 @@
-//! What a host runs, loaded anew while it runs: at SIGHUP, with `--watch` when a
+//! What a host runs, loaded again while it runs: at SIGHUP, with `--watch` when a
 //! file changes, and when another version of a handler is deployed.
 //!
 //! What takes long to load when the host starts is followed here too. If such a

@@ -37,7 +37,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// So many links are followed on one way: as many as Linux follows.
 const MOST_LINKS: usize = 40;
 
-/// What stands at one step of a path.
+/// What is at one step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Missing(ErrorKind),
@@ -56,7 +56,7 @@ fn identity(metadata: &Metadata) -> Identity {
 /// The names that matter, by their folders.
 type Names = BTreeMap<PathBuf, BTreeSet<OsString>>;
 
-/// What stands at every step of some paths.
+/// What is at every step of some paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Look {
     steps: BTreeMap<PathBuf, Step>,
@@ -278,7 +278,7 @@ fn matters(event: &notify::Event, names: &Names) -> bool {
 }
 
 fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
-    // Every change of it is whole, whoever panicked beside it.
+    // Every change of it is whole, even if the thread panicked after it.
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -154,7 +154,7 @@ async fn store(global: &Global, config: Option<&Config>) -> anyhow::Result<Arc<d
 /// Who deploys: `user@machine`.
 fn by() -> String {
     let id = rustix::process::getuid().as_raw();
-    // The environment names nobody in a timer's job or a container.
+    // The environment names no user in a timer's job or a container.
     let listed = std::fs::read_to_string("/etc/passwd").ok();
     let user = listed
         .and_then(|list| name_of(id, &list).map(str::to_owned))

@@ -78,7 +78,7 @@ struct Global {
 }
 
 impl Global {
-    /// The settings file, if it was named or stands in the current folder.
+    /// The settings file, if it was named or is in the current folder.
     fn config_path(&self) -> PathBuf {
         self.config.clone().unwrap_or_else(|| PathBuf::from("handlers.toml"))
     }
@@ -140,7 +140,7 @@ fn say() -> Say {
 #[error("failed")]
 struct AlreadySaid;
 
-/// Says, after the database broke off, that nobody knows what became of it, and what
+/// Says, after the database broke off, that its outcome is not known, and what
 /// shows it.
 fn outcome_known<T>(result: Result<T, StoreError>, look: &str, at: &str) -> anyhow::Result<T> {
     result.map_err(|error| match error {
@@ -178,7 +178,7 @@ pub fn main() -> ExitCode {
             };
             let result = catch_unwind(AssertUnwindSafe(run));
             let result = result.unwrap_or_else(|_| Err(AlreadySaid.into()));
-            // A read of stdin that nobody waits for any more must not hold up the end.
+            // A read of stdin whose result is no longer needed must not hold up the end.
             runtime.shutdown_background();
             result.map_or_else(|error| exit_code(&error), |()| ExitCode::SUCCESS)
         }

@@ -17,7 +17,7 @@ use crate::foreign;
 #[error("cannot write to stdout: {0}")]
 struct NotWritten(io::Error);
 
-/// Whether it failed because whoever read stdout is gone.
+/// Whether it failed because the reader of stdout is gone.
 pub(super) fn reader_is_gone(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| {

@@ -185,7 +185,7 @@ impl Publish {
             let mut broken = None;
             let mut last_line = next_line;
             while chunk.len() < CHUNK && bytes < CHUNK_BYTES {
-                // What stands in the channel joins; an empty channel ends the chunk,
+                // What is in the channel joins; an empty channel ends the chunk,
                 // so that what is typed is published at once.
                 let line = match lines.received.try_recv() {
                     Ok(line) => Some(line),
@@ -322,7 +322,7 @@ fn open(file: &Path) -> anyhow::Result<File> {
 }
 
 /// Reads a file once and publishes nothing: any broken line is an error here. On a thread
-/// of its own, so that whoever waits can give up on a large one.
+/// of its own, so that the command need not wait for a large one.
 async fn check_lines(file: &Path, from_line: u64) -> anyhow::Result<()> {
     let (checked, answer) = oneshot::channel();
     let (opened, path) = (BufReader::new(open(file)?), file.to_owned());

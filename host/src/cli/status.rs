@@ -188,7 +188,7 @@ fn led_for(group: &GroupStatus) -> String {
 pub(super) fn remark(group: &GroupStatus) -> Option<String> {
     let remark = group.note.as_deref()?;
     let (name, remark) = (&group.name, short(remark, 400));
-    // One that nobody leads may be waiting for its first load.
+    // One without a leader may be waiting for its first load.
     let goes_on = if group.leader.is_some() { "; it goes on as before" } else { "" };
     Some(format!("{name}: {remark}{goes_on}"))
 }

@@ -46,9 +46,9 @@ impl<'a> Document<'a> {
 
 /// A string of the file.
 pub(super) struct Text<'a> {
-    /// Where it stands.
+    /// Its place, as a byte of the file.
     pub(super) at: usize,
-    /// As it stands, for messages: variables may hold secrets.
+    /// As it is written, for messages: variables may hold secrets.
     pub(super) raw: &'a str,
     /// With its variables replaced.
     pub(super) value: String,
@@ -66,7 +66,7 @@ impl Text<'_> {
 pub(super) struct Entry<'a> {
     /// The key.
     pub(super) key: &'a str,
-    /// Where the value stands; for a table, where its name stands.
+    /// The place of the value; for a table, of its name.
     pub(super) at: usize,
     /// The value.
     pub(super) value: &'a DeValue<'a>,
@@ -81,7 +81,7 @@ impl<'a> Entry<'a> {
         Self { key: key.get_ref(), at: place.start, value: value.get_ref() }
     }
 
-    /// What stands in a table at a path of keys, if it is there.
+    /// What is in a table at a path of keys, if it is there.
     pub(super) fn below(self, path: &[&str]) -> Option<Self> {
         path.iter().try_fold(self, |entry, key| match entry.value {
             DeValue::Table(table) => {

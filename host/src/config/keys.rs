@@ -135,14 +135,14 @@ pub(super) const PLACES: [&Place; 9] =
     [&TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT];
 
 impl Place {
-    /// The table's header as it stands in the file, with the name of its handler
+    /// The table's header as it is written in the file, with the name of its handler
     /// or tenant.
     pub(super) fn header(&self, named: Option<&str>) -> String {
         let named = named.map_or("NAME".to_owned(), key_in_toml);
         format!("[{}]", self.name.replace("NAME", &named))
     }
 
-    /// Where a key of this table stands, for a sentence.
+    /// The place of a key of this table, for a sentence.
     fn location(&self, named: Option<&str>) -> String {
         if self.name.is_empty() {
             "at the top level".to_owned()

@@ -32,7 +32,7 @@ pub(super) struct Section<'a> {
     place: &'static Place,
     /// The handler, or the tenant, that it belongs to.
     named: Option<&'a str>,
-    /// Where its name stands.
+    /// The place of its name.
     at: usize,
     table: Option<&'a DeTable<'a>>,
     asked: Vec<&'static str>,
@@ -103,7 +103,7 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// Where the table's name stands.
+    /// The place of the table's name.
     pub(super) fn at(&self) -> usize {
         self.at
     }

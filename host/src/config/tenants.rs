@@ -27,7 +27,7 @@ pub struct TenantSettings {
     pub pinned_log: Option<u64>,
 }
 
-/// A tenant of the file, and where it stands.
+/// A tenant of the file, and its place.
 struct Found<'a> {
     settings: TenantSettings,
     entry: Entry<'a>,

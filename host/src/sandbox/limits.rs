@@ -83,12 +83,12 @@ impl InstanceLimits {
         self.answer_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether memories of so many bytes fit, with what the host keeps.
+    /// Whether memories of `memory_bytes` bytes fit, with what the host keeps.
     fn has_room_for(&self, memory_bytes: usize) -> bool {
         memory_bytes.saturating_add(self.kept_bytes()) <= self.memory_limit
     }
 
-    /// The end of an attempt that wanted memories of so many bytes, with what the host
+    /// The end of an attempt that wanted memories of `memory_bytes` bytes, with what the host
     /// keeps.
     #[cold]
     fn refusal(&self, memory_bytes: usize) -> wasmtime::Error {
@@ -172,7 +172,7 @@ impl HostState {
         Err(self.limiter.refusal(self.limiter.memory_bytes))
     }
 
-    /// Counts the bytes of the table of resources anew where the estimate would exceed the
+    /// Counts the bytes of the table of resources again where the estimate would exceed the
     /// limit.
     fn recount_for(&mut self, memory_bytes: usize) {
         if !self.limiter.has_room_for(memory_bytes) {

@@ -131,7 +131,7 @@ pub(super) fn handlers(
     settings
 }
 
-/// Events that may be parked, where nobody says how many: enough for a few keys
+/// Events that may be parked where the settings give no number: enough for a few keys
 /// that fail for hours, little enough for a new leader to read at once.
 const MAX_PARKED: usize = 10_000;
 

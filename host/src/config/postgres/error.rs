@@ -16,7 +16,7 @@ pub enum InvalidPostgresUrl {
         "holds a blank, a `#`, or an `@` after the server's name: write each character of a password that is no letter or digit as `%` and two hexadecimal digits, such as `%20` for a blank, `%23` for `#`, `%2F` for `/`, `%3F` for `?` and `%40` for `@`"
     )]
     NotEncoded,
-    /// A `%` that stands alone.
+    /// A `%` without two digits after it.
     #[error("holds a `%` without two hexadecimal digits after it: write `%25` for the character")]
     Percent,
     /// Bytes that are no text.
@@ -35,13 +35,13 @@ pub enum InvalidPostgresUrl {
     /// No port.
     #[error("has a port that is no number from 1 to 65535")]
     Port,
-    /// A setting that stands there twice.
+    /// A setting that is there twice.
     #[error("says twice what `{0}` is: leave one out")]
     Twice(&'static str),
     /// A parameter without a value; they are counted from 1.
     #[error("has no value in its parameter number {0}: write `name=value`")]
     NoValue(usize),
-    /// A parameter that nobody knows.
+    /// A parameter that is not known.
     #[error("has a parameter, number {number}, that is not known: {}", instead(*suggestion))]
     Unknown {
         /// Which one, counted from 1.

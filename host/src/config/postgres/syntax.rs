@@ -1,6 +1,6 @@
 //! The text of a PostgreSQL URL, taken apart and put together.
 //!
-//! Parsed here and not by a general library, because those take what stands
+//! Parsed here and not by a general library, because those take what is written
 //! before a stray `/`, `?` or `#` of a password for the server's name, connect
 //! there, and show it. Here such a URL is refused.
 
@@ -80,7 +80,7 @@ impl Parts {
         self.add("port", port)
     }
 
-    /// Adds a value as it stands in the URL, if there is one.
+    /// Adds a value as it is written in the URL, if there is one.
     fn add(&mut self, name: &'static str, value: &str) -> Result<(), InvalidPostgresUrl> {
         if value.is_empty() {
             return Ok(());

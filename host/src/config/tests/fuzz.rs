@@ -1,4 +1,4 @@
-//! Files as nobody would write them: each is read, or refused with the place of what is
+//! Generated files: each is read, or refused with the place of what is
 //! wrong; and what is read, written out again, is read as the same.
 
 use proptest::collection::vec;

@@ -1,4 +1,4 @@
-//! Folders that nobody but the host's user and root can change.
+//! Folders that only the host's user and root can change.
 
 use std::fs;
 use std::io;

@@ -3,7 +3,7 @@
 //! Whoever can write an entry can run code as the host's user. So the folder and
 //! everything above it may be changed by that user and root alone (`folder`), and
 //! each entry carries a MAC of a key that only this folder has (`key`): what
-//! somebody else put there, moved, or damaged is not run, and compiled anew. A
+//! somebody else put there, moved, or damaged is not run, and compiled again. A
 //! cache that cannot be used costs the time to compile at each start, and nothing
 //! else.
 
@@ -96,7 +96,7 @@ impl Cache {
         }
     }
 
-    /// Whether there is an entry of this name, whoever put it there.
+    /// Whether there is an entry of this name, whichever process put it there.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.entries.join(name).is_file()
     }

@@ -5,7 +5,7 @@
 //! ([`process`]), which is limited and answers with what it found. Where the machine
 //! can start none, which is found out when the host starts, it happens in this
 //! process, where nothing can break it off: then one that takes too long is refused
-//! to whoever waits for it, and its thread goes on to its end; until then nothing
+//! to the load that waits for it, and its thread goes on to its end; until then nothing
 //! else is compiled, so that any number of such components costs the host no more
 //! than one of them does.
 
@@ -192,7 +192,7 @@ impl Compiler {
     ) -> Result<T, LoadReason> {
         let threads = Arc::clone(threads);
         let work = tokio::task::spawn_blocking(move || {
-            // Given back by the work, not by whoever waits for it.
+            // Released by the work, not by the task that waits for it.
             let _permit = permit;
             threads.install(work)
         });

@@ -3,7 +3,7 @@
 //!
 //! Everything here works on what others wrote, and some of it takes long or much
 //! memory: it is the work of the process that compiles, which is limited. The
-//! host takes the answer as it stands and parses nothing of the component itself.
+//! host takes the answer as it is and parses nothing of the component itself.
 
 use serde::{Deserialize, Serialize};
 use wasmtime::Engine;

@@ -184,7 +184,7 @@ impl Processes {
         };
         let all = async {
             let lower = async {
-                // Else nobody is left to say that handlers run.
+                // On an error the sender is gone: the priority stays as it is.
                 if gives_way.wait_for(|gives_way| *gives_way).await.is_ok() {
                     give_way(id);
                 }
@@ -267,7 +267,8 @@ async fn start(command: &mut AsyncCommand) -> io::Result<tokio::process::Child> 
     }
 }
 
-/// Reads to the end, or so many bytes; then whoever writes more finds nobody.
+/// Reads to the end, or up to a number of bytes; a child that writes more finds its pipe
+/// closed.
 async fn read(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {

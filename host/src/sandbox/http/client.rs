@@ -481,7 +481,7 @@ impl Exchange {
             return Err(Error::DnsTimeout);
         };
         let (resolver, name) = (Arc::clone(&self.egress.client.resolver), name.to_owned());
-        // Goes on to its end when nobody waits any more: the thread it holds is
+        // Goes on to its end when its request waits no more: the thread it holds is
         // not free before.
         let lookup = tokio::spawn(async move {
             let _permit = permit;

@@ -39,7 +39,7 @@ use super::settings::Limits;
 use crate::event::{LogEvent, Tenant};
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
-/// host holds for a body that nobody takes.
+/// host holds for a body that is not read.
 pub(super) const CHUNK_BYTES: usize = 16 << 10;
 
 /// Bytes of the headers of one request.

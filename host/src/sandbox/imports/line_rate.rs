@@ -43,7 +43,7 @@ impl LineRate {
         self.allows_of(1) == 1
     }
 
-    /// How many of so many lines may be written now; the others are counted.
+    /// How many of these lines may be written now; the others are counted.
     pub(super) fn allows_of(self: &Arc<Self>, lines: usize) -> usize {
         let mut state = self.state();
         let now = Instant::now();

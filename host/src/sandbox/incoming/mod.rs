@@ -3,8 +3,8 @@
 //! An event goes in as a request and what becomes of it is read from the answer, within
 //! this process: there is no socket and no server. [`request`] and [`response`] say what
 //! means what and know nothing of wasmtime; this file makes the call. It promises that a
-//! call ends when the guest's function does: whoever traps or answers nothing keeps nobody
-//! waiting. A guest that has answered may go on, and is awaited, because what it writes and
+//! call ends when the guest's function does: one that traps or answers nothing keeps no
+//! task waiting. A guest that has answered may go on, and is awaited, because what it writes and
 //! emits until it returns belongs to the attempt.
 
 mod binary;
@@ -175,7 +175,7 @@ impl Reading {
     }
 
     /// Reads beside the guest, which may wait until somebody takes what it writes, and no
-    /// longer than the guest runs: nobody else writes an answer.
+    /// longer than the guest runs: only the guest writes an answer.
     async fn beside(
         &mut self,
         called: impl Future<Output = wasmtime::Result<()>>,

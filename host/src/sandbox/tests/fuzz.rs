@@ -1,4 +1,4 @@
-//! Bytes that are no component, or one that nobody would write: each is loaded or refused,
+//! Bytes that are no component, or a generated one: each is loaded or refused,
 //! and never more than a panic away from it in neither case; and guests that answer at
 //! random, which cost one attempt each.
 

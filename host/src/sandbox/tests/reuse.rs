@@ -97,7 +97,7 @@ async fn events_without_end_leave_a_reused_instance_as_small_as_it_was() {
     }
 }
 
-/// In an engine with room for one instance, what is left is seen by whoever wants
+/// In an engine with room for one instance, what is left is seen by a worker that wants
 /// another.
 #[tokio::test]
 async fn an_instance_ends_with_its_batch_or_with_its_worker_or_where_another_needs_room() {

@@ -1,4 +1,4 @@
-//! Rules and URLs as nobody would write them. What a policy lets through is what is
+//! Generated rules and URLs. What a policy lets through is what is
 //! connected to: the same host, port and scheme for the check, the look-up, the connection
 //! and the server.
 
