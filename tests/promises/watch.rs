@@ -221,7 +221,7 @@ fn neither_its_own_log_nor_its_database_nor_other_files_wake_it(store: Store) {
     let rig = Rig::on(store, &settings("versioned.wasm"));
     rig.write("versioned.wasm", version_of_guest(1));
     let log = File::create(rig.path("host.log")).expect("a file can be made");
-    let mut command = rig.command(["run", "--watch", "--log", "event_host::cli=trace,info"]);
+    let mut command = rig.command(["run", "--watch", "--log", "event_host::app=trace,info"]);
     let mut host = Running::start_with_stderr(&mut command, log.into());
     let log = || fs::read_to_string(rig.path("host.log")).expect("the log can be read");
     wait_until("it leads", PATIENCE, || log().contains(": leading"));
