@@ -12,9 +12,7 @@ use bytesize::ByteSize;
 use wasmtime::{OutOfMemory, PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use super::imports::HandlerProfile;
-use super::limits::{COMPONENT_HANDLES, OPEN_RESOURCES};
-use super::settings::{Limits, names};
+use super::settings::{COMPONENT_HANDLES, Limits, OPEN_RESOURCES, names};
 use crate::failure::{Failure, FailureKind};
 use crate::handler::Outcome;
 
@@ -82,9 +80,15 @@ pub(super) enum Phase {
     Call,
 }
 
-/// Tells what an error means for the attempt.
+/// Tells what an error means for the attempt of a guest with these limits, and a stack of
+/// `stack_bytes`.
 #[cold]
-pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &HandlerProfile) -> Outcome {
+pub(super) fn outcome(
+    error: &wasmtime::Error,
+    phase: Phase,
+    limits: &Limits,
+    stack_bytes: usize,
+) -> Outcome {
     let failed = |kind, text: &str| Outcome::Failure(Failure::new(kind, text));
 
     if let Some(ending) = error.downcast_ref::<Abort>() {
@@ -110,11 +114,11 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &HandlerPr
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => {
-            let text = format!("used up its stack of {}", size(profile.stack_bytes));
+            let text = format!("used up its stack of {}", size(stack_bytes));
             return failed(FailureKind::StackLimit, &with_frames(&text, error));
         }
         Some(Trap::OutOfFuel) => {
-            let fuel = profile.limits.fuel.unwrap_or_default();
+            let fuel = limits.fuel.unwrap_or_default();
             return failed(
                 FailureKind::Fuel,
                 &format!("used up its fuel, {} is {fuel}", names::FUEL),
@@ -136,7 +140,7 @@ pub(super) fn outcome(error: &wasmtime::Error, phase: Phase, profile: &HandlerPr
             &format!(
                 "handed the host more than {} in one call, {}",
                 names::HOST_CALL,
-                size(profile.limits.host_call_bytes)
+                size(limits.host_call_bytes)
             ),
         );
     }

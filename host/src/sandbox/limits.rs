@@ -12,35 +12,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
 use super::ending::{Abort, size};
-use super::imports::HostState;
-use super::resource_memory;
-use super::settings::{Limits, names};
+use super::settings::{Limits, OPEN_RESOURCES, names};
 use crate::failure::FailureKind;
-
-/// Resources of WASI, such as streams and pollables, that an instance may hold
-/// open at once.
-pub(super) const OPEN_RESOURCES: usize = 1_000;
-
-/// Handles in the component model's own tables that an instance may hold; the
-/// guest's own resources count too.
-pub(super) const COMPONENT_HANDLES: usize = 10_000;
 
 /// Memories and tables an instance may have; each one costs address space, and
 /// time when it is made.
-const OBJECTS: usize = 1_000;
+pub(super) const OBJECTS: usize = 1_000;
 
 /// Counts the memories and tables of one instance, and what the host keeps for it.
 #[derive(Debug)]
 pub(super) struct InstanceLimits {
     memory_bytes: usize,
     /// What the host keeps for the attempt under way.
-    attempt_bytes: usize,
+    pub(super) attempt_bytes: usize,
     /// What the host keeps in the table of resources; never less than it is.
-    resource_bytes: usize,
+    pub(super) resource_bytes: usize,
     /// What the host keeps of an HTTP answer, which is read beside the guest.
     answer_bytes: Arc<AtomicUsize>,
     memory_limit: usize,
@@ -84,14 +73,14 @@ impl InstanceLimits {
     }
 
     /// Whether memories of `memory_bytes` bytes fit, with what the host keeps.
-    fn has_room_for(&self, memory_bytes: usize) -> bool {
+    pub(super) fn has_room_for(&self, memory_bytes: usize) -> bool {
         memory_bytes.saturating_add(self.kept_bytes()) <= self.memory_limit
     }
 
     /// The end of an attempt that wanted memories of `memory_bytes` bytes, with what the host
     /// keeps.
     #[cold]
-    fn refusal(&self, memory_bytes: usize) -> wasmtime::Error {
+    pub(super) fn refusal(&self, memory_bytes: usize) -> wasmtime::Error {
         let kept = match self.kept_bytes() {
             0 => String::new(),
             kept => format!(" and had the host keep {}", size(kept)),
@@ -101,7 +90,7 @@ impl InstanceLimits {
         Abort::limit(FailureKind::MemoryLimit, text)
     }
 
-    fn memory_growing(
+    pub(super) fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
@@ -120,11 +109,11 @@ impl InstanceLimits {
     }
 
     /// All memories together, once one of them has grown.
-    fn memory_after(&self, current: usize, desired: usize) -> usize {
+    pub(super) fn memory_after(&self, current: usize, desired: usize) -> usize {
         self.memory_bytes.saturating_sub(current).saturating_add(desired)
     }
 
-    fn table_growing(
+    pub(super) fn table_growing(
         &mut self,
         current: usize,
         desired: usize,
@@ -148,76 +137,6 @@ impl InstanceLimits {
         }
         self.table_elements = wanted;
         Ok(true)
-    }
-}
-
-impl HostState {
-    /// Charges bytes that the host keeps until the attempt ends.
-    pub(super) fn charge(&mut self, bytes: usize) -> wasmtime::Result<()> {
-        self.limiter.attempt_bytes = self.limiter.attempt_bytes.saturating_add(bytes);
-        self.within_memory()
-    }
-
-    /// Charges the most that one call may have added to the table of resources.
-    pub(super) fn charge_resources(&mut self, bytes: usize) {
-        self.limiter.resource_bytes = self.limiter.resource_bytes.saturating_add(bytes);
-    }
-
-    /// Whether the instance keeps within its memory, with what the host keeps for it.
-    pub(super) fn within_memory(&mut self) -> wasmtime::Result<()> {
-        self.recount_for(self.limiter.memory_bytes);
-        if self.limiter.has_room_for(self.limiter.memory_bytes) {
-            return Ok(());
-        }
-        Err(self.limiter.refusal(self.limiter.memory_bytes))
-    }
-
-    /// Counts the bytes of the table of resources again where the estimate would exceed the
-    /// limit.
-    fn recount_for(&mut self, memory_bytes: usize) {
-        if !self.limiter.has_room_for(memory_bytes) {
-            self.limiter.resource_bytes = resource_memory::bytes(&mut self.resources);
-        }
-    }
-}
-
-impl ResourceLimiter for HostState {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        self.recount_for(self.limiter.memory_after(current, desired));
-        self.limiter.memory_growing(current, desired, maximum)
-    }
-
-    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        // Only the operating system's refusals are I/O errors; the rest is the
-        // memory's own type, which the guest may handle. What was counted for
-        // the growth stays counted: a failure is also told of growths that were
-        // never asked for here, so taking it back would lose count.
-        if error.is::<std::io::Error>() {
-            return Err(Abort::not_run(format!("the host could not grow a memory: {error}")));
-        }
-        Ok(())
-    }
-
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        self.limiter.table_growing(current, desired, maximum)
-    }
-
-    fn memories(&self) -> usize {
-        OBJECTS
-    }
-
-    fn tables(&self) -> usize {
-        OBJECTS
     }
 }
 

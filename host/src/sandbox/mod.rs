@@ -13,6 +13,7 @@
 
 mod bindings;
 mod cache;
+mod call_input;
 mod call_result;
 mod compiler;
 mod component;
@@ -22,6 +23,7 @@ mod engine;
 mod entry_point;
 mod fair_semaphore;
 mod guest_event;
+mod guest_log;
 mod http;
 mod imports;
 mod incoming;
@@ -44,7 +46,7 @@ pub use compiler::{Compiling, Order as CompileOrder, obey as compile};
 pub use component::Sandbox;
 pub use contract::Interface;
 pub use engine::{Allocation, CacheSettings, EngineError, EngineSettings, PoolSettings};
-pub use imports::{GuestLine, LineOrigin, LogSink};
+pub use guest_log::{GuestLine, LineOrigin, LogSink};
 pub use load_error::{Does, LoadError, LoadReason, Names};
 pub use producers::{Producer, ProducerKind};
 pub use program::Inspection;

@@ -17,18 +17,19 @@ use wasmtime::{Store, UpdateDeadline};
 use wasmtime_wasi_http::p2::bindings::Proxy;
 
 use super::bindings::{self, BatchEventHandler, EventHandler};
+use super::call_input::CallInput;
 use super::call_result::{CallResult, EventResult};
 use super::contract::Interface;
 use super::ending::{self, Abort, Phase, timeout_text};
 use super::entry_point::EntryPoint;
 use super::fair_semaphore::HandlerId;
 use super::guest_event::{deliver_after, extensions, guest_event, write_time};
-use super::imports::{CallInput, GuestLog, HandlerProfile, HostState, LogSink, LogSummary};
+use super::guest_log::{GuestLog, LogSink, LogSummary};
+use super::imports::{HandlerProfile, HostState};
 use super::incoming;
 use super::instance_pool::{Evict, InstancePermit};
-use super::limits::COMPONENT_HANDLES;
 use super::program::{Inspection, Program};
-use super::settings::Reuse;
+use super::settings::{COMPONENT_HANDLES, Reuse};
 use crate::clock::LONGEST_WAIT;
 use crate::event::{Attempt, Event, LogEvent};
 use crate::failure::{Failure, FailureKind};
@@ -76,9 +77,11 @@ impl LoadedHandler {
     }
 
     fn new_worker(&self, sink: Option<LogSink>) -> SandboxWorker {
+        let HandlerProfile { line_rate, limits, .. } = &*self.profile;
+        let log = GuestLog::new(Arc::clone(line_rate), limits.log_bytes, sink);
         SandboxWorker {
             program: Arc::clone(&self.program),
-            log: Arc::new(GuestLog::new(Arc::clone(&self.profile), sink)),
+            log: Arc::new(log),
             profile: Arc::clone(&self.profile),
             reuse: self.reuse,
             idle: Arc::default(),
@@ -267,7 +270,9 @@ impl SandboxWorker {
             }
             Some(Ok(answer)) => Ok((answer, Vec::new())),
             Some(Err((error, phase))) => {
-                Err(ending::with_last_words(ending::outcome(&error, phase, &self.profile), last))
+                let HandlerProfile { limits, stack_bytes, .. } = &*self.profile;
+                let outcome = ending::outcome(&error, phase, limits, *stack_bytes);
+                Err(ending::with_last_words(outcome, last))
             }
             None => {
                 let limits = &self.profile.limits;

@@ -32,12 +32,11 @@ use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
 use super::meter::Meter;
-use super::policy::{Scheme, Target, TargetHost};
 use super::{Egress, toml_list};
 use crate::event::Tenant;
 use crate::sandbox::fair_semaphore::{Claim, FairPermit, FairSemaphore, HeldBy};
-use crate::sandbox::imports::GuestLog;
-use crate::sandbox::settings::names;
+use crate::sandbox::guest_log::GuestLog;
+use crate::sandbox::settings::{Scheme, Target, TargetHost, names};
 
 /// Bytes of an answer's head. Bounds what a server can make the host hold for
 /// one request.

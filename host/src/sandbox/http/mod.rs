@@ -7,11 +7,8 @@
 //! follows redirects itself, so that each is a request like any other. What is
 //! still open when an attempt ends is broken off.
 
-mod address;
 mod client;
-mod counted;
 mod meter;
-mod policy;
 #[cfg(test)]
 mod tests;
 
@@ -20,22 +17,21 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method, Request, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
+use wasmtime::component::ResourceTable;
 use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{
-    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks,
 };
 
 pub(crate) use client::Client;
 use client::Exchange;
-pub(super) use counted::link;
 use meter::Meter;
-use policy::Target;
-pub use policy::{HttpPolicy, HttpRule, InvalidRule};
 
+use super::call_input::CallInput;
 use super::ending::Abort;
 use super::fair_semaphore::{Claim, HandlerId};
-use super::imports::{CallInput, GuestLog, HandlerProfile, HostState, toml_string};
-use super::settings::Limits;
+use super::guest_log::{GuestLog, toml_string};
+use super::settings::{HttpPolicy, Limits, Target};
 use crate::event::{LogEvent, Tenant};
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
@@ -54,17 +50,24 @@ const KEY_ESCAPES: &AsciiSet =
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The way out for one handler's requests: its policy, and the client of all handlers.
+/// The way out for one handler's requests: its policy and limits, and the client of all
+/// handlers.
 #[derive(Debug)]
 pub(super) struct Egress {
     handler: String,
     policy: HttpPolicy,
+    limits: Limits,
     client: Arc<Client>,
 }
 
 impl Egress {
-    pub(super) fn new(handler: &str, policy: HttpPolicy, client: Arc<Client>) -> Self {
-        Self { handler: handler.to_owned(), policy, client }
+    pub(super) fn new(
+        handler: &str,
+        policy: HttpPolicy,
+        limits: Limits,
+        client: Arc<Client>,
+    ) -> Self {
+        Self { handler: handler.to_owned(), policy, limits, client }
     }
 }
 
@@ -80,7 +83,7 @@ pub(super) struct Http {
 }
 
 struct Hooks {
-    profile: Arc<HandlerProfile>,
+    egress: Arc<Egress>,
     log: Arc<GuestLog>,
     attempt: Option<Requests>,
 }
@@ -98,18 +101,24 @@ struct Requests {
 }
 
 impl Http {
-    pub(super) fn new(profile: Arc<HandlerProfile>, log: Arc<GuestLog>) -> Self {
+    pub(super) fn new(egress: Arc<Egress>, log: Arc<GuestLog>) -> Self {
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(HEADER_BYTES);
-        Self { ctx, hooks: Hooks { profile, log, attempt: None } }
+        Self { ctx, hooks: Hooks { egress, log, attempt: None } }
     }
 
     /// Begins an attempt.
     pub(super) fn begin(&mut self, input: &CallInput<'_>) {
-        let granted = !self.hooks.profile.egress.policy.is_empty();
+        let granted = !self.hooks.egress.policy.is_empty();
         let key = if granted { key_of(input) } else { String::new() };
         let tenant = input.tenant.clone();
         self.hooks.attempt = Some(Requests { key, tenant, changes: 0, meter: None });
+    }
+
+    /// What the linked functions work on, with the instance's table of resources.
+    pub(super) fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
+        let Self { ctx, hooks } = self;
+        WasiHttpCtxView { hooks, table, ctx }
     }
 
     /// Ends the requests that the attempt left open.
@@ -128,13 +137,6 @@ impl Http {
     /// Why one of its requests ended the attempt, if one did.
     pub(super) fn abort(&self) -> Option<&Abort> {
         self.hooks.attempt.as_ref()?.meter.as_ref()?.abort()
-    }
-}
-
-impl WasiHttpView for HostState {
-    fn http(&mut self) -> WasiHttpCtxView<'_> {
-        let Http { ctx, hooks } = &mut self.http;
-        WasiHttpCtxView { hooks, table: &mut self.resources, ctx }
     }
 }
 
@@ -162,7 +164,7 @@ impl WasiHttpHooks for Hooks {
     // the host's log. The guest sees the error.
 
     fn p2_error_from_hyper(&mut self, error: &hyper::Error) -> ErrorCode {
-        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        tracing::debug!(handler = self.egress.handler, "HTTP: {error}");
         if error.is_incomplete_message() {
             ErrorCode::HttpResponseIncomplete
         } else {
@@ -171,12 +173,12 @@ impl WasiHttpHooks for Hooks {
     }
 
     fn p2_error_from_connect(&mut self, error: &std::io::Error) -> ErrorCode {
-        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        tracing::debug!(handler = self.egress.handler, "HTTP: {error}");
         ErrorCode::ConnectionRefused
     }
 
     fn p2_error_from_tls(&mut self, error: &std::io::Error) -> ErrorCode {
-        tracing::debug!(handler = self.profile.name, "HTTP: {error}");
+        tracing::debug!(handler = self.egress.handler, "HTTP: {error}");
         ErrorCode::TlsProtocolError
     }
 }
@@ -189,7 +191,7 @@ impl Hooks {
         options: RequestOptions,
     ) -> Result<(Exchange, Request<WasiBody>), Error> {
         let attempt = self.attempt.as_mut().ok_or(Error::HttpRequestDenied)?;
-        let limits: &Limits = &self.profile.limits;
+        let limits = &self.egress.limits;
         let meter = attempt.meter.get_or_insert_with(|| Arc::new(Meter::new(limits)));
         let meter = Arc::clone(meter);
         if !meter.request() {
@@ -200,7 +202,7 @@ impl Hooks {
             return Err(Error::HttpRequestMethodInvalid);
         }
         let target = Target::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
-        let egress = &self.profile.egress;
+        let egress = &self.egress;
         if !egress.policy.allows(&target) {
             self.log.denied(&format!("HTTP to {target}"), "http", &toml_list(&target));
             return Err(Error::HttpRequestDenied);

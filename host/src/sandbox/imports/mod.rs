@@ -3,20 +3,17 @@
 //! Each capability answers from the attempt that is under way, and keeps what
 //! it collects there, so that nothing of one attempt reaches the next.
 
-mod burst;
 mod clocks;
 mod config;
 mod context;
-mod line_rate;
+mod http;
 mod log;
+mod memory;
 mod outbox;
 mod state;
 pub(super) mod wasi;
 
 pub(super) use config::ConfigValues;
-pub(super) use line_rate::LineRate;
-pub use log::{GuestLine, LineOrigin, LogSink};
-pub(super) use log::{GuestLog, LogSummary};
 pub(super) use outbox::empty_message;
 #[cfg(test)]
 pub(super) use outbox::tests::event_of;
@@ -28,13 +25,14 @@ use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::WasiCtx;
 
 use super::bindings::EventHandler;
+use super::call_input::CallInput;
 use super::ending::Abort;
-use super::http::{self, Egress, Http};
+use super::guest_log::{GuestLog, LineRate};
+use super::http::{Egress, Http};
 use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, HttpPath, Limits};
-use crate::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use crate::event::{Event, GroupName, Position, Tenant};
 use crate::handler::state::AttemptState;
-use crate::handler::{BatchCall, Call};
 
 /// One handler's name, and what it may use and reach.
 #[derive(Debug)]
@@ -52,41 +50,6 @@ pub(super) struct HandlerProfile {
     pub(super) http_path: HttpPath,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
-}
-
-/// The input of one call of a guest.
-pub(super) struct CallInput<'a> {
-    pub(super) group: &'a GroupName,
-    pub(super) tenant: &'a Tenant,
-    /// At least one.
-    pub(super) events: &'a [&'a LogEvent],
-    /// Which attempt of each.
-    pub(super) attempt: Attempt,
-    /// Whether it was committed after others that the group had gone on to.
-    pub(super) is_late: bool,
-    pub(super) state: &'a Arc<AttemptState>,
-}
-
-impl<'a> CallInput<'a> {
-    /// One event, which is `events` alone.
-    pub(super) fn one(call: &'a Call<'_>, events: &'a [&'a LogEvent; 1]) -> Self {
-        let Call { group, tenant, attempt, is_late, state, .. } = call;
-        Self { group, tenant, events, attempt: *attempt, is_late: *is_late, state }
-    }
-
-    /// All events of a batch.
-    pub(super) fn all(call: &'a BatchCall<'_>) -> Self {
-        let BatchCall { group, tenant, events, state } = call;
-        // A late event goes by itself.
-        Self { group, tenant, events, attempt: Attempt::FIRST, is_late: false, state }
-    }
-
-    /// The partition key that all its events have.
-    pub(super) fn common_key(&self) -> Option<&'a str> {
-        let mut keys = self.events.iter().map(|event| event.event.partitionkey.as_deref());
-        let first = keys.next()??;
-        keys.all(|key| key == Some(first)).then_some(first)
-    }
 }
 
 /// The host's state of one instance.
@@ -123,7 +86,7 @@ impl HostState {
     pub(super) fn new(profile: Arc<HandlerProfile>, log: Arc<GuestLog>) -> Self {
         Self {
             limiter: InstanceLimits::new(&profile.limits),
-            http: Http::new(Arc::clone(&profile), Arc::clone(&log)),
+            http: Http::new(Arc::clone(&profile.egress), Arc::clone(&log)),
             log,
             wasi: None,
             resources: resource_table(),
@@ -186,11 +149,6 @@ pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     config::link(linker)?;
     http::link(linker)
-}
-
-/// A text as TOML writes it.
-pub(super) fn toml_string(text: &str) -> String {
-    toml::Value::from(text).to_string()
 }
 
 impl super::bindings::event_host::handler::types::Host for HostState {}

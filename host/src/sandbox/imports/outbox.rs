@@ -8,13 +8,14 @@ use std::collections::btree_map::Entry;
 
 use jiff::Timestamp;
 
-use super::{HostState, RunningAttempt, toml_string};
+use super::{HostState, RunningAttempt};
 use crate::event::json::{parse_time, to_microseconds};
 use crate::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use crate::failure::{FailureKind, storable};
 use crate::sandbox::bindings::event_host::handler::outbox::{EmitError, Host, Message};
 use crate::sandbox::bindings::event_host::handler::types::ExtensionValueResult;
 use crate::sandbox::ending::{Abort, size};
+use crate::sandbox::guest_log::toml_string;
 use crate::sandbox::settings::{Limits, names};
 
 /// What the host keeps of each emit besides its data and attributes, in bytes: an

@@ -15,8 +15,8 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::clocks::{CoarseMonotonicClock, CoarseWallClock};
-use super::log::{GuestLog, LineOrigin};
 use super::{HandlerProfile, HostState};
+use crate::sandbox::guest_log::{GuestLog, LineOrigin};
 use crate::sandbox::resource_memory;
 use crate::sandbox::settings::Clocks;
 

@@ -8,7 +8,6 @@
 //! emits until it returns belongs to the attempt.
 
 mod binary;
-mod path;
 mod request;
 mod response;
 #[cfg(test)]
@@ -35,14 +34,13 @@ use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, Scheme};
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use wasmtime_wasi_http::p2::types::{HostIncomingRequest, HostResponseOutparam};
 
-pub use self::path::{HttpPath, InvalidHttpPath};
 use self::response::{Body, Verdict};
 use super::bindings::event_host::handler::outbox::{EmitError, Host as _};
 use super::bindings::event_host::handler::types::{Failure, Retry};
+use super::call_input::CallInput;
 use super::ending::{Abort, size};
-use super::imports::{CallInput, HostState};
-use super::limits::OPEN_RESOURCES;
-use super::settings::names;
+use super::imports::HostState;
+use super::settings::{OPEN_RESOURCES, names};
 use crate::event::LogEvent;
 use crate::failure::FailureKind;
 

@@ -3,9 +3,9 @@
 use http::{HeaderName, HeaderValue, Request, Uri, header};
 
 use super::binary;
-use super::path::HttpPath;
 use crate::event::LogEvent;
-use crate::sandbox::imports::CallInput;
+use crate::sandbox::call_input::CallInput;
+use crate::sandbox::settings::HttpPath;
 
 /// The host that requests are for. It has no address: it stands for this program.
 const AUTHORITY: &str = "event-host.internal";

@@ -9,6 +9,7 @@ use crate::fuzz;
 use crate::handler::state::{BatchState, EmptyState};
 use crate::sandbox::bindings::event_host::handler::outbox::Message;
 use crate::sandbox::imports::event_of;
+use crate::sandbox::settings::HttpPath;
 
 /// The request of an event, with what is told of the call.
 fn request_of(event: Event, tenant: &str, is_replay: bool) -> http::Request<Vec<u8>> {

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use url::{Host, Url};
 
-use super::super::policy::{Scheme, TargetHost};
 use super::*;
 use crate::fuzz;
+use crate::sandbox::settings::{HttpRule, Scheme, TargetHost};
 
 /// A host in one of the ways to write one, or what looks like one.
 fn host() -> impl Strategy<Value = String> {

@@ -30,9 +30,7 @@ use super::*;
 use crate::event::{Attempt, Event, GroupName, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::handler::state::{BatchState, EmptyState};
-use crate::sandbox::imports::{ConfigValues, LineRate};
-use crate::sandbox::settings::Grants;
-use crate::sandbox::settings::HttpPath;
+use crate::sandbox::guest_log::LineRate;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -71,25 +69,10 @@ struct Caller(Http);
 impl Caller {
     fn new(rules: &[&str], limits: Limits, client: Client) -> Self {
         let http: HttpPolicy = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        let egress = Arc::new(Egress::new("h", http.clone(), Arc::new(client)));
-        let grants = Grants { http, ..Grants::default() };
-        let config = ConfigValues::from(&grants.config);
-        let name = "h".to_owned();
         let line_rate = Arc::new(LineRate::new("h", limits.log_lines_per_second));
-        let http_path = HttpPath::default();
-        let profile = HandlerProfile {
-            name,
-            limits,
-            grants,
-            config,
-            egress,
-            line_rate,
-            http_path,
-            stack_bytes: 0,
-        };
-        let profile = Arc::new(profile);
-        let log = Arc::new(GuestLog::new(Arc::clone(&profile), None));
-        let mut caller = Self(Http::new(profile, log));
+        let log = Arc::new(GuestLog::new(line_rate, limits.log_bytes, None));
+        let egress = Arc::new(Egress::new("h", http, limits, Arc::new(client)));
+        let mut caller = Self(Http::new(egress, log));
         caller.begin("/source", "id");
         caller
     }

@@ -78,7 +78,7 @@ pub struct HttpRule {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub(in crate::sandbox) enum Scheme {
     Http,
     Https,
 }
@@ -97,14 +97,14 @@ enum HostRule {
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) scheme: Scheme,
-    pub(super) host: TargetHost,
-    pub(super) port: u16,
+pub(in crate::sandbox) struct Target {
+    pub(in crate::sandbox) scheme: Scheme,
+    pub(in crate::sandbox) host: TargetHost,
+    pub(in crate::sandbox) port: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum TargetHost {
+pub(in crate::sandbox) enum TargetHost {
     /// A name, in lower case and without a dot at its end.
     Name(String),
     /// An address; never an IPv6 address that stands for an IPv4 address.
@@ -142,11 +142,11 @@ pub enum InvalidRule {
 
 /// Why an address may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct AddressRefusal {
+pub(in crate::sandbox) struct AddressRefusal {
     /// What the address is, for a sentence.
-    pub(super) is: &'static str,
+    pub(in crate::sandbox) is: &'static str,
     /// The entry that would allow it.
-    pub(super) rule: HttpRule,
+    pub(in crate::sandbox) rule: HttpRule,
 }
 
 impl HttpPolicy {
@@ -169,12 +169,16 @@ impl HttpPolicy {
     }
 
     /// Whether a request may go there, as far as the URL tells.
-    pub(super) fn allows(&self, target: &Target) -> bool {
+    pub(in crate::sandbox) fn allows(&self, target: &Target) -> bool {
         self.rules.iter().any(|rule| rule.covers(target) && rule.host.matches(&target.host))
     }
 
     /// Why a request to this target may not go to this address, if it may not.
-    pub(super) fn refusal_of(&self, target: &Target, address: IpAddr) -> Option<AddressRefusal> {
+    pub(in crate::sandbox) fn refusal_of(
+        &self,
+        target: &Target,
+        address: IpAddr,
+    ) -> Option<AddressRefusal> {
         let address = address.to_canonical();
         let is = address::special(address)?;
         let named = self.rules.iter().any(|rule| {
@@ -387,7 +391,7 @@ fn host_of(text: &str) -> Option<TargetHost> {
 impl Target {
     /// Where a request with this URL goes; `None` if that cannot be told for
     /// certain, as when it names a user.
-    pub(super) fn of(uri: &Uri) -> Option<Self> {
+    pub(in crate::sandbox) fn of(uri: &Uri) -> Option<Self> {
         let scheme = match uri.scheme_str()? {
             "http" => Scheme::Http,
             "https" => Scheme::Https,
@@ -407,7 +411,7 @@ impl Target {
     }
 
     /// Host and port as a request's `Host` header has them.
-    pub(super) fn authority(&self) -> String {
+    pub(in crate::sandbox) fn authority(&self) -> String {
         let port =
             if self.port == self.scheme.port() { String::new() } else { format!(":{}", self.port) };
         format!("{}{port}", self.host)

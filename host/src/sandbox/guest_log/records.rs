@@ -2,8 +2,8 @@
 //!
 //! A traceback is a dozen lines, each of them a write: with the host's prefix before each,
 //! nobody can read it. So lines of one stream that follow one another within a moment are
-//! one record, whose further lines [`telemetry`](crate::telemetry) keeps apart from the
-//! host's own. The record is written once something else is to be logged, the moment is
+//! one record, whose further lines the host's own log keeps apart from
+//! its own. The record is written once something else is to be logged, the moment is
 //! over, it is large, or the attempt ends. Blank lines are left out; each other line counts
 //! against the handler's rate.
 
@@ -14,8 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
-use super::HandlerProfile;
-use super::log::LineOrigin;
+use super::{LineOrigin, LineRate};
 
 /// How long it is waited for further lines, from the first one on.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -25,7 +24,7 @@ const RECORD_BYTES: usize = 16 << 10;
 
 /// The records of one worker's attempts.
 pub(super) struct Records {
-    profile: Arc<HandlerProfile>,
+    line_rate: Arc<LineRate>,
     open: Arc<Mutex<Open>>,
 }
 
@@ -50,8 +49,8 @@ struct Burst {
 }
 
 impl Records {
-    pub(super) fn new(profile: Arc<HandlerProfile>) -> Self {
-        Self { profile, open: Arc::default() }
+    pub(super) fn new(line_rate: Arc<LineRate>) -> Self {
+        Self { line_rate, open: Arc::default() }
     }
 
     /// Adds a line, which is clean, to those before it, if they are of one stream.
@@ -68,7 +67,7 @@ impl Records {
                 return;
             }
         }
-        open.write(&self.profile);
+        open.write(&self.line_rate);
         let (text, since, span) = (line.to_owned(), Instant::now(), Span::current());
         open.burst = Some(Burst { level, origin, text, since, span });
         self.write_soon(&mut open);
@@ -78,13 +77,13 @@ impl Records {
     pub(super) fn write(&self, level: Level, text: &str) {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let mut open = lock(&self.open);
-        open.write(&self.profile);
-        write(&self.profile, level, &lines);
+        open.write(&self.line_rate);
+        write(&self.line_rate, level, &lines);
     }
 
     /// Writes what is not written yet.
     pub(super) fn flush(&self) {
-        lock(&self.open).write(&self.profile);
+        lock(&self.open).write(&self.line_rate);
     }
 
     /// Writes it once the moment is over, for a guest that then does something else.
@@ -95,7 +94,7 @@ impl Records {
         // Attempts are made on a runtime. Elsewhere their end writes it.
         let Ok(runtime) = Handle::try_current() else { return };
         open.is_waited_for = true;
-        let (profile, open) = (Arc::clone(&self.profile), Arc::clone(&self.open));
+        let (line_rate, open) = (Arc::clone(&self.line_rate), Arc::clone(&self.open));
         runtime.spawn(async move {
             let mut over = Instant::now() + MOMENT;
             loop {
@@ -105,7 +104,7 @@ impl Records {
                     // One that began meanwhile.
                     Some(burst) if burst.since + MOMENT > over => over = burst.since + MOMENT,
                     _ => {
-                        open.write(&profile);
+                        open.write(&line_rate);
                         open.is_waited_for = false;
                         return;
                     }
@@ -122,25 +121,25 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 impl Open {
     /// Under the lock, so that records come in the order of their lines.
-    fn write(&mut self, profile: &HandlerProfile) {
+    fn write(&mut self, line_rate: &Arc<LineRate>) {
         if let Some(Burst { level, text, span, .. }) = self.burst.take() {
             let lines: Vec<&str> = text.split('\n').collect();
-            span.in_scope(|| write(profile, level, &lines));
+            span.in_scope(|| write(line_rate, level, &lines));
         }
     }
 }
 
 /// Writes lines as one record, unless the log is not to have it; those beyond the
 /// handler's rate are dropped, and counted.
-fn write(profile: &HandlerProfile, level: Level, lines: &[&str]) {
+fn write(line_rate: &Arc<LineRate>, level: Level, lines: &[&str]) {
     if lines.is_empty() || !is_enabled(level) {
         return;
     }
-    let lines = &lines[..profile.line_rate.allows_of(lines.len())];
+    let lines = &lines[..line_rate.allows_of(lines.len())];
     if lines.is_empty() {
         return;
     }
-    let (handler, text) = (profile.name.as_str(), lines.join("\n"));
+    let (handler, text) = (line_rate.handler(), lines.join("\n"));
     match level {
         Level::TRACE => tracing::trace!(target: "guest", handler, "{text}"),
         Level::DEBUG => tracing::debug!(target: "guest", handler, "{text}"),

@@ -18,7 +18,7 @@ use wasmtime_wasi_http::p2::types::{
     HostOutgoingResponse, HostResponseOutparam,
 };
 use wasmtime_wasi_http::p2::{HeaderError, HeaderResult, HttpError, HttpResult};
-use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpView as _};
+use wasmtime_wasi_http::{FieldMap, RequestOptions, WasiHttpCtxView, WasiHttpView};
 
 use super::HostState;
 
@@ -39,8 +39,14 @@ const SCHEME_BYTES: usize = 64;
 /// fields, and the resource that stands for it.
 const MOST_A_CALL: usize = 256 << 10;
 
+impl WasiHttpView for HostState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        self.http.view(&mut self.resources)
+    }
+}
+
 /// Links `wasi:http` for requests that go out.
-pub(in crate::sandbox) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     outgoing_handler::add_to_linker::<_, CountedHttp>(linker, count_for)?;
     types::add_to_linker::<_, CountedHttp>(linker, &(&LinkOptions::default()).into(), count_for)
 }

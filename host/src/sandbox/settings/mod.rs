@@ -1,11 +1,17 @@
 //! What a handler may use and reach: the settings of one component.
 
+mod address;
+mod http_path;
+mod http_policy;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use super::http::{HttpPolicy, HttpRule, InvalidRule};
-pub use super::incoming::{HttpPath, InvalidHttpPath};
+pub use http_path::{HttpPath, InvalidHttpPath};
+pub use http_policy::{HttpPolicy, HttpRule, InvalidRule};
+pub(super) use http_policy::{Scheme, Target, TargetHost};
+
 use crate::subscription::Subscription;
 
 /// What one instance or one attempt may use. Exceeding any of them ends the
@@ -86,6 +92,14 @@ impl Default for Limits {
         }
     }
 }
+
+/// Resources of WASI, such as streams and pollables, that an instance may hold
+/// open at once.
+pub(super) const OPEN_RESOURCES: usize = 1_000;
+
+/// Handles in the component model's own tables that an instance may hold; the
+/// guest's own resources count too.
+pub(super) const COMPONENT_HANDLES: usize = 10_000;
 
 /// What handlers.toml calls the limits, for messages that name one.
 pub mod names {

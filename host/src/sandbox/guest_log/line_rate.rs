@@ -38,6 +38,11 @@ impl LineRate {
         Self { handler: handler.to_owned(), a_second, state: Mutex::new(state) }
     }
 
+    /// The name of the handler.
+    pub(super) fn handler(&self) -> &str {
+        &self.handler
+    }
+
     /// Whether a line may be written now; one that may not is counted.
     pub(super) fn allows(self: &Arc<Self>) -> bool {
         self.allows_of(1) == 1
