@@ -34,12 +34,10 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::breaker::BreakerSettings;
 use event_host::delivery::group::{BatchSettings, GroupSettings};
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Event, GroupName, LogEvent, Position, Tenant};
 use event_host::handler::{BatchCall, BatchReport, Call, Handler, Report, Worker};
-use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox};
 use event_host::store::postgres::PostgresStore;
@@ -162,17 +160,9 @@ async fn host(
         executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
-                name: group(),
-                partition: None,
-                tenant: Tenant::none(),
                 subscription: Subscription::new(["bench.*"]).unwrap(),
-                ordering: event_host::delivery::ordering::Ordering::Total,
-                concurrency: 1,
-                max_parked: 10_000,
-                overtake: None,
-                retry: RetryPolicy::default(),
                 batch: BatchSettings { max_events: batch, ..BatchSettings::default() },
-                breaker: BreakerSettings::default(),
+                ..GroupSettings::new(group(), Tenant::none())
             },
             start: Start::Earliest,
             deployed: None,

@@ -10,7 +10,6 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +17,9 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::group::GroupSettings;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Event, GroupName, Position, Tenant};
-use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, LoadedHandler, Sandbox};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
@@ -54,17 +51,14 @@ async fn fill(path: &Path) {
     assert_eq!(data.len(), 200);
     let events: Vec<Event> = (0..EVENTS)
         .map(|n| Event {
-            id: format!("event-{n}"),
-            source: "/bench".into(),
-            event_type: "bench.event".into(),
-            subject: None,
-            time: "2026-01-01T00:00:00Z".parse().unwrap(),
             datacontenttype: Some("application/json".into()),
-            dataschema: None,
-            partitionkey: None,
-            deliver_after: None,
-            extensions: BTreeMap::new(),
             data: Some(data.clone()),
+            ..Event::new(
+                format!("event-{n}"),
+                "/bench",
+                "bench.event",
+                "2026-01-01T00:00:00Z".parse().unwrap(),
+            )
         })
         .collect();
     for chunk in events.chunks(1_000) {
@@ -84,17 +78,8 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
-                name: group(),
-                partition: None,
-                tenant: Tenant::none(),
                 subscription: Subscription::new(["bench.*"]).unwrap(),
-                ordering: event_host::delivery::ordering::Ordering::Total,
-                concurrency: 1,
-                max_parked: 10_000,
-                overtake: None,
-                retry: RetryPolicy::default(),
-                batch: BatchSettings::default(),
-                breaker: BreakerSettings::default(),
+                ..GroupSettings::new(group(), Tenant::none())
             },
             start: Start::Earliest,
             deployed: None,

@@ -15,7 +15,6 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -25,17 +24,14 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::{Admission, Demand, FairExecutor};
-use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::group::GroupSettings;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::handler::{Call, Handler, Outcome, Report, Usage, Worker};
-use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
 use event_host::store::{HostIdentity, Start, Store};
-use event_host::subscription::Subscription;
 use event_host::supervisor::{Group, Supervisor};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -129,17 +125,13 @@ async fn open(path: &Path) -> SqliteStore {
 
 fn event(n: usize) -> Event {
     Event {
-        id: format!("event-{n}"),
-        source: "/bench".into(),
-        event_type: "work".into(),
-        subject: None,
-        time: "2026-01-01T00:00:00Z".parse().unwrap(),
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
         data: Some(vec![b'x'; 200]),
+        ..Event::new(
+            format!("event-{n}"),
+            "/bench",
+            "work",
+            "2026-01-01T00:00:00Z".parse().unwrap(),
+        )
     }
 }
 
@@ -190,19 +182,7 @@ impl Rig {
 
     fn group(name: &str, of: &str, handler: Arc<dyn Handler>) -> Group {
         Group {
-            settings: GroupSettings {
-                name: name.parse().unwrap(),
-                partition: None,
-                tenant: tenant(of),
-                subscription: Subscription::all(),
-                ordering: event_host::delivery::ordering::Ordering::Total,
-                concurrency: 1,
-                max_parked: 10_000,
-                overtake: None,
-                retry: RetryPolicy::default(),
-                batch: BatchSettings::default(),
-                breaker: BreakerSettings::default(),
-            },
+            settings: GroupSettings::new(name.parse().unwrap(), tenant(of)),
             start: Start::Earliest,
             deployed: None,
             components: Arc::new(NoReplayComponents),

@@ -9,25 +9,21 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::group::GroupSettings;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 use event_host::handler::state::{BatchState, EmptyState};
 use event_host::handler::{Call, Handler, Outcome, Worker};
-use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{CacheSettings, EngineSettings, LoadedHandler, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
 use event_host::store::{HostIdentity, Start, Store};
-use event_host::subscription::Subscription;
 use event_host::supervisor::{Change, Group, Later, Supervisor};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -54,17 +50,8 @@ async fn load(sandbox: &Sandbox, name: &str, reuse: Reuse) -> Arc<LoadedHandler>
 
 fn event() -> Event {
     Event {
-        id: "event".into(),
-        source: "/bench".into(),
-        event_type: "work".into(),
-        subject: None,
-        time: "2026-01-01T00:00:00Z".parse().unwrap(),
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
         data: Some(vec![b'x'; 200]),
+        ..Event::new("event", "/bench", "work", "2026-01-01T00:00:00Z".parse().unwrap())
     }
 }
 
@@ -186,19 +173,7 @@ impl Handler for Watched {
 
 fn group(handler: Arc<dyn Handler>) -> Group {
     Group {
-        settings: GroupSettings {
-            name: "bench".parse().unwrap(),
-            partition: None,
-            tenant: Tenant::none(),
-            subscription: Subscription::all(),
-            ordering: event_host::delivery::ordering::Ordering::Total,
-            concurrency: 1,
-            max_parked: 10_000,
-            overtake: None,
-            retry: RetryPolicy::default(),
-            batch: BatchSettings::default(),
-            breaker: BreakerSettings::default(),
-        },
+        settings: GroupSettings::new("bench".parse().unwrap(), Tenant::none()),
         start: Start::Latest,
         deployed: None,
         components: Arc::new(NoReplayComponents),

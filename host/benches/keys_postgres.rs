@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::group::GroupSettings;
 use event_host::delivery::ordering::Ordering;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::{GroupName, Tenant};
@@ -109,18 +108,12 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         executor: FairExecutor::start(Arc::default()).unwrap(),
         groups: vec![Group {
             settings: GroupSettings {
-                name: name.clone(),
-                partition: None,
-                tenant: Tenant::none(),
                 subscription: Subscription::new([name.as_str()]).unwrap(),
                 ordering: Ordering::Key,
                 concurrency: CONCURRENCY,
-                max_parked: 1_000_000,
-                overtake: None,
-                // Failing for as long as the round takes.
+                max_parked: 1_000_000, // Failing for as long as the round takes.
                 retry: RetryPolicy { max_attempts: u32::MAX, ..RetryPolicy::default() },
-                batch: BatchSettings::default(),
-                breaker: BreakerSettings::default(),
+                ..GroupSettings::new(name.clone(), Tenant::none())
             },
             start: Start::Earliest,
             deployed: None,

@@ -109,17 +109,15 @@ fn event() -> Result<LogEvent, Failure> {
         deliver_to: None,
         digest: None,
         event: Event {
-            id: "3f0c1a52-7c1e-4f0a-9d3b-0d8f5d1f6c11".to_owned(),
-            source: "/shop".to_owned(),
-            event_type: "order.placed".to_owned(),
             subject: Some("orders/7".to_owned()),
-            time: "2026-01-01T00:00:01.123456Z".parse()?,
             datacontenttype: Some("application/json".to_owned()),
-            dataschema: None,
-            partitionkey: None,
-            deliver_after: None,
-            extensions: std::collections::BTreeMap::new(),
             data: Some(data.into_bytes()),
+            ..Event::new(
+                "3f0c1a52-7c1e-4f0a-9d3b-0d8f5d1f6c11",
+                "/shop",
+                "order.placed",
+                "2026-01-01T00:00:01.123456Z".parse()?,
+            )
         },
     })
 }

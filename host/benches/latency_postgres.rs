@@ -27,12 +27,10 @@ use std::time::{Duration, Instant};
 
 use event_host::clock::SystemClock;
 use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::breaker::BreakerSettings;
-use event_host::delivery::group::{BatchSettings, GroupSettings};
+use event_host::delivery::group::GroupSettings;
 use event_host::delivery::replay_component::NoReplayComponents;
 use event_host::event::Tenant;
 use event_host::handler::{Call, Handler, Report, Worker};
-use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox};
 use event_host::store::{self, HostIdentity, Start, Store};
@@ -267,17 +265,8 @@ impl Rig {
             executor: FairExecutor::start(Arc::default()).unwrap(),
             groups: vec![Group {
                 settings: GroupSettings {
-                    name: group(),
-                    partition: None,
-                    tenant: Tenant::none(),
                     subscription: Subscription::new(["bench.*"]).unwrap(),
-                    ordering: event_host::delivery::ordering::Ordering::Total,
-                    concurrency: 1,
-                    max_parked: 10_000,
-                    overtake: None,
-                    retry: RetryPolicy::default(),
-                    batch: BatchSettings::default(),
-                    breaker: BreakerSettings::default(),
+                    ..GroupSettings::new(group(), Tenant::none())
                 },
                 start: Start::Latest,
                 deployed: None,
@@ -305,11 +294,9 @@ fn main() {
             .unwrap();
         // The first round's host is to find it.
         let settings = store::GroupRegistration {
-            name: group(),
-            tenant: Tenant::none(),
             subscription: Subscription::new(["bench.*"]).unwrap(),
             start: Start::Latest,
-            partitions: 1,
+            ..store::GroupRegistration::new(group(), Tenant::none())
         };
         database.store().ensure_group(&settings).await.unwrap();
         (database, handler)

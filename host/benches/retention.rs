@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use event_host::event::{Position, Tenant};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
 use event_host::store::{Enforced, GroupRegistration, Retention, Start, Store, StoreError};
-use event_host::subscription::Subscription;
 use postgres::{Database, Effort, percentile};
 use sqlx::PgConnection;
 use tokio::task::JoinSet;
@@ -99,13 +98,7 @@ async fn settle_all(store: &dyn Store) {
 }
 
 async fn make_group(store: &dyn Store) {
-    let settings = GroupRegistration {
-        name: postgres::group(),
-        tenant: Tenant::none(),
-        subscription: Subscription::all(),
-        start: Start::Earliest,
-        partitions: 1,
-    };
+    let settings = GroupRegistration::new(postgres::group(), Tenant::none());
     store.ensure_group(&settings).await.unwrap();
 }
 

@@ -69,17 +69,16 @@ fn event() -> Result<LogEvent, Failure> {
         deliver_to: None,
         digest: None,
         event: Event {
-            id: "3f0c1a52-7c1e-4f0a-9d3b-0d8f5d1f6c11".to_owned(),
-            source: "/repositories/acme/widgets".to_owned(),
-            event_type: "issues.opened".to_owned(),
             subject: Some("issues/1347".to_owned()),
-            time: "2026-01-01T00:00:01.123456Z".parse()?,
             datacontenttype: Some("application/json".to_owned()),
-            dataschema: None,
             partitionkey: Some("acme/widgets".to_owned()),
-            deliver_after: None,
-            extensions: std::collections::BTreeMap::new(),
             data: Some(vec![b'x'; 200]),
+            ..Event::new(
+                "3f0c1a52-7c1e-4f0a-9d3b-0d8f5d1f6c11",
+                "/repositories/acme/widgets",
+                "issues.opened",
+                "2026-01-01T00:00:01.123456Z".parse()?,
+            )
         },
     })
 }

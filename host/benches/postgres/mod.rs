@@ -155,17 +155,14 @@ pub(crate) fn event(number: usize) -> Event {
     let data = format!("{{\"text\":\"{}\"}}", "x".repeat(DATA - 11)).into_bytes();
     assert_eq!(data.len(), DATA);
     Event {
-        id: format!("event-{number}"),
-        source: "/bench".into(),
-        event_type: "bench.event".into(),
-        subject: None,
-        time: "2026-01-01T00:00:00Z".parse().unwrap(),
         datacontenttype: Some("application/json".into()),
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
         data: Some(data),
+        ..Event::new(
+            format!("event-{number}"),
+            "/bench",
+            "bench.event",
+            "2026-01-01T00:00:00Z".parse().unwrap(),
+        )
     }
 }
 

@@ -322,22 +322,13 @@ mod tests {
     use super::*;
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
-    use crate::store::{
-        GroupRegistration, Redelivery, Settled, Settlement, Start, Store, UndecidedRange,
-    };
-    use crate::subscription::Subscription;
+    use crate::store::{GroupRegistration, Redelivery, Settled, Settlement, Store, UndecidedRange};
 
     /// What is said of a group whose redeliveries are due so many seconds from
     /// now.
     async fn said(due: &[i64]) -> Option<String> {
         let store = MemoryStore::new();
-        let settings = GroupRegistration {
-            name: "g".parse().unwrap(),
-            tenant: Tenant::none(),
-            subscription: Subscription::all(),
-            start: Start::Earliest,
-            partitions: 1,
-        };
+        let settings = GroupRegistration::new("g".parse().unwrap(), Tenant::none());
         store.ensure_group(&settings).await.unwrap();
         let redelivery = |(position, seconds): (i64, &i64)| Redelivery {
             position: Position(position),
@@ -378,13 +369,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_open_is_said_with_who_holds_it() {
         let store = MemoryStore::new();
-        let settings = GroupRegistration {
-            name: "g".parse().unwrap(),
-            tenant: Tenant::none(),
-            subscription: Subscription::all(),
-            start: Start::Earliest,
-            partitions: 1,
-        };
+        let settings = GroupRegistration::new("g".parse().unwrap(), Tenant::none());
         store.ensure_group(&settings).await.unwrap();
         let mut group = store.group_status(&settings.name).await.unwrap();
         assert_eq!(open(&group), None);

@@ -1864,13 +1864,7 @@ mod tests {
     async fn a_fault_happens_before_or_after_the_effect_and_then_it_is_over() {
         let store = MemoryStore::new();
         let group: GroupName = "g".parse().unwrap();
-        let settings = GroupRegistration {
-            name: group.clone(),
-            tenant: Tenant::none(),
-            subscription: Subscription::all(),
-            start: Start::Earliest,
-            partitions: 1,
-        };
+        let settings = GroupRegistration::new(group.clone(), Tenant::none());
         let other = store.another_host();
         store.fail(Operation::EnsureGroup, Fault::Before, 1);
         store.fail(Operation::EnsureGroup, Fault::After, 1);

@@ -212,6 +212,21 @@ pub struct GroupRegistration {
     pub partitions: u32,
 }
 
+impl GroupRegistration {
+    /// A group that receives every event of its tenant from the first one on, in one
+    /// partition.
+    #[must_use]
+    pub fn new(name: GroupName, tenant: Tenant) -> Self {
+        Self {
+            name,
+            tenant,
+            subscription: Subscription::all(),
+            start: Start::Earliest,
+            partitions: 1,
+        }
+    }
+}
+
 /// Whether a group is to be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

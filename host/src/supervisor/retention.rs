@@ -132,19 +132,7 @@ mod tests {
     use crate::store::memory::{Fault, MemoryStore, Operation};
 
     fn event() -> Event {
-        Event {
-            id: "1".to_owned(),
-            source: "/tests".to_owned(),
-            event_type: "a".to_owned(),
-            subject: None,
-            time: jiff::Timestamp::UNIX_EPOCH,
-            datacontenttype: None,
-            dataschema: None,
-            partitionkey: None,
-            deliver_after: None,
-            extensions: [].into(),
-            data: None,
-        }
+        Event::new("1", "/tests", "a", jiff::Timestamp::UNIX_EPOCH)
     }
 
     #[test]

@@ -10,8 +10,6 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::clock::SystemClock;
 use crate::delivery::admission::Admission;
-use crate::delivery::breaker::BreakerSettings;
-use crate::delivery::group::BatchSettings;
 use crate::delivery::ordering::Ordering;
 use crate::delivery::replay_component::NoReplayComponents;
 use crate::event::{Event, Partition, Tenant};
@@ -72,17 +70,12 @@ fn parts(seen: &Seen, version: u32, of: u32) -> Vec<Group> {
     let name: GroupName = "g".parse().unwrap();
     let part = |number: u32| Group {
         settings: GroupSettings {
-            name: name.partition(number),
             partition: Some(Partition { number, of }),
-            tenant: Tenant::none(),
             subscription: Subscription::new(["t"]).unwrap(),
             ordering: Ordering::Key,
             concurrency: 1,
             max_parked: 100,
-            overtake: None,
-            retry: RetryPolicy::default(),
-            batch: BatchSettings::default(),
-            breaker: BreakerSettings::default(),
+            ..GroupSettings::new(name.partition(number), Tenant::none())
         },
         start: Start::Earliest,
         deployed: None,
@@ -121,17 +114,8 @@ impl Rig {
     /// The versions that handle what is published now, for every part.
     async fn versions(&mut self) -> BTreeSet<u32> {
         let event = |id: u32| Event {
-            id: id.to_string(),
-            source: "/tests".to_owned(),
-            event_type: "t".to_owned(),
-            subject: None,
-            time: jiff::Timestamp::UNIX_EPOCH,
-            datacontenttype: None,
-            dataschema: None,
             partitionkey: Some(id.to_string()),
-            deliver_after: None,
-            extensions: [].into(),
-            data: None,
+            ..Event::new(id.to_string(), "/tests", "t", jiff::Timestamp::UNIX_EPOCH)
         };
         let before = self.published as usize;
         let events: Vec<Event> = (self.published..self.published + 40).map(event).collect();

@@ -26,7 +26,7 @@ use super::section::Section;
 use super::tenants::Tenants;
 use super::value::{NAME_RULE, YEAR};
 use crate::delivery::breaker::BreakerSettings;
-use crate::delivery::group::BatchSettings;
+use crate::delivery::group::{BatchSettings, DEFAULT_MAX_PARKED};
 use crate::delivery::ordering::Ordering;
 use crate::digest::Digest;
 use crate::event::json::parse_time;
@@ -131,10 +131,6 @@ pub(super) fn handlers(
     settings
 }
 
-/// Events that may be parked where the settings give no number: enough for a few keys
-/// that fail for hours, little enough for a new leader to read at once.
-const MAX_PARKED: usize = 10_000;
-
 /// Reads one handler, all but its group. `None` only after a problem.
 fn handler(
     mut section: Section<'_>,
@@ -155,7 +151,7 @@ fn handler(
     let retry = retry(section.section("retry", &keys::RETRY));
     let batch = batch(section.section("batch", &keys::BATCH));
     let breaker = breaker(section.section("breaker", &keys::BREAKER));
-    let max_parked = section.integer("max_parked", 1..=1_000_000).unwrap_or(MAX_PARKED);
+    let max_parked = section.integer("max_parked", 1..=1_000_000).unwrap_or(DEFAULT_MAX_PARKED);
     let overtake = overtake(&mut section, ordering);
     let partitions = partitions(&mut section, ordering);
     let (limits, concurrency) = limits(section.section("limits", &keys::LIMITS), ordering);

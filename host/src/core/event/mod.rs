@@ -334,6 +334,42 @@ pub struct Event {
     pub data: Option<Vec<u8>>,
 }
 
+impl Event {
+    /// An event with the attributes that every event has, and nothing else.
+    ///
+    /// ```
+    /// use event_host::event::Event;
+    /// use jiff::Timestamp;
+    ///
+    /// let event = Event {
+    ///     data: Some(b"{}".to_vec()),
+    ///     ..Event::new("1842", "/orders", "order.paid", Timestamp::UNIX_EPOCH)
+    /// };
+    /// assert_eq!(event.check(), Ok(()));
+    /// ```
+    #[must_use]
+    pub fn new(
+        id: impl Into<String>,
+        source: impl Into<String>,
+        event_type: impl Into<String>,
+        time: Timestamp,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            source: source.into(),
+            event_type: event_type.into(),
+            subject: None,
+            time,
+            datacontenttype: None,
+            dataschema: None,
+            partitionkey: None,
+            deliver_after: None,
+            extensions: BTreeMap::new(),
+            data: None,
+        }
+    }
+}
+
 /// An event in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEvent {
@@ -347,4 +383,12 @@ pub struct LogEvent {
     pub digest: Option<Digest>,
     /// The event.
     pub event: Event,
+}
+
+impl LogEvent {
+    /// An event for every group, to be handled by each group's own component.
+    #[must_use]
+    pub fn new(position: Position, event: Event) -> Self {
+        Self { position, deliver_to: None, digest: None, event }
+    }
 }

@@ -160,7 +160,31 @@ pub struct GroupSettings {
     pub breaker: BreakerSettings,
 }
 
+/// The default of [`GroupSettings::max_parked`]: enough for a few keys that fail for hours,
+/// little enough for a new leader to read at once.
+pub const DEFAULT_MAX_PARKED: usize = 10_000;
+
 impl GroupSettings {
+    /// A group that receives every event of its tenant, in order, with the default of every
+    /// other setting.
+    #[must_use]
+    pub fn new(name: GroupName, tenant: Tenant) -> Self {
+        let ordering = Ordering::default();
+        Self {
+            name,
+            partition: None,
+            tenant,
+            subscription: Subscription::all(),
+            ordering,
+            concurrency: ordering.default_concurrency(),
+            max_parked: DEFAULT_MAX_PARKED,
+            overtake: None,
+            retry: RetryPolicy::default(),
+            batch: BatchSettings::default(),
+            breaker: BreakerSettings::default(),
+        }
+    }
+
     /// The group, whose name its handler knows and its state has, whichever part of
     /// it this is about.
     #[must_use]

@@ -31,17 +31,8 @@ pub(crate) fn event(position: i64, key: Option<&str>) -> LogEvent {
         deliver_to: None,
         digest: None,
         event: Event {
-            id: format!("e{position}"),
-            source: "/test".into(),
-            event_type: "t".into(),
-            subject: None,
-            time: Timestamp::UNIX_EPOCH,
-            datacontenttype: None,
-            dataschema: None,
             partitionkey: key.map(str::to_owned),
-            deliver_after: None,
-            extensions: BTreeMap::new(),
-            data: None,
+            ..Event::new(format!("e{position}"), "/test", "t", Timestamp::UNIX_EPOCH)
         },
     }
 }

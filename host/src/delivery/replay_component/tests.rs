@@ -1,6 +1,6 @@
 //! Replays that name a component, against components that count their instances.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Mutex as SyncMutex;
 use std::task::Poll;
@@ -92,19 +92,7 @@ fn named(digest: &Digest, alive: &Arc<()>) -> Arc<dyn Handler> {
 }
 
 fn event(id: &str) -> Event {
-    Event {
-        id: id.to_owned(),
-        source: "/test".into(),
-        event_type: "t".into(),
-        subject: None,
-        time: Timestamp::UNIX_EPOCH,
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
-        data: None,
-    }
+    Event::new(id, "/test", "t", Timestamp::UNIX_EPOCH)
 }
 
 fn digest(n: u8) -> Digest {

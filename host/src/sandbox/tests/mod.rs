@@ -69,17 +69,9 @@ fn event() -> LogEvent {
         deliver_to: None,
         digest: None,
         event: Event {
-            id: "e-1".to_owned(),
-            source: "/test".to_owned(),
-            event_type: "test.happened".to_owned(),
-            subject: None,
-            time: "2026-01-01T00:00:01Z".parse().unwrap(),
             datacontenttype: Some("application/json".to_owned()),
-            dataschema: None,
-            partitionkey: None,
-            deliver_after: None,
-            extensions: std::collections::BTreeMap::new(),
             data: Some(br#"{"a":1}"#.to_vec()),
+            ..Event::new("e-1", "/test", "test.happened", "2026-01-01T00:00:01Z".parse().unwrap())
         },
     }
 }

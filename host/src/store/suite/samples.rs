@@ -10,8 +10,8 @@ use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, P
 use crate::failure::FailureKind;
 use crate::store::{
     DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupRegistration, Head,
-    HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, Start,
-    StateWrite, Store, Subscription,
+    HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, StateWrite,
+    Store, Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -32,17 +32,8 @@ pub(super) fn time(text: &str) -> Timestamp {
 
 pub(super) fn event(event_type: &str, id: &str) -> Event {
     Event {
-        id: id.to_owned(),
-        source: "/suite".to_owned(),
-        event_type: event_type.to_owned(),
-        subject: None,
-        time: time("2026-01-31T12:00:00.123456Z"),
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: [].into(),
         data: Some(id.as_bytes().to_vec()),
+        ..Event::new(id, "/suite", event_type, time("2026-01-31T12:00:00.123456Z"))
     }
 }
 
@@ -72,13 +63,7 @@ pub(super) fn rich_event(id: &str) -> Event {
 }
 
 pub(super) fn settings(name: &str) -> GroupRegistration {
-    GroupRegistration {
-        name: group(name),
-        tenant: Tenant::none(),
-        subscription: Subscription::all(),
-        start: Start::Earliest,
-        partitions: 1,
-    }
+    GroupRegistration::new(group(name), Tenant::none())
 }
 
 pub(super) fn head(position: i64, attempt: u32) -> Head {

@@ -87,11 +87,8 @@ impl Rig {
         };
         rig.publish(events).await;
         let registration = GroupRegistration {
-            name: name(),
-            tenant: Tenant::none(),
             subscription: Subscription::new(["t"]).unwrap(),
-            start: Start::Earliest,
-            partitions: 1,
+            ..GroupRegistration::new(name(), Tenant::none())
         };
         rig.store.ensure_group(&registration).await.unwrap();
         rig
@@ -130,9 +127,6 @@ impl Rig {
         let epoch = leadership.epoch;
         let mut group = GroupLoop {
             settings: GroupSettings {
-                name: name(),
-                partition: None,
-                tenant: Tenant::none(),
                 subscription: Subscription::new(["t"]).unwrap(),
                 ordering: self.ordering,
                 concurrency: self.concurrency,
@@ -140,7 +134,7 @@ impl Rig {
                 overtake: self.overtake,
                 retry: self.retry.clone(),
                 batch: self.batch,
-                breaker: BreakerSettings::default(),
+                ..GroupSettings::new(name(), Tenant::none())
             },
             store: Arc::new(store.clone()),
             handler: Arc::new(self.handler.clone()),

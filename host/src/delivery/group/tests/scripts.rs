@@ -214,17 +214,5 @@ pub(super) fn report(outcome: Outcome, emits: Vec<Event>) -> Report {
 }
 
 pub(super) fn event(event_type: &str) -> Event {
-    Event {
-        id: "e".into(),
-        source: "/test".into(),
-        event_type: event_type.into(),
-        subject: None,
-        time: "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
-        data: None,
-    }
+    Event::new("e", "/test", event_type, "2026-01-01T00:00:00.123456789Z".parse().unwrap())
 }

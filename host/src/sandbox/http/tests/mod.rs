@@ -85,18 +85,8 @@ impl Caller {
     fn begin_with(&mut self, events: &[(&str, &str)]) {
         let group: GroupName = "triage".parse().unwrap();
         let tenant = Tenant::none();
-        let event = |(source, id): &(&str, &str)| Event {
-            id: (*id).to_owned(),
-            source: (*source).to_owned(),
-            event_type: "t".to_owned(),
-            subject: None,
-            time: "2026-01-01T00:00:01Z".parse().unwrap(),
-            datacontenttype: None,
-            dataschema: None,
-            partitionkey: None,
-            deliver_after: None,
-            extensions: std::collections::BTreeMap::new(),
-            data: None,
+        let event = |(source, id): &(&str, &str)| {
+            Event::new(*id, *source, "t", "2026-01-01T00:00:01Z".parse().unwrap())
         };
         let in_log =
             |event| LogEvent { position: Position(1), deliver_to: None, digest: None, event };

@@ -39,7 +39,7 @@ use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
 use crate::store::{
     FailureRecord, Fetch, GroupRegistration, HostIdentity, NewDeadLetter, Redelivery, Settlement,
-    Start, Store, StoreError, Subscription,
+    Store, StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.
@@ -209,13 +209,7 @@ fn group(name: &str) -> GroupName {
 }
 
 fn settings(name: &str) -> GroupRegistration {
-    GroupRegistration {
-        name: group(name),
-        tenant: Tenant::none(),
-        subscription: Subscription::all(),
-        start: Start::Earliest,
-        partitions: 1,
-    }
+    GroupRegistration::new(group(name), Tenant::none())
 }
 
 fn host(name: &str) -> HostIdentity {
@@ -224,17 +218,8 @@ fn host(name: &str) -> HostIdentity {
 
 fn event(event_type: &str) -> Event {
     Event {
-        id: "1".to_owned(),
-        source: "/tests".to_owned(),
-        event_type: event_type.to_owned(),
-        subject: None,
-        time: jiff::Timestamp::UNIX_EPOCH,
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: [].into(),
         data: Some(b"data".to_vec()),
+        ..Event::new("1", "/tests", event_type, jiff::Timestamp::UNIX_EPOCH)
     }
 }
 

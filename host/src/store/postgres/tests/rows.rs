@@ -8,7 +8,6 @@ use super::{PATIENCE, PostgresDatabase, run};
 use crate::event::{HandlerName, Tenant};
 use crate::store::{
     DeadLetterFilter, DeadLetterId, GroupRegistration, NewVersion, Retention, Start, Store,
-    Subscription,
 };
 
 #[tokio::test]
@@ -21,13 +20,7 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
         .deploy(NewVersion { tenant: &tenant, handler: &handler, component, deployed_by })
         .await
         .unwrap();
-    let settings = GroupRegistration {
-        name: "g".parse().unwrap(),
-        tenant,
-        subscription: Subscription::all(),
-        start: Start::Earliest,
-        partitions: 1,
-    };
+    let settings = GroupRegistration::new("g".parse().unwrap(), tenant);
     store.ensure_group(&settings).await.unwrap();
     let mut owner = database.raw().await;
     run(

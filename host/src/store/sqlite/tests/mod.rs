@@ -21,7 +21,7 @@ use sqlx::{ConnectOptions, SqliteConnection};
 use super::{OpenOptions, SqliteStore};
 use crate::event::{Event, GroupName, Tenant};
 use crate::store::suite::TestDatabase;
-use crate::store::{GroupRegistration, HostIdentity, Start, Store, Subscription};
+use crate::store::{GroupRegistration, HostIdentity, Store};
 
 /// A database file in a folder of its own, which goes with this value.
 struct SqliteDatabase {
@@ -71,13 +71,7 @@ fn group(name: &str) -> GroupName {
 }
 
 fn settings(name: &str) -> GroupRegistration {
-    GroupRegistration {
-        name: group(name),
-        tenant: Tenant::none(),
-        subscription: Subscription::all(),
-        start: Start::Earliest,
-        partitions: 1,
-    }
+    GroupRegistration::new(group(name), Tenant::none())
 }
 
 fn this_host() -> HostIdentity {
@@ -86,16 +80,7 @@ fn this_host() -> HostIdentity {
 
 fn event(event_type: &str, id: &str) -> Event {
     Event {
-        id: id.to_owned(),
-        source: "/tests".to_owned(),
-        event_type: event_type.to_owned(),
-        subject: None,
-        time: jiff::Timestamp::UNIX_EPOCH,
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: [].into(),
         data: Some(id.as_bytes().to_vec()),
+        ..Event::new(id, "/tests", event_type, jiff::Timestamp::UNIX_EPOCH)
     }
 }

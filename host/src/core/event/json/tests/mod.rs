@@ -26,19 +26,7 @@ fn the_least_event_gets_the_present_time_and_nothing_else() {
     let event = read(&with(""));
     assert!(before <= event.time && event.time <= Timestamp::now());
     assert_eq!(event.time.subsec_nanosecond() % 1000, 0);
-    let expected = Event {
-        id: "i".into(),
-        source: "/s".into(),
-        event_type: "t".into(),
-        subject: None,
-        time: event.time,
-        datacontenttype: None,
-        dataschema: None,
-        partitionkey: None,
-        deliver_after: None,
-        extensions: BTreeMap::new(),
-        data: None,
-    };
+    let expected = Event::new("i", "/s", "t", event.time);
     assert_eq!(event, expected);
 }
 
