@@ -3,7 +3,9 @@
 //! An event flows straight: [`store`] fetch, [`delivery`], [`sandbox`] call,
 //! settlement, [`store`] settle. Dependencies point one way: `cli` to
 //! `app` to [`supervisor`] to [`delivery`] to the traits of [`store`] and
-//! [`handler::Handler`]; SQL stays in `store`, wasmtime in `sandbox`.
+//! [`handler::Handler`]; SQL stays in `store`, wasmtime in `sandbox`. What all of them
+//! share is in `core`, and is named from here, as [`event`]. The test `architecture` of
+//! `tests/promises` holds who may import whom.
 
 pub(crate) mod app;
 #[cfg(feature = "build")]
@@ -17,7 +19,6 @@ pub mod leadership;
 mod nearest;
 #[cfg(feature = "build")]
 pub mod project;
-pub(crate) mod repeats;
 pub mod runtime;
 pub mod sandbox;
 #[cfg(feature = "build")]
@@ -25,10 +26,10 @@ pub mod sdk;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
-pub mod troubles;
 
 #[cfg(test)]
 pub(crate) use crate::core::fuzz;
 pub use crate::core::{
-    clock, digest, event, failure, foreign, handler, leadership_proof, restart, retry, subscription,
+    clock, digest, event, failure, foreign, handler, leadership_proof, repeats, restart, retry,
+    subscription, troubles,
 };

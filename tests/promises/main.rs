@@ -7,6 +7,7 @@
 // marked as a test.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod architecture;
 mod batches;
 mod building;
 mod commands;

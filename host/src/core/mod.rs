@@ -13,6 +13,8 @@ pub mod foreign;
 pub(crate) mod fuzz;
 pub mod handler;
 pub mod leadership_proof;
+pub mod repeats;
 pub mod restart;
 pub mod retry;
 pub mod subscription;
+pub mod troubles;

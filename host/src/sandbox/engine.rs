@@ -23,7 +23,7 @@ use super::ticker::Ticker;
 pub struct EngineSettings {
     /// How long a guest may run before it yields to others, and how finely
     /// the timeout of one that never calls the host is measured. Default 2 ms, a
-    /// time slice of [delivery's](crate::delivery::admission::TIME_SLICE).
+    /// time slice of the threads that run handlers.
     pub tick: Duration,
     /// Stack of a guest, in bytes (`stack-limit`). Default 1 MiB.
     pub wasm_stack_bytes: usize,

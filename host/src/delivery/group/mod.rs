@@ -13,7 +13,7 @@
 //! - where the group goes on past open transactions, what they commit is found and
 //!   adopted in a settlement, once, whatever the settings say by then.
 //!
-//! Who leads is decided elsewhere ([`crate::leadership`]); which events may run and
+//! Which host leads is decided by the room `leadership`; which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
 //! | file | duty |
 //! | --- | --- |

@@ -19,7 +19,7 @@ const MOST: usize = 16;
 
 /// The reasons for which one thing does not work.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub struct Repeats {
     /// The present one, if it does not work.
     now: Option<String>,
     said: Vec<(String, Instant)>,
@@ -28,7 +28,7 @@ pub(crate) struct Repeats {
 impl Repeats {
     /// Whether this failure is to be said: its reason is not the one before's, and was
     /// not said lately.
-    pub(crate) fn is_news(&mut self, why: &dyn fmt::Display) -> bool {
+    pub fn is_news(&mut self, why: &dyn fmt::Display) -> bool {
         let why = without_numbers(&why.to_string());
         if self.now.as_ref() == Some(&why) {
             return false;
@@ -47,7 +47,7 @@ impl Repeats {
     }
 
     /// It works. Whether it did not before.
-    pub(crate) fn over(&mut self) -> bool {
+    pub fn over(&mut self) -> bool {
         self.said.clear();
         self.now.take().is_some()
     }

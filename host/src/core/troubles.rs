@@ -27,7 +27,7 @@ struct Inner {
 
 impl Troubles {
     /// Something does not work, or for another reason than before.
-    pub(crate) fn set(&self, what: &str, why: &dyn fmt::Display) {
+    pub fn set(&self, what: &str, why: &dyn fmt::Display) {
         let why = storable(&why.to_string(), ONE);
         let before = self.locked().insert(what.to_owned(), why.clone());
         if before != Some(why) {
@@ -36,14 +36,14 @@ impl Troubles {
     }
 
     /// It works, or nobody tries any more.
-    pub(crate) fn clear(&self, what: &str) {
+    pub fn clear(&self, what: &str) {
         if self.locked().remove(what).is_some() {
             self.0.changed.send_replace(());
         }
     }
 
     /// All of them, one a line; `None` when there is none.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub fn told(&self) -> Option<String> {
         let present = self.locked();
         let lines = present.iter().take(MOST).map(|(what, why)| format!("{what}: {why}"));
         let mut lines: Vec<String> = lines.collect();
@@ -54,7 +54,7 @@ impl Troubles {
     }
 
     /// Tells when they change.
-    pub(crate) fn follow(&self) -> watch::Receiver<()> {
+    pub fn follow(&self) -> watch::Receiver<()> {
         self.0.changed.subscribe()
     }
 
