@@ -155,6 +155,7 @@ async fn host(
     let seen = Arc::new(Seen { wanted: plan.events, ..Seen::default() });
     let supervisor = Supervisor {
         store: Arc::<PostgresStore>::clone(store),
+        deployments: None,
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
         executor: FairExecutor::start(Arc::default()).unwrap(),

@@ -23,7 +23,8 @@ use event_host::event::{Event, GroupName, Position, Tenant};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, LoadedHandler, Sandbox};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::{HostIdentity, Start, Store};
+use event_host::store::traits::*;
+use event_host::store::{HostIdentity, Start};
 use event_host::subscription::Subscription;
 use event_host::supervisor::{Group, Supervisor};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
@@ -72,7 +73,8 @@ async fn fill(path: &Path) {
 async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
     let store: Arc<dyn Store> = Arc::new(store(path).await);
     let supervisor = Supervisor {
-        store: Arc::clone(&store),
+        store: store.clone(),
+        deployments: None,
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
         executor: FairExecutor::start(Arc::default()).unwrap(),

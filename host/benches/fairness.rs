@@ -31,7 +31,8 @@ use event_host::handler::{Call, Handler, Outcome, Report, Usage, Worker};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox, Source};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::{HostIdentity, Start, Store};
+use event_host::store::traits::*;
+use event_host::store::{HostIdentity, Start};
 use event_host::supervisor::{Group, Supervisor};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -216,7 +217,8 @@ impl Rig {
             FairExecutor::start(Arc::default()).unwrap()
         };
         let supervisor = Supervisor {
-            store: Arc::clone(&store),
+            store: store.clone(),
+            deployments: None,
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
             executor,

@@ -28,7 +28,8 @@ use event_host::handler::{Call, Handler, Report, Worker};
 use event_host::retry::RetryPolicy;
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox};
-use event_host::store::{HostIdentity, Start, Store};
+use event_host::store::traits::*;
+use event_host::store::{HostIdentity, Start};
 use event_host::subscription::Subscription;
 use event_host::supervisor::{Group, Supervisor};
 use postgres::{Database, guest_named, median};
@@ -102,7 +103,8 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
     let last = store.safe_position().await.unwrap();
     let first = Arc::<Mutex<Option<Instant>>>::default();
     let supervisor = Supervisor {
-        store: Arc::clone(&store),
+        store: store.clone(),
+        deployments: None,
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
         executor: FairExecutor::start(Arc::default()).unwrap(),

@@ -33,7 +33,8 @@ use event_host::event::Tenant;
 use event_host::handler::{Call, Handler, Report, Worker};
 use event_host::sandbox::settings::{Grants, Limits, Reuse};
 use event_host::sandbox::{EngineSettings, Sandbox};
-use event_host::store::{self, HostIdentity, Start, Store};
+use event_host::store::traits::*;
+use event_host::store::{self, HostIdentity, Start};
 use event_host::subscription::Subscription;
 use event_host::supervisor::{Group, Supervisor};
 use postgres::{Database, Idle, group, percentile};
@@ -260,6 +261,7 @@ impl Rig {
         let _in_runtime = self.hosts.enter();
         Supervisor {
             store: Arc::new(self.database.store()),
+            deployments: None,
             host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
             clock: Arc::new(SystemClock),
             executor: FairExecutor::start(Arc::default()).unwrap(),

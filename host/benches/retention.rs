@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use event_host::event::{Position, Tenant};
 use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::{Enforced, GroupRegistration, Retention, Start, Store, StoreError};
+use event_host::store::traits::*;
+use event_host::store::{Enforced, GroupRegistration, Retention, Start, StoreError};
 use postgres::{Database, Effort, percentile};
 use sqlx::PgConnection;
 use tokio::task::JoinSet;

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use event_host::event::{Event, GroupName, Tenant};
-use event_host::store::Store;
 use event_host::store::postgres::{PostgresStore, ServerUrl};
+use event_host::store::traits::*;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 use test_postgres::Server;

@@ -152,7 +152,7 @@ impl Host {
                 info!(migration = name, "migrated");
             }
         }
-        loads.take_deployed_from(Arc::clone(&store));
+        loads.take_deployed_from(store.clone());
         let deployed = deployed_ones(config);
         if deployed.clone().next().is_some() {
             let active = store.deployed().await?;
@@ -196,7 +196,8 @@ impl Host {
         let executor = FairExecutor::start(Arc::clone(&admission))
             .context("cannot start the handlers' threads")?;
         let supervisor = Supervisor {
-            store: Arc::clone(&store),
+            store: store.clone(),
+            deployments: Some(store.clone()),
             host,
             clock: Arc::new(SystemClock),
             executor,

@@ -74,7 +74,7 @@ fn group(
         components: Arc::new(Replays {
             loader: loader.clone(),
             settings: settings.clone(),
-            store: Arc::clone(store),
+            store: store.clone(),
         }),
     }
 }

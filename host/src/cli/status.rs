@@ -322,7 +322,8 @@ mod tests {
     use super::*;
     use crate::event::{Attempt, Epoch, Position, Tenant};
     use crate::store::memory::MemoryStore;
-    use crate::store::{GroupRegistration, Redelivery, Settled, Settlement, Store, UndecidedRange};
+    use crate::store::traits::*;
+    use crate::store::{GroupRegistration, Redelivery, Settled, Settlement, UndecidedRange};
 
     /// What is said of a group whose redeliveries are due so many seconds from
     /// now.

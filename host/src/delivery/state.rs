@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use crate::delivery::admission::{GroupAdmission, StorePermit};
 use crate::event::GroupName;
 use crate::handler::state::{CommittedState, StateUnreadable};
-use crate::store::Store;
+use crate::store::DeliveryStore;
 
 /// The committed state of one group, as a store has it.
 pub struct StoredState {
     /// The store.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn DeliveryStore>,
     /// The group.
     pub group: GroupName,
     /// The group's admission, which orders its reads among those of other groups; `None`

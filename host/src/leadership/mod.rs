@@ -26,7 +26,7 @@ use owner::{Owner, Request, Waiter};
 
 use crate::event::{GroupName, Partition};
 use crate::leadership_proof::LeadershipProof;
-use crate::store::{HostIdentity, Store};
+use crate::store::{HostIdentity, Leases};
 use crate::troubles::Troubles;
 
 /// How often the session proves its locks.
@@ -137,7 +137,7 @@ impl Drop for Lease {
 impl Locks {
     /// Starts the task that owns the lock session.
     #[must_use]
-    pub fn start(store: Arc<dyn Store>, host: HostIdentity, troubles: Troubles) -> Self {
+    pub fn start(store: Arc<dyn Leases>, host: HostIdentity, troubles: Troubles) -> Self {
         // Unbounded, so that dropping a lease can release it. The number of groups bounds
         // what can be in it.
         let (requests, inbox) = mpsc::unbounded_channel();

@@ -27,7 +27,7 @@ use crate::event::{Attempt, GroupName, Partition};
 use crate::leadership_proof::LeadershipProof;
 use crate::repeats::Repeats;
 use crate::retry::RetryPolicy;
-use crate::store::{HostIdentity, LockSession, Store, StoreError};
+use crate::store::{HostIdentity, Leases, LockSession, StoreError};
 use crate::troubles::Troubles;
 
 /// How long the making of a session may take.
@@ -69,7 +69,7 @@ impl Waiter {
 
 /// The task's state.
 pub(super) struct Owner {
-    store: Arc<dyn Store>,
+    store: Arc<dyn Leases>,
     host: HostIdentity,
     /// For the leases. Weak, so that this task ends when no other can ask.
     requests: mpsc::WeakUnboundedSender<Request>,
@@ -150,7 +150,7 @@ impl Session {
 
 impl Owner {
     pub(super) fn new(
-        store: Arc<dyn Store>,
+        store: Arc<dyn Leases>,
         host: HostIdentity,
         requests: mpsc::WeakUnboundedSender<Request>,
         leaderships: Leaderships,

@@ -49,7 +49,7 @@ async fn called(store: &MemoryStore, operation: Operation, times: u64) {
 
 /// A heartbeat that was sent at this moment, and answered.
 async fn proof(store: &MemoryStore) -> Instant {
-    called(store, Operation::Heartbeat, store.calls(Operation::Heartbeat) + 1).await;
+    called(store, Operation::HEARTBEAT, store.calls(Operation::HEARTBEAT) + 1).await;
     Instant::now()
 }
 
@@ -128,11 +128,11 @@ async fn a_thousand_groups_are_asked_for_in_one_call() {
         futures_util::future::join_all(each)
     };
     let leases = all(&one).await;
-    assert_eq!(store.calls(Operation::TryLocks), 1);
+    assert_eq!(store.calls(Operation::TRY_LOCKS), 1);
 
     let mut waiting = pin!(all(&two));
     assert!(tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.is_err());
-    let asked = standby.calls(Operation::TryLocks);
+    let asked = standby.calls(Operation::TRY_LOCKS);
     assert!((99..=102).contains(&asked), "{asked} times in 100 polls");
     assert_eq!(standby.standing_by(), groups);
     assert_eq!(store.standing_by(), []);
@@ -154,10 +154,10 @@ async fn one_who_no_longer_waits_is_forgotten() {
     assert_eq!(standby.standing_by(), [group("g")]);
     // The answer to a last question may be under way.
     tokio::time::sleep(LOCK_POLL).await;
-    let asked = standby.calls(Operation::TryLocks);
+    let asked = standby.calls(Operation::TRY_LOCKS);
     lease.release().await;
     tokio::time::sleep(10 * LOCK_POLL).await;
-    assert_eq!(standby.calls(Operation::TryLocks), asked);
+    assert_eq!(standby.calls(Operation::TRY_LOCKS), asked);
     assert_eq!(standby.standing_by(), []);
     taken(&one, "g").await;
 }
@@ -167,9 +167,9 @@ async fn a_lock_that_comes_when_nobody_waits_any_more_is_given_back() {
     let store = MemoryStore::new();
     let hasty = store.another_host();
     let (one, two) = (locks(&store, "one"), locks(&hasty, "two"));
-    hasty.fail(Operation::TryLocks, Fault::Slow(HEARTBEAT), 1);
+    hasty.fail(Operation::TRY_LOCKS, Fault::Slow(HEARTBEAT), 1);
     assert!(tokio::time::timeout(HEARTBEAT / 2, two.lock(&group("g"), || {})).await.is_err());
-    assert_eq!(hasty.faults_left(Operation::TryLocks), 0, "it is being asked for");
+    assert_eq!(hasty.faults_left(Operation::TRY_LOCKS), 0, "it is being asked for");
     taken(&one, "g").await;
 }
 
@@ -181,7 +181,7 @@ async fn a_lease_that_is_granted_and_never_received_is_given_back() {
     let mut asking = Box::pin(two.lock(&wanted, || {}));
     assert!((&mut asking).now_or_never().is_none());
     // The answer is there, and whoever asked does not look again.
-    called(&store, Operation::Heartbeat, 2).await;
+    called(&store, Operation::HEARTBEAT, 2).await;
     drop(asking);
     taken(&one, "g").await;
 }
@@ -192,7 +192,7 @@ async fn a_host_without_an_answer_steps_down_from_every_group_and_comes_back() {
     let one = locks(&store, "one");
     let leases = [taken(&one, "g").await, taken(&one, "h").await];
     let proof = proof(&store).await;
-    store.fail(Operation::Heartbeat, Fault::Slow(HOUR), 1);
+    store.fail(Operation::HEARTBEAT, Fault::Slow(HOUR), 1);
     for lease in &leases {
         steps_down_in_time(lease, proof).await;
     }
@@ -206,14 +206,14 @@ async fn slow_answers_lose_no_lease_and_prove_only_the_moment_they_were_asked_fo
     let store = MemoryStore::new();
     let one = locks(&store, "one");
     let lease = taken(&one, "g").await;
-    store.fail(Operation::Heartbeat, Fault::Slow(Duration::from_secs(2)), 4);
-    while store.faults_left(Operation::Heartbeat) > 0 {
+    store.fail(Operation::HEARTBEAT, Fault::Slow(Duration::from_secs(2)), 4);
+    while store.faults_left(Operation::HEARTBEAT) > 0 {
         assert!(!lease.proof().is_lost());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The last of them is under way, and the next will have no answer.
     let proof = Instant::now();
-    store.fail(Operation::Heartbeat, Fault::Slow(HOUR), 1);
+    store.fail(Operation::HEARTBEAT, Fault::Slow(HOUR), 1);
     steps_down_in_time(&lease, proof).await;
 }
 
@@ -224,14 +224,14 @@ async fn one_answer_may_take_nearly_as_long_as_a_proof_holds() {
     let lease = taken(&one, "g").await;
     proof(&store).await;
     let slow = STEP_DOWN_AFTER - HEARTBEAT - 5 * TICK;
-    store.fail(Operation::Heartbeat, Fault::Slow(slow), 1);
+    store.fail(Operation::HEARTBEAT, Fault::Slow(slow), 1);
     assert!(tokio::time::timeout(HOUR, lease.proof().lost()).await.is_err());
-    assert_eq!(store.faults_left(Operation::Heartbeat), 0);
+    assert_eq!(store.faults_left(Operation::HEARTBEAT), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_any_kind_that_hangs_does_not_keep_the_host_from_stepping_down() {
-    for operation in [Operation::TryLocks, Operation::Unlock] {
+    for operation in [Operation::TRY_LOCKS, Operation::UNLOCK] {
         let store = MemoryStore::new();
         let one = locks(&store, "one");
         let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
@@ -239,7 +239,7 @@ async fn a_call_of_any_kind_that_hangs_does_not_keep_the_host_from_stepping_down
         store.fail(operation, Fault::Slow(HOUR), 1);
         let hanging = async {
             match operation {
-                Operation::TryLocks => drop(taken(&one, "i").await),
+                Operation::TRY_LOCKS => drop(taken(&one, "i").await),
                 // Returns, because what is lost needs no giving back.
                 _ => other.release().await,
             }
@@ -270,7 +270,7 @@ async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_ta
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_any_call_loses_all_leases_at_once() {
-    for operation in [Operation::Heartbeat, Operation::TryLocks, Operation::Unlock] {
+    for operation in [Operation::HEARTBEAT, Operation::TRY_LOCKS, Operation::UNLOCK] {
         let store = MemoryStore::new();
         let one = locks(&store, "one");
         let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
@@ -279,8 +279,8 @@ async fn an_error_of_any_call_loses_all_leases_at_once() {
         let began = Instant::now();
         let calling = async {
             match operation {
-                Operation::TryLocks => drop(taken(&one, "i").await),
-                Operation::Unlock => other.release().await,
+                Operation::TRY_LOCKS => drop(taken(&one, "i").await),
+                Operation::UNLOCK => other.release().await,
                 _ => {}
             }
         };
@@ -294,11 +294,11 @@ async fn an_error_of_any_call_loses_all_leases_at_once() {
 async fn sessions_that_fail_whenever_they_are_used_are_made_ever_more_slowly() {
     let store = MemoryStore::new();
     let one = locks(&store, "one");
-    store.fail(Operation::TryLocks, Fault::Before, 1_000);
+    store.fail(Operation::TRY_LOCKS, Fault::Before, 1_000);
     let wanted = group("g");
     let mut waiting = pin!(one.lock(&wanted, || {}));
     assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
-    let made = store.calls(Operation::LockSession);
+    let made = store.calls(Operation::LOCK_SESSION);
     assert!((10..25).contains(&made), "{made} sessions in a minute");
     store.heal();
     waiting.await.unwrap();
@@ -310,16 +310,16 @@ async fn a_process_that_was_frozen_finds_its_leases_lost() {
     let one = locks(&store, "one");
     let lease = taken(&one, "g").await;
     let proof = proof(&store).await;
-    let before = store.calls(Operation::Heartbeat);
+    let before = store.calls(Operation::HEARTBEAT);
     // In one step, as time goes on for a process that was stopped and wakes.
     tokio::time::advance(STEP_DOWN_AFTER - 5 * TICK).await;
     assert!(!lease.proof().is_lost(), "proved until {:?}", proof + STEP_DOWN_AFTER);
-    called(&store, Operation::Heartbeat, before + 1).await;
+    called(&store, Operation::HEARTBEAT, before + 1).await;
     tokio::time::advance(STEP_DOWN_AFTER + TICK).await;
     assert!(lease.proof().is_lost());
-    let beats = store.calls(Operation::Heartbeat);
+    let beats = store.calls(Operation::HEARTBEAT);
     lost(&lease).await;
-    assert_eq!(store.calls(Operation::Heartbeat), beats, "a late proof is none");
+    assert_eq!(store.calls(Operation::HEARTBEAT), beats, "a late proof is none");
 }
 
 #[tokio::test(start_paused = true)]
@@ -334,11 +334,11 @@ async fn a_lease_is_lost_when_its_proof_is_over_whether_anybody_was_told_or_not(
 #[tokio::test(start_paused = true)]
 async fn a_database_that_is_away_at_the_start_is_waited_for() {
     let store = MemoryStore::new();
-    store.fail(Operation::LockSession, Fault::Before, 3);
-    store.fail(Operation::LockSession, Fault::Slow(HOUR), 1);
+    store.fail(Operation::LOCK_SESSION, Fault::Before, 3);
+    store.fail(Operation::LOCK_SESSION, Fault::Slow(HOUR), 1);
     let one = locks(&store, "one");
     taken(&one, "g").await;
-    assert_eq!(store.faults_left(Operation::LockSession), 0);
+    assert_eq!(store.faults_left(Operation::LOCK_SESSION), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -482,14 +482,14 @@ async fn a_host_whose_session_ends_shares_again_with_the_next() {
     let one = Sharing::start(&handle, "one", 6, Duration::ZERO);
     let two = Sharing::start(&store.another_host(), "two", 6, Duration::ZERO);
     shared(&[&one, &two], 6).await;
-    handle.fail(Operation::Heartbeat, Fault::Before, 1);
+    handle.fail(Operation::HEARTBEAT, Fault::Before, 1);
     while !one.leads().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     shared(&[&one, &two], 6).await;
     assert!(one.leads().is_disjoint(&two.leads()));
     // Nor does it lead more than it may before it knows of the others.
-    handle.fail(Operation::Sharers, Fault::Before, 3);
+    handle.fail(Operation::SHARERS, Fault::Before, 3);
     while !one.leads().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

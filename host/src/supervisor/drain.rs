@@ -5,12 +5,16 @@ use tracing::debug;
 use super::watcher::{Controls, QUIET_POLL};
 use crate::clock::Clock;
 use crate::event::Position;
-use crate::store::{DueFetch, GroupState, Store, StoreError};
+use crate::store::{DeliveryStore, DueFetch, GroupState, StoreError};
 
 /// Returns once every group that is to be run has done everything in the log but
 /// what is to be delivered later. Gives how many deliveries that are, counted up to
 /// [`MOST_COUNTED`](crate::store::MOST_COUNTED) a group.
-pub(super) async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Clock) -> i64 {
+pub(super) async fn drained(
+    store: &dyn DeliveryStore,
+    groups: &Controls,
+    clock: &dyn Clock,
+) -> i64 {
     loop {
         match is_drained(store, groups, clock).await {
             Ok(Some(delayed)) => return delayed,
@@ -23,7 +27,7 @@ pub(super) async fn drained(store: &dyn Store, groups: &Controls, clock: &dyn Cl
 }
 
 async fn is_drained(
-    store: &dyn Store,
+    store: &dyn DeliveryStore,
     groups: &Controls,
     clock: &dyn Clock,
 ) -> Result<Option<i64>, StoreError> {

@@ -33,7 +33,9 @@ use crate::handler::Handler;
 use crate::leadership::Locks;
 use crate::restart::spawn_with_restart;
 use crate::retry::RetryPolicy;
-use crate::store::{self, Deployed, GroupState, HostIdentity, Start, Store, StoreError};
+use crate::store::{
+    self, DeliveryStore, Deployed, Deployments, GroupState, HostIdentity, Start, StoreError,
+};
 use crate::troubles::Troubles;
 use reporter::Reporter;
 pub use retention::{RetentionSettings, RetentionTask};
@@ -60,7 +62,10 @@ pub struct Group {
 /// What a host runs, and on what.
 pub struct Supervisor {
     /// The database, with its schema up to date.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn DeliveryStore>,
+    /// Where components are deployed, so that a version that fails everything is rolled
+    /// back for all hosts; `None` where none are.
+    pub deployments: Option<Arc<dyn Deployments>>,
     /// This process.
     pub host: HostIdentity,
     /// The time of day.
@@ -186,8 +191,8 @@ impl Supervisor {
         let overtake_limit = Arc::new(OvertakeLimits::default());
         let controls = Arc::new(Controls::default());
         let troubles = Troubles::default();
-        let locks = Locks::start(Arc::clone(&self.store), self.host.clone(), troubles.clone());
-        let reporter = Reporter::new(&self.store, &self.host, &troubles);
+        let locks = Locks::start(self.store.clone(), self.host.clone(), troubles.clone());
+        let reporter = Reporter::new(self.store.clone(), &self.host, &troubles);
         let watcher = Watcher {
             store: Arc::clone(&self.store),
             safe,
@@ -202,6 +207,7 @@ impl Supervisor {
             locks,
             troubles,
             store: self.store,
+            deployments: self.deployments,
             host: self.host,
             clock: self.clock,
             executor: self.executor,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use crate::store::{HostIdentity, Store};
+use crate::store::{HostIdentity, Leases};
 use crate::troubles::Troubles;
 
 /// An outage that is over within this time is not reported.
@@ -26,7 +26,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// The reporter of one host.
 #[derive(Clone)]
 pub(super) struct Reporter {
-    store: Arc<dyn Store>,
+    store: Arc<dyn Leases>,
     host: HostIdentity,
     troubles: Troubles,
     /// The store has a report that is not cleared.
@@ -34,13 +34,8 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(store: &Arc<dyn Store>, host: &HostIdentity, troubles: &Troubles) -> Self {
-        Self {
-            store: Arc::clone(store),
-            host: host.clone(),
-            troubles: troubles.clone(),
-            told: Arc::default(),
-        }
+    pub(super) fn new(store: Arc<dyn Leases>, host: &HostIdentity, troubles: &Troubles) -> Self {
+        Self { store, host: host.clone(), troubles: troubles.clone(), told: Arc::default() }
     }
 
     /// Reports until it is aborted.

@@ -11,7 +11,8 @@ use tracing::{debug, info, warn};
 
 use crate::event::{GroupName, Tenant};
 use crate::repeats::Repeats;
-use crate::store::{Enforced, Retention, Store, StoreError, unpinned_reason};
+use crate::store::traits::*;
+use crate::store::{Enforced, Retention, StoreError, unpinned_reason};
 
 /// How often the task looks for events to drop.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub struct RetentionSettings {
 #[derive(Clone)]
 pub struct RetentionTask {
     /// The database.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn EventLog>,
     /// For how long events stay, as the settings say now.
     pub settings: watch::Receiver<RetentionSettings>,
 }
@@ -86,7 +87,7 @@ impl RetentionTask {
 /// Has the groups of a tenant keep no more in the log than it may, the one that is furthest
 /// behind first.
 async fn unpin(
-    store: &dyn Store,
+    store: &dyn EventLog,
     tenant: &Tenant,
     retention: &Retention,
     most: u64,
@@ -153,20 +154,20 @@ mod tests {
         let task = RetentionTask { store: Arc::new(store.clone()), settings: retention };
         let running = tokio::spawn(task.run(stop.clone()));
         let mut changes = store.changes();
-        while store.calls(Operation::EnforceRetention) < 3 {
+        while store.calls(Operation::ENFORCE_RETENTION) < 3 {
             changes.changed().await.unwrap();
         }
         assert_eq!(store.status().await.unwrap().events, 1, "it is kept for ever");
-        store.fail(Operation::EnforceRetention, Fault::Before, 2);
+        store.fail(Operation::ENFORCE_RETENTION, Fault::Before, 2);
         let retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
         settings.send_replace(RetentionSettings { retention, ..RetentionSettings::default() });
         while store.status().await.unwrap().events == 1 {
             changes.changed().await.unwrap();
         }
-        assert_eq!(store.faults_left(Operation::EnforceRetention), 0);
+        assert_eq!(store.faults_left(Operation::ENFORCE_RETENTION), 0);
         drop(settings);
-        let calls = store.calls(Operation::EnforceRetention);
-        while store.calls(Operation::EnforceRetention) < calls + 3 {
+        let calls = store.calls(Operation::ENFORCE_RETENTION);
+        while store.calls(Operation::ENFORCE_RETENTION) < calls + 3 {
             changes.changed().await.unwrap();
         }
         stop.cancel();

@@ -20,12 +20,13 @@ use crate::delivery::group::{Awaited, Control, GroupLoop};
 use crate::delivery::replay_component::ReplayHandler;
 use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
-use crate::store::{GroupState, HostIdentity, Store, StoreError};
+use crate::store::{DeliveryStore, Deployments, GroupState, HostIdentity, StoreError};
 use crate::troubles::Troubles;
 
 /// The groups that run, and what their tasks are given.
 pub(super) struct RunningGroups {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn DeliveryStore>,
+    pub(super) deployments: Option<Arc<dyn Deployments>>,
     pub(super) host: HostIdentity,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) executor: FairExecutor,
@@ -231,6 +232,7 @@ impl RunningGroups {
             name: name.clone(),
             partition: running.group.settings.partition,
             store: Arc::clone(&self.store),
+            deployments: self.deployments.clone(),
             host: self.host.clone(),
             locks: self.locks.clone(),
             stop: running.stop.clone(),

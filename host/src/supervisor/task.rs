@@ -15,7 +15,7 @@ use crate::delivery::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Sign
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::leadership::{Lease, Locks};
 use crate::repeats::Repeats;
-use crate::store::{self, Deployed, HostIdentity, Settled, Store, StoreError};
+use crate::store::{self, DeliveryStore, Deployed, Deployments, HostIdentity, Settled, StoreError};
 use crate::troubles::Troubles;
 
 /// How long a host that began an attempt and lost its lock has to show that it lives: a few
@@ -53,7 +53,8 @@ pub(super) struct GroupTask {
     pub(super) name: GroupName,
     /// Which part of its group it is; `None` for all of it.
     pub(super) partition: Option<Partition>,
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn DeliveryStore>,
+    pub(super) deployments: Option<Arc<dyn Deployments>>,
     pub(super) host: HostIdentity,
     pub(super) locks: Locks,
     pub(super) stop: CancellationToken,
@@ -300,12 +301,16 @@ impl GroupTask {
         );
         let deployed = bad.deployed.clone();
         *self.rolled_back() = Some(RolledBack { from: bad, to: Arc::clone(good) });
-        let Some(Deployed { tenant, handler, version, .. }) = deployed else { return };
+        let (Some(Deployed { tenant, handler, version, .. }), Some(deployments)) =
+            (deployed, &self.deployments)
+        else {
+            return;
+        };
         // For all hosts, also for those that start later. Where another host was faster, or
         // the store is away, this host goes on without; and a store that does not answer
         // holds up neither a stop nor a step-down.
         let rolled_back = tokio::select! {
-            rolled_back = self.store.rollback(&tenant, &handler, Some(version)) => rolled_back,
+            rolled_back = deployments.rollback(&tenant, &handler, Some(version)) => rolled_back,
             () = self.stop.cancelled() => return,
             () = lease.proof().lost() => return,
         };

@@ -15,6 +15,7 @@ use crate::delivery::replay_component::NoReplayComponents;
 use crate::event::{Event, Partition, Tenant};
 use crate::handler::{Call, Outcome, Report, Usage, Worker};
 use crate::store::memory::{Fault, MemoryStore, Operation};
+use crate::store::traits::*;
 use crate::subscription::Subscription;
 
 const PARTS: u32 = 4;
@@ -90,6 +91,7 @@ impl Rig {
         let (store, seen, stop) = (MemoryStore::new(), Seen::default(), CancellationToken::new());
         let supervisor = Supervisor {
             store: Arc::new(store.clone()),
+            deployments: Some(Arc::new(store.clone())),
             host: HostIdentity { id: "h".into(), hostname: "h".into(), pid: 1 },
             clock: Arc::new(SystemClock),
             executor: FairExecutor::on_this_runtime(Arc::new(Admission::default())),
@@ -146,8 +148,8 @@ async fn a_group_changes_with_all_its_partitions_or_with_none() {
         for fault in [Fault::Before, Fault::After] {
             let mut rig = Rig::start();
             assert_eq!(rig.versions().await, [1].into());
-            rig.store.fail(Operation::EnsureGroup, Fault::Slow(Duration::ZERO), failing);
-            rig.store.fail(Operation::EnsureGroup, fault, 1);
+            rig.store.fail(Operation::ENSURE_GROUP, Fault::Slow(Duration::ZERO), failing);
+            rig.store.fail(Operation::ENSURE_GROUP, fault, 1);
             let refused = rig.change(2, PARTS).await;
             rig.store.heal();
             let runs = if refused.is_empty() { 2 } else { 1 };
@@ -165,9 +167,9 @@ async fn a_group_that_is_repartitioned_has_all_its_new_parts_or_all_of_those_bef
     for failing in 0..=PARTS as usize {
         let mut rig = Rig::start();
         assert_eq!(rig.versions().await, [1].into());
-        rig.store.fail(Operation::EnsureGroup, Fault::Slow(Duration::ZERO), failing);
-        rig.store.fail(Operation::EnsureGroup, Fault::Before, 1);
-        rig.store.fail(Operation::GroupStates, Fault::Before, 3);
+        rig.store.fail(Operation::ENSURE_GROUP, Fault::Slow(Duration::ZERO), failing);
+        rig.store.fail(Operation::ENSURE_GROUP, Fault::Before, 1);
+        rig.store.fail(Operation::GROUP_STATES, Fault::Before, 3);
         let refused = rig.change(2, PARTS + 1).await;
         rig.store.heal();
         let runs = if refused.is_empty() { 2 } else { 1 };

@@ -16,7 +16,7 @@ use crate::event::{Epoch, GroupName, Position};
 use crate::leadership::Locks;
 use crate::repeats::Repeats;
 use crate::restart::sleep_precisely;
-use crate::store::{Blocker, GroupControl, GroupState, Store, StoreError};
+use crate::store::{Blocker, DeliveryStore, EventLog, GroupControl, GroupState, StoreError};
 use crate::troubles::Troubles;
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
@@ -143,7 +143,7 @@ impl OvertakeLimits {
 
 /// Reads, for all groups, what they wait for.
 pub(super) struct Watcher {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn DeliveryStore>,
     pub(super) safe: watch::Sender<Position>,
     pub(super) awaited: Arc<Awaited>,
     pub(super) overtake_limit: Arc<OvertakeLimits>,
@@ -260,7 +260,7 @@ struct Holders {
 }
 
 impl Holders {
-    async fn look(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+    async fn look(&mut self, store: &dyn EventLog) -> Result<(), StoreError> {
         if self.asked.is_some_and(|asked| asked.elapsed() < HOLDERS_POLL) {
             return Ok(());
         }

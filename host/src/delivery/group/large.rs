@@ -17,7 +17,7 @@ use super::shared::Shared;
 use crate::event::{LogEvent, Position};
 use crate::failure::{Failure, FailureKind};
 use crate::handler::{Outcome, Report, Usage};
-use crate::store::{Fetch, Fetched, Sketch, Store, StoreError};
+use crate::store::{EventLog, Fetch, Fetched, Sketch, StoreError};
 
 /// Smallest size, in bytes, of an event that may be too large to be read.
 const LARGE: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl From<StoreError> for Unread {
 
 /// Reads the next event alone. First it is asked what event that is: so that a database
 /// that is away says nothing of the event.
-pub(super) async fn read_alone(store: &dyn Store, fetch: Fetch<'_>) -> Result<Fetched, Unread> {
+pub(super) async fn read_alone(store: &dyn EventLog, fetch: Fetch<'_>) -> Result<Fetched, Unread> {
     let Some(sketch) = store.sketch(fetch.clone()).await? else {
         return Ok(store.fetch(fetch).await?);
     };

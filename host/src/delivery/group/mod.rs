@@ -80,7 +80,7 @@ use crate::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
 use crate::handler::{Handler, Worker};
 use crate::retry::RetryPolicy;
 use crate::store::{
-    FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, Store, UndecidedRanges,
+    DeliveryStore, FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, UndecidedRanges,
 };
 use crate::subscription::Subscription;
 use crate::troubles::Troubles;
@@ -221,7 +221,7 @@ pub struct GroupLoop {
     /// What the group is.
     pub settings: GroupSettings,
     /// The database.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn DeliveryStore>,
     /// The code.
     pub handler: Arc<dyn Handler>,
     /// The time of day.

@@ -4,20 +4,70 @@
 //! Row locks decide between two: who comes second waits, and finds it gone; who
 //! replays all skips what somebody else has in hand.
 
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use super::PostgresStore;
 use super::columns::{count, event_columns, read_log_event, time};
-use super::connection::begin_long;
+use super::connection::{DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_patiently};
 use super::error::PostgresError;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::dead_letter_pages::Pages;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, StoreError, refusals,
-    stored,
+    DeadLetter, DeadLetterFilter, DeadLetterId, DeadLetters, FailureRecord, Replayed, StoreError,
+    refusals, stored,
 };
+
+#[async_trait]
+impl DeadLetters for PostgresStore {
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        let read = on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            list(c, filter)
+        })?;
+        Ok(self.said.tell("dead letters", read))
+    }
+
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
+        on_shared!(self.connections, "list dead letters", LONG_DEADLINE, |c| { ids(c, group) })
+    }
+
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
+        on_shared!(self.connections, "read a dead letter", |c| one(c, id))
+    }
+
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
+        on_shared_patiently!(self.connections, "replay a dead letter", DEADLINE, |c| {
+            replay(c, id, data, digest)
+        })
+    }
+
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+        digest: Option<&Digest>,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        on_shared_patiently!(self.connections, "replay dead letters", LONG_DEADLINE, |c| {
+            replay_some(c, group, after, up_to, limit, digest)
+        })
+    }
+
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
+        on_shared_patiently!(self.connections, "discard a dead letter", DEADLINE, |c| {
+            discard(c, id)
+        })
+    }
+}
 
 macro_rules! select {
     ($rest:literal) => {

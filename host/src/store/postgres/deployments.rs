@@ -5,20 +5,78 @@
 //! the first has done. The component comes before that lock: it takes a while,
 //! and whoever waits for the same component holds nothing that others wait for.
 
+use crate::store::deployments::intact;
+use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
+use super::PostgresStore;
 use super::columns::{kept, time};
-use super::connection::LONG_STATEMENT;
+use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT, on_shared, on_shared_patiently};
 use super::error::PostgresError;
+use super::watch::on_watch;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    Deployed, Deployment, NewVersion, StoreError, Version, VersionNumber, VersionState, refusals,
-    stored,
+    Deployed, Deployment, Deployments, NewVersion, StoreError, Version, VersionNumber,
+    VersionState, refusals, stored,
 };
+
+#[async_trait]
+impl Deployments for PostgresStore {
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
+        let digest = Digest::of(new.component);
+        on_shared_patiently!(self.connections, "deploy a component", LONG_DEADLINE, |c| {
+            deploy(c, new, &digest)
+        })
+    }
+
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        on_shared_patiently!(self.connections, "roll a handler back", DEADLINE, |c| {
+            rollback(c, tenant, handler, from)
+        })
+    }
+
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError> {
+        on_shared!(self.connections, "list the versions of a handler", |c| {
+            versions(c, tenant, handler)
+        })
+    }
+
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
+        let read = on_watch!(self, "see what is deployed", |c, _watch| deployed(c))?;
+        Ok(self.said.tell("deployments", read))
+    }
+
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let bytes = on_shared!(self.connections, "read a component", LONG_DEADLINE, |c| {
+            component(c, tenant, digest)
+        })?;
+        intact(digest, bytes).await
+    }
+
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError> {
+        on_shared!(self.connections, "look for components", |c| {
+            digests(c, tenant, prefix, limit)
+        })
+    }
+}
 
 macro_rules! select {
     ($rest:literal) => {

@@ -6,101 +6,80 @@
 //! group begins with its row, so that two wait for each other there and never
 //! deadlock.
 
-use sqlx::postgres::PgRow;
+use super::deadline;
+use async_trait::async_trait;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::columns::{Statement, Time, count, kept, optional_time, time};
-use super::connection::{LONG_STATEMENT, begin_long};
+use super::columns::{count, kept};
+use super::connection::{
+    DEADLINE, LONG_DEADLINE, LONG_STATEMENT, begin_long, on_shared_in_its_own, on_shared_patiently,
+};
 use super::error::PostgresError;
-use super::{deferred, log, repartition};
-use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
-use crate::store::gone::{self, Sought};
+use super::group_columns::read_leader;
+use super::{PostgresStore, deferred, log, repartition, status, unpin};
+use crate::event::{GroupName, Position, Tenant};
+use crate::store::gone::Sought;
 use crate::store::lock_key::LockKey;
 use crate::store::repartition::parts;
-use crate::store::unreadable::Sifted;
 use crate::store::{
-    Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
-    Leadership, Mark, Removed, Settled, Start, UndecidedRange, UndecidedRanges, refusals, stored,
+    Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
+    Start, StoreError, gone, refusals, stored,
 };
 
-/// The columns of a head, in the order of [`read_head`] and [`bind_head`].
-macro_rules! head_columns {
-    () => {
-        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text"
-    };
-}
-pub(super) use head_columns;
+#[async_trait]
+impl Groups for PostgresStore {
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError> {
+        on_shared_in_its_own!(self.connections, "read the status", deadline(counting), |c| {
+            status::log_and_groups(c, counting)
+        })
+    }
 
-/// Reads the columns of [`head_columns`], the first of which stands at `first`.
-pub(super) fn read_head(row: &PgRow, first: usize) -> Result<Option<Head>, PostgresError> {
-    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
-        return Ok(None);
-    };
-    let failure = row
-        .try_get_unchecked::<Option<String>, _>(first + 3)?
-        .zip(row.try_get_unchecked::<Option<String>, _>(first + 4)?)
-        .map(|(kind, text)| FailureRecord { kind, text });
-    Ok(Some(Head {
-        position: Position(position),
-        attempt: Attempt(count(row, first + 1)?),
-        due_at: time(row, first + 2)?,
-        failure,
-    }))
-}
+    async fn group_status_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError> {
+        on_shared_in_its_own!(self.connections, "read a group", deadline(counting), |c| {
+            status::group(c, group, counting)
+        })
+    }
 
-/// The columns of a mark, in the order of [`read_mark`].
-macro_rules! mark_columns {
-    () => {
-        "mark_position, mark_attempt"
-    };
-}
-pub(super) use mark_columns;
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
+        on_shared_patiently!(self.connections, "resume a group", DEADLINE, |c| {
+            unpin::resume(c, group, false)
+        })
+        .map(drop)
+    }
 
-/// Reads the columns of [`mark_columns`], the first of which stands at `first`.
-pub(super) fn read_mark(row: &PgRow, first: usize) -> Result<Option<Mark>, PostgresError> {
-    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
-        return Ok(None);
-    };
-    Ok(Some(Mark { position: Position(position), attempt: Attempt(count(row, first + 1)?) }))
-}
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        on_shared_patiently!(self.connections, "resume a group", LONG_DEADLINE, |c| {
+            unpin::resume(c, group, true)
+        })
+    }
 
-/// Binds the columns of a head, in the order of [`head_columns`].
-pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) -> Statement<'q> {
-    let failure = head.and_then(|head| head.failure.as_ref());
-    statement
-        .bind(head.map(|head| head.position.0))
-        .bind(head.map(|head| i64::from(head.attempt.0)))
-        .bind(head.map(|head| Time(head.due_at)))
-        .bind(failure.map(|failure| kept(&failure.kind)))
-        .bind(failure.map(|failure| kept(&failure.text)))
-}
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError> {
+        on_shared_patiently!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
+            seek(c, group, to, exactly)
+        })
+    }
 
-/// Reads id, hostname, pid and since, the first of which stands at `first`.
-pub(super) fn read_leader(row: &PgRow, first: usize) -> Result<Option<Leader>, PostgresError> {
-    let (Some(id), Some(since)) = (row.try_get_unchecked(first)?, optional_time(row, first + 3)?)
-    else {
-        return Ok(None);
-    };
-    let hostname = row.try_get_unchecked(first + 1)?;
-    Ok(Some(Leader { host: HostIdentity { id, hostname, pid: count(row, first + 2)? }, since }))
-}
-
-/// What is open of a group: the first and the last positions of its ranges.
-macro_rules! open_columns {
-    () => {
-        "(SELECT array_agg(lower(r) ORDER BY r) FROM unnest(open_ranges) AS r),
-         (SELECT array_agg(upper(r) - 1 ORDER BY r) FROM unnest(open_ranges) AS r)"
-    };
-}
-pub(super) use open_columns;
-
-/// Reads the columns of [`open_columns`], the first of which stands at `first`.
-pub(super) fn read_open(row: &PgRow, first: usize) -> Result<UndecidedRanges, PostgresError> {
-    let firsts: Option<Vec<i64>> = row.try_get_unchecked(first)?;
-    let lasts: Option<Vec<i64>> = row.try_get_unchecked(first + 1)?;
-    let ends = firsts.unwrap_or_default().into_iter().zip(lasts.unwrap_or_default());
-    let range = |(first, last)| UndecidedRange { first: Position(first), last: Position(last) };
-    Ok(UndecidedRanges::of(ends.map(range)))
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<Removed, StoreError> {
+        on_shared_patiently!(self.connections, "remove a group", LONG_DEADLINE, |c| {
+            remove(c, group, with_dead_letters)
+        })
+    }
 }
 
 /// What a group's row says of it, as far as settings go.
@@ -213,240 +192,6 @@ pub(super) async fn keep_all_events(
     let mut transaction = connection.begin().await?;
     transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
     Ok(transaction)
-}
-
-/// One statement: the row's lock orders it against every settlement, and against whoever
-/// replaces the group's lock. Nothing where the group has another lock than the one
-/// that is held, if it is known which that is.
-pub(super) async fn begin_leadership(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    host: &HostIdentity,
-    held: Option<LockKey>,
-) -> Result<Option<Leadership>, PostgresError> {
-    let row = sqlx::query(concat!(
-        "WITH host AS (
-             INSERT INTO event_host.hosts (id, hostname, pid) VALUES ($1, $2, $3)
-             ON CONFLICT (id) DO NOTHING)
-         UPDATE event_host.consumer_groups
-         SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
-         WHERE name = $4 AND lock_key = coalesce($5, lock_key)
-         RETURNING epoch, position, state, fruitless, settled, mark_begun_by, failures::text, ",
-        head_columns!(),
-        ", ",
-        open_columns!(),
-        ", ",
-        mark_columns!()
-    ))
-    .bind(&host.id)
-    .bind(&host.hostname)
-    .bind(i64::from(host.pid))
-    .bind(group.as_str())
-    .bind(held.map(|key| key.0))
-    .fetch_optional(&mut *connection)
-    .await?;
-    let Some(row) = row else {
-        return match known(connection, group).await? {
-            Some(_) => Ok(None),
-            None => Err(refusals::no_group(group).into()),
-        };
-    };
-    Ok(Some(Leadership {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        position: Position(row.try_get_unchecked(1)?),
-        state: stored::group_state(row.try_get_unchecked(2)?)?,
-        fruitless: count(&row, 3)?,
-        settled: row.try_get_unchecked(4)?,
-        begun_by: row.try_get_unchecked(5)?,
-        failures: stored::failures(row.try_get_unchecked(6)?),
-        head: read_head(&row, 7)?,
-        undecided: read_open(&row, 12)?,
-        mark: read_mark(&row, 14)?,
-    }))
-}
-
-/// Both times are the server's.
-pub(super) async fn is_alive_since(
-    connection: &mut PgConnection,
-    host: &str,
-    group: &GroupName,
-) -> Result<bool, PostgresError> {
-    Ok(sqlx::query_scalar(
-        "SELECT EXISTS (
-             SELECT FROM event_host.hosts h, event_host.consumer_groups g
-             WHERE h.id = $1 AND g.name = $2 AND h.seen_at > g.leader_since)",
-    )
-    .bind(host)
-    .bind(group.as_str())
-    .fetch_one(connection)
-    .await?)
-}
-
-pub(super) async fn end_leadership(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<(), PostgresError> {
-    sqlx::query(
-        "UPDATE event_host.consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0,
-             mark_position = NULL, mark_attempt = NULL
-         WHERE name = $1 AND epoch = $2",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-pub(super) async fn record_work_started(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    settled: i64,
-) -> Result<Settled, PostgresError> {
-    let done = sqlx::query(
-        "UPDATE event_host.consumer_groups SET fruitless = least(fruitless, 2147483647) + 1
-         WHERE name = $1 AND epoch = $2 AND settled = $3",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(settled)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-pub(super) async fn set_note(
-    connection: &mut PgConnection,
-    groups: &[GroupName],
-    note: Option<&str>,
-) -> Result<(), PostgresError> {
-    sqlx::query(
-        "UPDATE event_host.consumer_groups SET remark = $2
-         WHERE (name = ANY ($1) OR ($2 IS NULL AND part_of = ANY ($1)))
-           AND remark IS DISTINCT FROM $2",
-    )
-    .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
-    .bind(note.map(kept))
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-pub(super) async fn record_trip(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    reason: Option<&str>,
-) -> Result<Settled, PostgresError> {
-    let (from, to) = match reason {
-        Some(_) => (GroupState::Running, GroupState::Tripped),
-        None => (GroupState::Tripped, GroupState::Running),
-    };
-    let done = sqlx::query(
-        "UPDATE event_host.consumer_groups
-         SET state = CASE state WHEN $3 THEN $4 ELSE state END,
-             reason = CASE state WHEN $3 THEN $5 ELSE reason END
-         WHERE name = $1 AND epoch = $2",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(from.as_str())
-    .bind(to.as_str())
-    .bind(reason.map(kept))
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-pub(super) async fn record_attempt_started(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    settled: i64,
-    mark: Mark,
-) -> Result<Settled, PostgresError> {
-    let done = sqlx::query(
-        "UPDATE event_host.consumer_groups
-         SET mark_position = $1, mark_attempt = $2, mark_begun_by = leader
-         WHERE name = $3 AND epoch = $4 AND settled = $5",
-    )
-    .bind(mark.position.0)
-    .bind(i64::from(mark.attempt.0))
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(settled)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-pub(super) async fn withdraw_attempt(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<Settled, PostgresError> {
-    let done = sqlx::query(
-        "UPDATE event_host.consumer_groups SET mark_position = NULL, mark_attempt = NULL
-         WHERE name = $1 AND epoch = $2",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-/// `FOR UPDATE`, so that a settlement that is still under way on a connection
-/// that its host has given up is over by then, one way or the other.
-pub(super) async fn cursor(
-    connection: &mut PgConnection,
-    group: &GroupName,
-) -> Result<Cursor, PostgresError> {
-    let row = sqlx::query(concat!(
-        "SELECT epoch, position, settled, ",
-        head_columns!(),
-        ", ",
-        open_columns!(),
-        ", ",
-        mark_columns!(),
-        " FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE"
-    ))
-    .bind(group.as_str())
-    .fetch_optional(connection)
-    .await?
-    .ok_or_else(|| refusals::no_group(group))?;
-    Ok(Cursor {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        position: Position(row.try_get_unchecked(1)?),
-        settled: row.try_get_unchecked(2)?,
-        head: read_head(&row, 3)?,
-        undecided: read_open(&row, 8)?,
-        mark: read_mark(&row, 10)?,
-    })
-}
-
-pub(super) async fn group_states(
-    connection: &mut PgConnection,
-) -> Result<Sifted<GroupControl>, PostgresError> {
-    let rows = sqlx::query(
-        "SELECT name, epoch, state, position FROM event_host.consumer_groups ORDER BY name",
-    )
-    .fetch_all(connection)
-    .await?;
-    let whose = |row: &PgRow| stored::row_of(row.try_get_unchecked(0).ok());
-    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
-}
-
-fn read_control(row: &PgRow) -> Result<GroupControl, PostgresError> {
-    Ok(GroupControl {
-        name: stored::group_name(row.try_get_unchecked(0)?)?,
-        epoch: Epoch(row.try_get_unchecked(1)?),
-        state: stored::group_state(row.try_get_unchecked(2)?)?,
-        position: Position(row.try_get_unchecked(3)?),
-    })
 }
 
 pub(super) async fn set_state(

@@ -4,7 +4,8 @@ use sqlx::{PgConnection, Row};
 
 use super::columns::{Time, count, kept};
 use super::error::PostgresError;
-use super::groups::{head_columns, read_head};
+use super::group_columns::head_columns;
+use super::group_columns::read_head;
 use super::log::{Types, in_partition, partition_hash, receives};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::lock_key::LockKey;

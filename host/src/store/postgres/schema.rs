@@ -5,16 +5,32 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{Connections, begin};
+use super::connection::{Connections, LONG_DEADLINE, begin, on_shared, on_shared_in_its_own};
 use super::error::PostgresError;
-use super::owner::{self, Owner};
+use super::owner::Owner;
+use super::{PostgresStore, guards, owner};
 use crate::foreign::one_line;
-use crate::store::StoreError;
+use crate::store::{Adopted, Schema, StoreError};
+
+#[async_trait]
+impl Schema for PostgresStore {
+    async fn migrate(&self) -> Result<Vec<String>, StoreError> {
+        let server = self.connections.server();
+        on_shared_in_its_own!(self.connections, "bring the schema up to date", LONG_DEADLINE, |c| {
+            migrate(&self.connections, c, &server)
+        })
+    }
+
+    async fn adopt(&self) -> Result<Adopted, StoreError> {
+        on_shared!(self.connections, "adopt the database", |c| guards::adopt(c))
+    }
+}
 
 /// Which migrations a database has had.
 const APPLIED: &str = "event_host.migrations";
@@ -28,6 +44,7 @@ const WAIT_FOR_A_LOCK: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL state
 
 /// Between two attempts: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often is looked whom an attempt waits for: a few times while it does.
@@ -169,6 +186,7 @@ pub(super) async fn migrate(
 }
 
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+
 const UNIQUE_VIOLATION: &str = "23505";
 
 /// What an attempt meets that another one was faster than: its lock, and then what it

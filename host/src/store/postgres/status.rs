@@ -9,12 +9,17 @@ use sqlx::{Executor, PgConnection, Row};
 use super::columns::{count, kept, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::PostgresError;
-use super::groups::{
-    head_columns, mark_columns, open_columns, read_head, read_leader, read_mark, read_open,
-};
+use super::group_columns::head_columns;
+use super::group_columns::mark_columns;
+use super::group_columns::open_columns;
+use super::group_columns::read_head;
+use super::group_columns::read_leader;
+use super::group_columns::read_mark;
+use super::group_columns::read_open;
 use super::lag::{self, Reads};
 use super::safe_position::SafePosition;
-use super::{HELD_UP_AFTER, retention, sample};
+use super::watch::HELD_UP_AFTER;
+use super::{retention, sample};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::backlog::{Backlog, Counted};
 use crate::store::repartition::whole;

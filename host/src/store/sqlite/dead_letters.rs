@@ -4,19 +4,67 @@
 //! SQLite has one writer at a time, so of two who replay the same dead letter
 //! the second finds it gone.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
+use super::SqliteStore;
 use super::columns::{count, event_columns, read_log_event, text, time};
+use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::dead_letter_pages::Pages;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, FailureRecord, Replayed, refusals, stored,
+    DeadLetter, DeadLetterFilter, DeadLetterId, DeadLetters, FailureRecord, Replayed, StoreError,
+    refusals, stored,
 };
+
+#[async_trait]
+impl DeadLetters for SqliteStore {
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        let read = on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| {
+            list(c, filter)
+        })?;
+        Ok(self.said.tell("dead letters", read))
+    }
+
+    async fn dead_letter_ids(&self, group: &GroupName) -> Result<Vec<DeadLetterId>, StoreError> {
+        on_reader!(self.connections, "list dead letters", LONG_DEADLINE, |c| { ids(c, group) })
+    }
+
+    async fn dead_letter(&self, id: DeadLetterId) -> Result<DeadLetter, StoreError> {
+        on_reader!(self.connections, "read a dead letter", |c| one(c, id))
+    }
+
+    async fn replay(
+        &self,
+        id: DeadLetterId,
+        data: Option<&[u8]>,
+        digest: Option<&Digest>,
+    ) -> Result<Replayed, StoreError> {
+        on_writer!(self.connections, "replay a dead letter", |c| { replay(c, id, data, digest) })
+    }
+
+    async fn replay_some(
+        &self,
+        group: &GroupName,
+        after: DeadLetterId,
+        up_to: DeadLetterId,
+        limit: usize,
+        digest: Option<&Digest>,
+    ) -> Result<Vec<Replayed>, StoreError> {
+        on_writer!(self.connections, "replay dead letters", LONG_DEADLINE, |c| {
+            replay_some(c, group, after, up_to, limit, digest)
+        })
+    }
+
+    async fn discard(&self, id: DeadLetterId) -> Result<(), StoreError> {
+        on_writer!(self.connections, "discard a dead letter", |c| discard(c, id))
+    }
+}
 
 macro_rules! select {
     ($rest:literal) => {

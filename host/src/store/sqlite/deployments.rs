@@ -3,20 +3,78 @@
 //! Each change is one immediate transaction, so of two at once the second finds
 //! what the first has done.
 
+use crate::store::deployments::intact;
+use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
+use super::SqliteStore;
 use super::columns::{text, time};
+use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::unreadable::Sifted;
 use crate::store::{
-    Deployed, Deployment, NewVersion, StoreError, Version, VersionNumber, VersionState, refusals,
-    stored,
+    Deployed, Deployment, Deployments, NewVersion, StoreError, Version, VersionNumber,
+    VersionState, refusals, stored,
 };
+
+#[async_trait]
+impl Deployments for SqliteStore {
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError> {
+        let digest = Digest::of(new.component);
+        on_writer!(self.connections, "deploy a component", LONG_DEADLINE, |c| {
+            deploy(c, new, &digest)
+        })
+    }
+
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError> {
+        on_writer!(self.connections, "roll a handler back", |c| {
+            rollback(c, tenant, handler, from)
+        })
+    }
+
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError> {
+        on_reader!(self.connections, "list the versions of a handler", |c| {
+            versions(c, tenant, handler)
+        })
+    }
+
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError> {
+        let read = on_reader!(self.connections, "see what is deployed", |c| deployed(c))?;
+        Ok(self.said.tell("deployments", read))
+    }
+
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let bytes = on_reader!(self.connections, "read a component", LONG_DEADLINE, |c| {
+            component(c, tenant, digest)
+        })?;
+        intact(digest, bytes).await
+    }
+
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError> {
+        on_reader!(self.connections, "look for components", |c| {
+            digests(c, tenant, prefix, limit)
+        })
+    }
+}
 
 macro_rules! select {
     ($rest:literal) => {

@@ -4,84 +4,82 @@
 //! Whoever moves a cursor without being the leader raises the epoch in the same
 //! statement, so that what the leader has open is refused.
 
+use super::deadline;
+use super::leases::forget_idle_hosts;
 use std::path::Path;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
-use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::columns::{Statement, count, optional_text, optional_time, text, time};
+use super::columns::{count, text};
+use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
-use super::{deferred, locks, log, repartition};
-use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
-use crate::store::gone::{self, Sought};
+use super::group_columns::read_leader;
+use super::{SqliteStore, deferred, locks, log, repartition, status, unpin};
+use crate::event::{GroupName, Position, Tenant};
+use crate::store::gone::Sought;
 use crate::store::repartition::parts;
-use crate::store::unreadable::Sifted;
 use crate::store::{
-    Cursor, FailureRecord, GroupControl, GroupRegistration, GroupState, Head, HostIdentity, Leader,
-    Leadership, Mark, Removed, Settled, Start, StoreError, Subscription, UndecidedRanges, refusals,
-    stored,
+    Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
+    Start, StoreError, Subscription, gone, refusals, stored,
 };
 
-/// The columns of a head, in the order of [`read_head`] and [`bind_head`].
-macro_rules! head_columns {
-    () => {
-        "head_position, head_attempt, head_due_at, head_failure_kind, head_failure_text"
-    };
-}
-pub(super) use head_columns;
+#[async_trait]
+impl Groups for SqliteStore {
+    async fn status_counted(&self, counting: Counting) -> Result<LogStatus, StoreError> {
+        on_reader!(self.connections, "read the status", deadline(counting), |c| {
+            status::log_and_groups(c, self.path(), counting)
+        })
+    }
 
-/// Reads the columns of [`head_columns`], the first of which stands at `first`.
-pub(super) fn read_head(row: &SqliteRow, first: usize) -> Result<Option<Head>, SqliteError> {
-    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
-        return Ok(None);
-    };
-    let failure = optional_text(row, first + 3)?
-        .zip(optional_text(row, first + 4)?)
-        .map(|(kind, text)| FailureRecord { kind, text });
-    Ok(Some(Head {
-        position: Position(position),
-        attempt: Attempt(count(row, first + 1)?),
-        due_at: time(row, first + 2)?,
-        failure,
-    }))
-}
+    async fn group_status_counted(
+        &self,
+        group: &GroupName,
+        counting: Counting,
+    ) -> Result<GroupStatus, StoreError> {
+        on_reader!(self.connections, "read a group", deadline(counting), |c| {
+            status::group(c, self.path(), group, counting)
+        })
+    }
 
-/// The columns of a mark, in the order of [`read_mark`].
-macro_rules! mark_columns {
-    () => {
-        "mark_position, mark_attempt"
-    };
-}
-pub(super) use mark_columns;
+    async fn resume(&self, group: &GroupName) -> Result<(), StoreError> {
+        on_writer!(self.connections, "resume a group", |c| { unpin::resume(c, group, false) })
+            .map(drop)
+    }
 
-/// Reads the columns of [`mark_columns`], the first of which stands at `first`.
-pub(super) fn read_mark(row: &SqliteRow, first: usize) -> Result<Option<Mark>, SqliteError> {
-    let Some(position) = row.try_get_unchecked::<Option<i64>, _>(first)? else {
-        return Ok(None);
-    };
-    Ok(Some(Mark { position: Position(position), attempt: Attempt(count(row, first + 1)?) }))
-}
+    async fn resume_without_what_is_gone(
+        &self,
+        group: &GroupName,
+    ) -> Result<Option<Gone>, StoreError> {
+        on_writer!(self.connections, "resume a group", |c| unpin::resume(c, group, true))
+    }
 
-/// Binds the columns of a head, in the order of [`head_columns`].
-pub(super) fn bind_head<'q>(statement: Statement<'q>, head: Option<&'q Head>) -> Statement<'q> {
-    let failure = head.and_then(|head| head.failure.as_ref());
-    statement
-        .bind(head.map(|head| head.position.0))
-        .bind(head.map(|head| i64::from(head.attempt.0)))
-        .bind(head.map(|head| head.due_at.as_microsecond()))
-        .bind(failure.map(|failure| failure.kind.as_str()))
-        .bind(failure.map(|failure| failure.text.as_str()))
-}
+    async fn seek_to(
+        &self,
+        group: &GroupName,
+        to: Start,
+        exactly: bool,
+    ) -> Result<Sought, StoreError> {
+        on_writer!(self.connections, "move a cursor", LONG_DEADLINE, |c| {
+            seek(c, group, to, exactly)
+        })
+    }
 
-/// Reads hostname, pid, id and since, the first of which stands at `first`.
-pub(super) fn read_leader(row: &SqliteRow, first: usize) -> Result<Option<Leader>, SqliteError> {
-    let (Some(id), Some(since)) = (optional_text(row, first)?, optional_time(row, first + 3)?)
-    else {
-        return Ok(None);
-    };
-    let host = HostIdentity { id, hostname: text(row, first + 1)?, pid: count(row, first + 2)? };
-    Ok(Some(Leader { host, since }))
+    async fn remove_group(
+        &self,
+        group: &GroupName,
+        with_dead_letters: bool,
+    ) -> Result<Removed, StoreError> {
+        let leader = on_reader!(self.connections, "read a group", |c| leader(c, group))?;
+        let parts = self.led_parts(group).await?;
+        let Some(_vacancies) = locks::Vacancy::of_all(self.path(), &parts).await? else {
+            return Err(refusals::still_led(group, leader.as_ref()));
+        };
+        on_writer!(self.connections, "remove a group", LONG_DEADLINE, |c| {
+            remove(c, group, with_dead_letters)
+        })
+    }
 }
 
 fn patterns_to_json(subscription: &Subscription) -> String {
@@ -212,234 +210,6 @@ pub(super) fn stored_subscription(
         StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
     })?;
     stored::subscription(group, patterns)
-}
-
-pub(super) async fn begin_leadership(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    host: &HostIdentity,
-) -> Result<Leadership, SqliteError> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    sqlx::query(
-        "INSERT INTO hosts (id, hostname, pid) VALUES (?, ?, ?)
-         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, pid = excluded.pid",
-    )
-    .bind(&host.id)
-    .bind(&host.hostname)
-    .bind(i64::from(host.pid))
-    .execute(&mut *transaction)
-    .await?;
-    let row = sqlx::query(concat!(
-        "UPDATE consumer_groups
-         SET epoch = epoch + 1, leader = ?, leader_since = ?
-         WHERE name = ?
-         RETURNING epoch, position, state, fruitless, settled, failures, ",
-        head_columns!(),
-        ", ",
-        mark_columns!()
-    ))
-    .bind(&host.id)
-    .bind(Timestamp::now().as_microsecond())
-    .bind(group.as_str())
-    .fetch_optional(&mut *transaction)
-    .await?
-    .ok_or_else(|| refusals::no_group(group))?;
-    forget_idle_hosts(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(Leadership {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        position: Position(row.try_get_unchecked(1)?),
-        state: stored::group_state(&text(&row, 2)?)?,
-        fruitless: count(&row, 3)?,
-        begun_by: None,
-        settled: row.try_get_unchecked(4)?,
-        failures: stored::failures(&text(&row, 5)?),
-        head: read_head(&row, 6)?,
-        mark: read_mark(&row, 11)?,
-        undecided: UndecidedRanges::NONE,
-    })
-}
-
-/// Keeps only those hosts that some group names.
-async fn forget_idle_hosts(connection: &mut SqliteConnection) -> Result<(), SqliteError> {
-    sqlx::query(
-        "DELETE FROM hosts WHERE id NOT IN
-             (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-pub(super) async fn end_leadership(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<(), SqliteError> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    sqlx::query(
-        "UPDATE consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0,
-             mark_position = NULL, mark_attempt = NULL
-         WHERE name = ? AND epoch = ?",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(&mut *transaction)
-    .await?;
-    forget_idle_hosts(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(())
-}
-
-/// One statement, which takes the write lock before it reads anything, like an
-/// immediate transaction, and commits by itself.
-pub(super) async fn record_work_started(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    settled: i64,
-) -> Result<Settled, SqliteError> {
-    let done = sqlx::query(
-        "UPDATE consumer_groups SET fruitless = min(fruitless, 2147483647) + 1
-         WHERE name = ? AND epoch = ? AND settled = ?",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(settled)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-pub(super) async fn set_note(
-    connection: &mut SqliteConnection,
-    groups: &[GroupName],
-    note: Option<&str>,
-) -> Result<(), SqliteError> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    for group in groups {
-        sqlx::query(
-            "UPDATE consumer_groups SET remark = ?2
-             WHERE (name = ?1 OR (?2 IS NULL AND part_of = ?1)) AND remark IS NOT ?2",
-        )
-        .bind(group.as_str())
-        .bind(note)
-        .execute(&mut *transaction)
-        .await?;
-    }
-    transaction.commit().await?;
-    Ok(())
-}
-
-pub(super) async fn record_trip(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    reason: Option<&str>,
-) -> Result<Settled, SqliteError> {
-    let (from, to) = match reason {
-        Some(_) => (GroupState::Running, GroupState::Tripped),
-        None => (GroupState::Tripped, GroupState::Running),
-    };
-    let done = sqlx::query(
-        "UPDATE consumer_groups
-         SET state = CASE state WHEN ?3 THEN ?4 ELSE state END,
-             reason = CASE state WHEN ?3 THEN ?5 ELSE reason END
-         WHERE name = ?1 AND epoch = ?2",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(from.as_str())
-    .bind(to.as_str())
-    .bind(reason)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-/// One statement, as in [`record_work_started`].
-pub(super) async fn record_attempt_started(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-    settled: i64,
-    mark: Mark,
-) -> Result<Settled, SqliteError> {
-    let done = sqlx::query(
-        "UPDATE consumer_groups SET mark_position = ?, mark_attempt = ?
-         WHERE name = ? AND epoch = ? AND settled = ?",
-    )
-    .bind(mark.position.0)
-    .bind(i64::from(mark.attempt.0))
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .bind(settled)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-/// One statement, as in [`record_work_started`].
-pub(super) async fn withdraw_attempt(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<Settled, SqliteError> {
-    let done = sqlx::query(
-        "UPDATE consumer_groups SET mark_position = NULL, mark_attempt = NULL
-         WHERE name = ? AND epoch = ?",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(connection)
-    .await?;
-    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
-}
-
-pub(super) async fn cursor(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-) -> Result<Cursor, SqliteError> {
-    let row = sqlx::query(concat!(
-        "SELECT epoch, settled, position, ",
-        head_columns!(),
-        ", ",
-        mark_columns!(),
-        " FROM consumer_groups WHERE name = ?"
-    ))
-    .bind(group.as_str())
-    .fetch_optional(connection)
-    .await?
-    .ok_or_else(|| refusals::no_group(group))?;
-    Ok(Cursor {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        settled: row.try_get_unchecked(1)?,
-        position: Position(row.try_get_unchecked(2)?),
-        head: read_head(&row, 3)?,
-        mark: read_mark(&row, 8)?,
-        undecided: UndecidedRanges::NONE,
-    })
-}
-
-pub(super) async fn group_states(
-    connection: &mut SqliteConnection,
-) -> Result<Sifted<GroupControl>, SqliteError> {
-    let rows =
-        sqlx::query("SELECT name, epoch, state, position FROM consumer_groups ORDER BY name")
-            .fetch_all(connection)
-            .await?;
-    let whose = |row: &SqliteRow| stored::row_of(text(row, 0).ok().as_deref());
-    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read_control(row)))))
-}
-
-fn read_control(row: &SqliteRow) -> Result<GroupControl, SqliteError> {
-    Ok(GroupControl {
-        name: stored::group_name(&text(row, 0)?)?,
-        epoch: Epoch(row.try_get_unchecked(1)?),
-        state: stored::group_state(&text(row, 2)?)?,
-        position: Position(row.try_get_unchecked(3)?),
-    })
 }
 
 pub(super) async fn set_state(

@@ -6,7 +6,8 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{optional_text, optional_time, text};
 use super::error::SqliteError;
-use super::groups::{head_columns, read_head};
+use super::group_columns::head_columns;
+use super::group_columns::read_head;
 use super::log::Receives;
 use crate::event::{Epoch, GroupName, Partition, Position, Tenant};
 use crate::store::repartition::{MOST_AGAIN, Part, Parts, parts};

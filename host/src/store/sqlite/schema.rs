@@ -3,11 +3,32 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use async_trait::async_trait;
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 use sqlx::{Connection, SqliteConnection};
 
+use super::SqliteStore;
+use super::connection::on_writer;
 use super::error::SqliteError;
-use crate::store::StoreError;
+use crate::store::{Adopted, Schema, StoreError};
+
+#[async_trait]
+impl Schema for SqliteStore {
+    async fn migrate(&self) -> Result<Vec<String>, StoreError> {
+        on_writer!(self.connections, "bring the schema up to date", |c| migrate(c, self.path()))
+    }
+
+    async fn adopt(&self) -> Result<Adopted, StoreError> {
+        Err(StoreError::Refused(format!(
+            "{} is a file of SQLite's, which is at home wherever it lies: there is nothing to adopt",
+            self.path().display()
+        )))
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        Self::close(self).await
+    }
+}
 
 /// Which migrations a database has had. A name of our own, because the
 /// database may be that of an application which uses sqlx too.

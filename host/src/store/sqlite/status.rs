@@ -9,9 +9,13 @@ use sqlx::{Connection, Row, SqliteConnection};
 
 use super::columns::{count, optional_text, optional_time, text, time};
 use super::error::SqliteError;
-use super::groups::{
-    head_columns, if_alive, mark_columns, read_head, read_leader, read_mark, stored_subscription,
-};
+use super::group_columns::head_columns;
+use super::group_columns::mark_columns;
+use super::group_columns::read_head;
+use super::group_columns::read_leader;
+use super::group_columns::read_mark;
+use super::groups::if_alive;
+use super::groups::stored_subscription;
 use super::lag::{self, Reads};
 use super::{log, retention};
 use crate::event::{Epoch, GroupName, Partition, Position};

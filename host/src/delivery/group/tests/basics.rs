@@ -162,7 +162,7 @@ async fn a_leader_that_lost_its_lock_commits_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_lost_its_lock_waits_for_no_answer() {
-    for call in [Operation::Fetch, Operation::RecordWorkStarted, Operation::Settle] {
+    for call in [Operation::FETCH, Operation::RECORD_WORK_STARTED, Operation::SETTLE] {
         let rig = Rig::new(3, |_, _| Act::Succeed).await;
         rig.store.fail(call, Fault::Slow(DAY), 1);
         let mut running = rig.start().await;
@@ -205,7 +205,7 @@ async fn another_version_goes_on_with_the_retry_of_the_one_before_it_and_counts_
 #[tokio::test(start_paused = true)]
 async fn another_version_does_not_take_over_before_what_was_done_is_committed() {
     let rig = Rig::new(2, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::Settle, Fault::Before, 5);
+    rig.store.fail(Operation::SETTLE, Fault::Before, 5);
     let running = rig.start().await;
     rig.called(2).await;
     let next = ScriptedHandler::new(|_, _| Act::Succeed);
@@ -219,9 +219,9 @@ async fn another_version_does_not_take_over_before_what_was_done_is_committed() 
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_last_answer_only_so_long() {
     let rig = Rig::new(3, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::Settle, Fault::Slow(DAY), 1);
+    rig.store.fail(Operation::SETTLE, Fault::Slow(DAY), 1);
     let mut running = rig.start().await;
-    rig.asked(Operation::Settle).await;
+    rig.asked(Operation::SETTLE).await;
     running.stop.cancel();
     let early = tokio::time::timeout(Duration::from_secs(60), &mut running.task).await;
     assert!(early.is_err(), "within the grace period the settlement is waited for");
@@ -232,7 +232,7 @@ async fn a_stop_waits_for_the_last_answer_only_so_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_events_that_nobody_will_handle() {
-    for call in [Operation::Fetch, Operation::RecordWorkStarted] {
+    for call in [Operation::FETCH, Operation::RECORD_WORK_STARTED] {
         let rig = Rig::new(3, |_, _| Act::Succeed).await;
         rig.store.fail(call, Fault::Slow(DAY), 1);
         let mut running = rig.start().await;
@@ -253,7 +253,7 @@ async fn a_leader_that_wakes_when_its_proof_is_over_commits_nothing() {
     let mut running = rig.start().await;
     let end = tokio::time::timeout(Duration::from_secs(60), &mut running.task).await;
     assert_eq!(end.expect("it leads on").unwrap(), End::Lost);
-    assert_eq!(rig.store.calls(Operation::Settle), 0);
+    assert_eq!(rig.store.calls(Operation::SETTLE), 0);
     assert!(rig.seen().await.is_empty());
 }
 
@@ -342,7 +342,7 @@ async fn events_of_other_types_are_passed_without_a_commit_each() {
     }
     rig.settled(100).await;
     assert!(rig.calls().is_empty());
-    assert!(rig.store.calls(Operation::Settle) <= 3);
+    assert!(rig.store.calls(Operation::SETTLE) <= 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,7 +354,7 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
     held.ready(None).await;
     for (end, at_once) in [("stop", End::Stopped), ("lose", End::Lost), ("seek", End::Superseded)] {
         let mut running = rig.start().await;
-        rig.asked(Operation::Fetch).await;
+        rig.asked(Operation::FETCH).await;
         tokio::time::sleep(MINUTE).await;
         match end {
             "stop" => running.stop.cancel(),
@@ -366,7 +366,7 @@ async fn waiting_for_a_permit_counts_as_nothing_and_ends_at_once() {
         assert_eq!(ended.expect("it waits").unwrap(), at_once);
     }
     assert!(rig.calls().is_empty());
-    assert_eq!(rig.store.calls(Operation::RecordWorkStarted), 0, "a crash would count");
+    assert_eq!(rig.store.calls(Operation::RECORD_WORK_STARTED), 0, "a crash would count");
 
     let _running = rig.start().await;
     rig.store.pause(&name(), "test").await.unwrap();

@@ -53,7 +53,7 @@ async fn whoever_makes_way_for_nobody_goes_on_and_has_a_batch_settled_whole() {
     rig.batch.max_events = 10;
     let _running = rig.start().await;
     rig.settled(30).await;
-    assert_eq!(rig.store.calls(Operation::Settle), 3, "settlements of 30 events");
+    assert_eq!(rig.store.calls(Operation::SETTLE), 3, "settlements of 30 events");
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,6 +82,6 @@ async fn whoever_makes_way_for_a_core_has_what_is_done_settled_meanwhile() {
     });
     let _running = rig.start().await;
     rig.settled(30).await;
-    assert!(rig.store.calls(Operation::Settle) > 1, "settled once, at the end");
+    assert!(rig.store.calls(Operation::SETTLE) > 1, "settled once, at the end");
     another.await;
 }

@@ -14,23 +14,23 @@ enum Incident {
 
 fn incident() -> impl Strategy<Value = Incident> {
     let operation = prop_oneof![
-        3 => Just(Operation::Settle),
-        1 => Just(Operation::Fetch),
-        1 => Just(Operation::Cursor),
-        1 => Just(Operation::RecordWorkStarted),
-        1 => Just(Operation::RecordAttemptStarted),
-        1 => Just(Operation::StateGet),
-        1 => Just(Operation::Due),
+        3 => Just(Operation::SETTLE),
+        1 => Just(Operation::FETCH),
+        1 => Just(Operation::CURSOR),
+        1 => Just(Operation::RECORD_WORK_STARTED),
+        1 => Just(Operation::RECORD_ATTEMPT_STARTED),
+        1 => Just(Operation::STATE_GET),
+        1 => Just(Operation::DUE),
     ];
     let fault = prop_oneof![Just(Fault::Before), Just(Fault::After)];
     let written = prop_oneof![
-        3 => Just(Operation::Settle),
-        1 => Just(Operation::RecordWorkStarted),
-        1 => Just(Operation::RecordAttemptStarted),
+        3 => Just(Operation::SETTLE),
+        1 => Just(Operation::RECORD_WORK_STARTED),
+        1 => Just(Operation::RECORD_ATTEMPT_STARTED),
     ];
     let late = prop_oneof![2 => Just(Fault::Delayed), 1 => Just(Fault::AfterDelayed)];
     // The answer is as old as the call.
-    let answered = prop_oneof![Just(Operation::Due), Just(Operation::Settle)];
+    let answered = prop_oneof![Just(Operation::DUE), Just(Operation::SETTLE)];
     let slow = (1..3_000_u64).prop_map(|ms| Fault::Slow(Duration::from_millis(ms)));
     prop_oneof![
         (answered, slow, 1..3_usize).prop_map(|(o, f, n)| Incident::Fault(o, f, n)),

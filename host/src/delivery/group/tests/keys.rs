@@ -153,14 +153,14 @@ async fn keys_are_counted_now_and_then_and_not_for_each_event() {
         assert_eq!(rig.dead().await.len(), refused);
     }
     assert_eq!(rig.keys().await, KEYS[..31]);
-    let counted = rig.store.calls(Operation::StateKeyCount);
+    let counted = rig.store.calls(Operation::STATE_KEY_COUNT);
     assert!(counted <= 3, "counted {counted} times");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_database_that_cannot_count_the_keys_counts_no_attempt() {
     let rig = Rig::writing(1, vec![vec![("a", SET)]]).await;
-    rig.store.fail(Operation::StateKeyCount, Fault::Before, 3);
+    rig.store.fail(Operation::STATE_KEY_COUNT, Fault::Before, 3);
     let _running = rig.start().await;
     publish(&rig, 1, true).await;
     assert_eq!(rig.calls(), [(1, 1); 4]);

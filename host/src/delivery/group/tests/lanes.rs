@@ -269,12 +269,12 @@ async fn a_retry_of_a_total_order_is_gone_on_with_in_another() {
 #[tokio::test(start_paused = true)]
 async fn the_next_events_are_handled_while_the_last_ones_settle() {
     let rig = Rig::new(2_500, |_, _| Act::Succeed).await;
-    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    rig.store.fail(Operation::SETTLE, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
-    rig.asked(Operation::Settle).await;
+    rig.asked(Operation::SETTLE).await;
     rig.called(2_000).await;
     assert!(rig.began.elapsed() < MINUTE, "{:?}", rig.began.elapsed());
-    assert_eq!(rig.store.calls(Operation::Settle), 1, "two settlements at once");
+    assert_eq!(rig.store.calls(Operation::SETTLE), 1, "two settlements at once");
     rig.settled(2_500).await;
     assert_eq!(rig.seen().await, (1..=2_500).collect::<Vec<_>>());
     assert_eq!(rig.count().await, 2_500);
@@ -284,10 +284,10 @@ async fn the_next_events_are_handled_while_the_last_ones_settle() {
 async fn after_a_settlement_that_failed_nothing_begins_and_nothing_later_is_committed() {
     let rig =
         Rig::new(2_500, |_, _| Act::Take(Duration::from_millis(1), Box::new(Act::Succeed))).await;
-    rig.store.fail(Operation::Settle, Fault::Before, 6);
-    rig.store.fail(Operation::Cursor, Fault::Before, 100);
+    rig.store.fail(Operation::SETTLE, Fault::Before, 6);
+    rig.store.fail(Operation::CURSOR, Fault::Before, 100);
     let _running = rig.start().await;
-    rig.asked(Operation::Settle).await;
+    rig.asked(Operation::SETTLE).await;
     let handled = rig.calls().len();
     tokio::time::sleep(MINUTE).await;
     // At most what was under way.
@@ -352,8 +352,8 @@ async fn what_is_done_is_settled_though_all_attempts_that_follow_take_long() {
 /// what is kept.
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_comes_in_between_lets_nobody_beyond_a_ceiling() {
-    for operation in [Operation::TenantDeadLetters, Operation::TenantStateBytes] {
-        let of_letters = operation == Operation::TenantDeadLetters;
+    for operation in [Operation::TENANT_DEAD_LETTERS, Operation::TENANT_STATE_BYTES] {
+        let of_letters = operation == Operation::TENANT_DEAD_LETTERS;
         let keys = [Some("a"), Some("b"), Some("c"), Some("d"), Some("e")];
         let rig = rig(Ordering::Key, 2, &keys, move |position, _| {
             let act = || if of_letters { Act::Fail(FailureKind::Reject) } else { Act::Succeed };
@@ -433,9 +433,9 @@ async fn what_was_emitted_is_bounded_while_a_settlement_takes_long() {
         Act::Take(Duration::from_millis(1), Box::new(Act::Emit(1 << 20)))
     })
     .await;
-    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    rig.store.fail(Operation::SETTLE, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
-    rig.asked(Operation::Settle).await;
+    rig.asked(Operation::SETTLE).await;
     tokio::time::sleep(MINUTE / 2).await;
     // What is on its way, as much again, and what was under way.
     let calls = rig.calls().len();
@@ -526,7 +526,7 @@ async fn a_dead_letter_on_its_way_does_not_count_twice() {
     let quota = TenantQuota { dead_letters: Some(2), ..TenantQuota::default() };
     rig.executor.admission().configure(None, [(&Tenant::none(), &quota)]);
     // It is committed at once, and the leader learns of it after a minute.
-    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    rig.store.fail(Operation::SETTLE, Fault::Slow(MINUTE), 1);
     let _running = rig.start().await;
     rig.until(|_, cursor, _| cursor >= Position(2)).await;
     let status = rig.store.another_host().group_status(&name()).await.unwrap();
@@ -575,7 +575,7 @@ async fn a_group_is_careful_for_as_many_events_as_may_have_been_under_way_and_no
     let _third = rig.start().await;
     rig.settled(30).await;
     // Three batches that were read, one that settled, one read ahead, and one attempt.
-    assert_eq!(rig.store.calls(Operation::RecordAttemptStarted), 2 * 5 + 1);
+    assert_eq!(rig.store.calls(Operation::RECORD_ATTEMPT_STARTED), 2 * 5 + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -615,20 +615,20 @@ async fn a_leader_whose_first_settlement_comes_before_its_first_attempt_goes_on(
         if attempt.0 == 1 { Act::Fail(FailureKind::Trap) } else { Act::Succeed }
     })
     .await;
-    rig.store.fail(Operation::FetchAt, Fault::Before, 1_000);
+    rig.store.fail(Operation::FETCH_AT, Fault::Before, 1_000);
     let first = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(1)).await;
     drop(first);
     rig.store.heal();
     rig.publish_keys(&[Some("a"), Some("a")]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let begun = rig.store.calls(Operation::RecordWorkStarted);
-    rig.store.fail(Operation::FetchAt, Fault::Slow(Duration::from_secs(1)), 1);
-    rig.store.fail(Operation::Settle, Fault::Slow(MINUTE), 1);
+    let begun = rig.store.calls(Operation::RECORD_WORK_STARTED);
+    rig.store.fail(Operation::FETCH_AT, Fault::Slow(Duration::from_secs(1)), 1);
+    rig.store.fail(Operation::SETTLE, Fault::Slow(MINUTE), 1);
     let running = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(3)).await;
     tokio::time::sleep(MINUTE / 2).await;
-    assert_eq!(rig.store.calls(Operation::RecordWorkStarted), begun);
+    assert_eq!(rig.store.calls(Operation::RECORD_WORK_STARTED), begun);
     rig.all_over(3).await;
     assert!(!running.task.is_finished());
 }
@@ -642,7 +642,7 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
     })
     .await;
     rig.executor = FairExecutor::on_this_runtime(Arc::new(Admission::new(Some(1))));
-    rig.store.fail(Operation::FetchAt, Fault::Before, 1_000);
+    rig.store.fail(Operation::FETCH_AT, Fault::Before, 1_000);
     let first = rig.start().await;
     rig.until(|_, cursor, _| cursor == Position(1)).await;
     drop(first);
@@ -652,12 +652,12 @@ async fn a_read_goes_on_while_its_leader_waits_for_a_permit() {
     let mut held = other.permit();
     tokio::time::timeout(MINUTE, held.ready(None)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let reads = rig.store.calls(Operation::Fetch);
-    rig.store.fail(Operation::FetchAt, Fault::Slow(Duration::from_millis(100)), 1);
-    rig.store.fail(Operation::Fetch, Fault::Slow(Duration::from_secs(1)), 1);
+    let reads = rig.store.calls(Operation::FETCH);
+    rig.store.fail(Operation::FETCH_AT, Fault::Slow(Duration::from_millis(100)), 1);
+    rig.store.fail(Operation::FETCH, Fault::Slow(Duration::from_secs(1)), 1);
     let _running = rig.start().await;
     tokio::time::sleep(MINUTE).await;
-    assert!(rig.store.calls(Operation::Fetch) > reads, "nothing is read: this shows nothing");
+    assert!(rig.store.calls(Operation::FETCH) > reads, "nothing is read: this shows nothing");
     let permit = tokio::time::timeout(MINUTE, other.acquire_read(1)).await;
     assert!(permit.is_ok(), "a read that does not go on holds the permit");
     drop(held);
@@ -669,9 +669,9 @@ async fn a_settlement_goes_on_while_its_leader_says_that_it_holds_back() {
     let mut rig = rig(Ordering::None, 4, &[None; 60], |_, _| Act::Fail(FailureKind::Trap)).await;
     (rig.max_parked, rig.retry.initial, rig.retry.max) = (1, 60 * MINUTE, 60 * MINUTE);
     rig.batch.max_events = 1;
-    rig.store.fail(Operation::SetNote, Fault::Slow(60 * MINUTE), 1);
+    rig.store.fail(Operation::SET_NOTE, Fault::Slow(60 * MINUTE), 1);
     let _running = rig.start().await;
     let settled = rig.until(|_, cursor, _| cursor >= Position(1));
     assert!(tokio::time::timeout(MINUTE, settled).await.is_ok(), "it waits for the remark");
-    assert_eq!(rig.store.calls(Operation::SetNote), 1);
+    assert_eq!(rig.store.calls(Operation::SET_NOTE), 1);
 }

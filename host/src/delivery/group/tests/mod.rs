@@ -39,6 +39,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::handler::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use crate::leadership_proof::LeadershipProof;
 use crate::store::memory::{Fault, MemoryStore, Operation};
+use crate::store::traits::*;
 use crate::store::{Cursor, DeadLetterFilter, Fetch, GroupRegistration, HostIdentity, Start};
 use crate::troubles::Troubles;
 

@@ -35,8 +35,8 @@ async fn a_state_that_is_read_waits_for_its_turn_as_every_read_does() {
         TenantQuota { state_bytes: Some(1), dead_letters: Some(9), ..TenantQuota::default() };
     let none = TenantQuota::default();
     for (quota, reads) in [
-        (&none, &[Operation::StateGet][..]),
-        (&limit, &[Operation::StateGet, Operation::TenantStateBytes]),
+        (&none, &[Operation::STATE_GET][..]),
+        (&limit, &[Operation::STATE_GET, Operation::TENANT_STATE_BYTES]),
     ] {
         let rig = Rig::new(1, |_, _| Act::Take(MINUTE, Box::new(Act::Succeed))).await;
         rig.store.reads_at_once(1);
@@ -111,8 +111,8 @@ async fn an_instance_ends_before_the_memory_of_its_batch_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_database_that_cannot_say_what_a_tenant_keeps_counts_no_attempt() {
     for (operation, act) in [
-        (Operation::TenantStateBytes, Act::Succeed),
-        (Operation::TenantDeadLetters, Act::Fail(FailureKind::Reject)),
+        (Operation::TENANT_STATE_BYTES, Act::Succeed),
+        (Operation::TENANT_DEAD_LETTERS, Act::Fail(FailureKind::Reject)),
     ] {
         let rig = Rig::new(1, move |_, _| act.clone()).await;
         let quota = TenantQuota {

@@ -76,11 +76,11 @@ async fn a_tripped_group_stays_tripped_under_a_new_leader() {
 #[tokio::test(start_paused = true)]
 async fn a_trip_is_recorded_once_the_database_is_back() {
     let rig = Rig::new(100, |_, _| Act::Fail(FailureKind::Reject)).await;
-    rig.store.fail(Operation::RecordTrip, Fault::Before, 5);
+    rig.store.fail(Operation::RECORD_TRIP, Fault::Before, 5);
     let _running = rig.start().await;
     rig.settled(20).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(rig.store.faults_left(Operation::RecordTrip), 0);
+    assert_eq!(rig.store.faults_left(Operation::RECORD_TRIP), 0);
     assert_eq!(state(&rig).await.0, GroupState::Tripped);
     assert_eq!(rig.calls().len(), 20);
 }

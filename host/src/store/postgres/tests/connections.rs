@@ -11,7 +11,8 @@ use super::{
 };
 use crate::event::Position;
 use crate::store::postgres::POOL_SIZE;
-use crate::store::{Settled, Settlement, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Settled, Settlement, StoreError};
 
 /// The sessions of hosts in this database.
 const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity

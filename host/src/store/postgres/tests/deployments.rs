@@ -8,7 +8,8 @@ use super::{
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
 use crate::store::postgres::PostgresStore;
-use crate::store::{Deployment, NewVersion, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Deployment, NewVersion, StoreError};
 
 async fn deploy(store: &PostgresStore, component: &[u8]) -> Result<Deployment, StoreError> {
     let (tenant, handler): (_, HandlerName) = (Tenant::none(), "h".parse().unwrap());

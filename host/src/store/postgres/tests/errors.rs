@@ -8,8 +8,9 @@ use super::{
     PostgresDatabase, first_settlement, led, pid, run, says, session_at, store_at, try_to_run,
     until,
 };
+use crate::store::StoreError;
 use crate::store::postgres::error::PostgresError;
-use crate::store::{Store, StoreError};
+use crate::store::traits::*;
 
 /// Which of the answers.
 #[derive(Debug, PartialEq)]

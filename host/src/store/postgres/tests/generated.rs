@@ -12,10 +12,10 @@ use sqlx::PgConnection;
 
 use super::{PostgresDatabase, run, value};
 use crate::fuzz;
-use crate::store::Store;
 use crate::store::suite::fuzzed::{
     Column, every_row_is_read, rows_by_hand, rows_by_hand_hurt_no_other,
 };
+use crate::store::traits::*;
 
 /// A text as SQL has it.
 fn quoted(text: &str) -> String {

@@ -9,7 +9,8 @@ use super::{
     server_of_its_own, session_at, store_at, until, until_waiting,
 };
 use crate::event::{Epoch, Position};
-use crate::store::{Adopted, Settled, Start, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Adopted, Settled, Start, StoreError};
 
 /// What both looks say: the one at the start, and the one of the lock session.
 async fn refusal(store: &PostgresStore) -> StoreError {

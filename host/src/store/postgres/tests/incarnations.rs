@@ -9,7 +9,8 @@ use super::{
     server_of_its_own, session_at, settings, store_at, types, until, value,
 };
 use crate::event::{Epoch, Position};
-use crate::store::{Settled, Settlement, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Settled, Settlement, StoreError};
 
 const RUN: &str = "SELECT coalesce((SELECT token FROM event_host.incarnation), 'none')";
 

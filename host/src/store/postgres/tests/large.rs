@@ -9,7 +9,8 @@ use tokio::task::JoinSet;
 
 use super::{PostgresDatabase, PostgresStore, all_after, event, group, led, run, store_at};
 use crate::event::{Event, Position, Tenant};
-use crate::store::{Fetch, Fetched, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Fetch, Fetched, StoreError};
 
 /// A way to the server on which answers take their time. When it goes, so does every
 /// connection through it.

@@ -6,8 +6,9 @@ use sqlx::PgConnection;
 
 use super::{PostgresDatabase, dead, event, first_settlement, group, host, run, seen, settings};
 use crate::event::{Position, Tenant};
+use crate::store::traits::*;
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupRegistration, Settlement, Start, StateWrite, Store,
+    DeadLetterFilter, DeadLetterId, GroupRegistration, Settlement, Start, StateWrite,
 };
 
 /// Has a statement fail that reads or changes a table and that the server would end

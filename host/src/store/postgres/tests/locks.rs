@@ -9,7 +9,8 @@ use super::{
     until, value,
 };
 use crate::event::GroupName;
-use crate::store::{LockSession, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{LockSession, StoreError};
 
 async fn try_lock(session: &mut Box<dyn LockSession>, name: &str) -> bool {
     session.try_locks(&[group(name)]).await.unwrap()[0]

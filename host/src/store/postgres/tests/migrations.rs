@@ -7,8 +7,9 @@ use test_databases::Database;
 use tokio::task::JoinSet;
 
 use super::{PostgresDatabase, run, says, session_at, store_at, until, value};
+use crate::store::StoreError;
 use crate::store::postgres::schema::{applied, attempt_watched, embedded};
-use crate::store::{Store, StoreError};
+use crate::store::traits::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_ten_hosts_that_start_on_an_empty_database_one_migrates_and_all_go_on() {

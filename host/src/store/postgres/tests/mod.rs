@@ -37,9 +37,10 @@ use super::connection::{Address, Connections};
 use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::suite::TestDatabase;
+use crate::store::traits::*;
 use crate::store::{
     FailureRecord, Fetch, GroupRegistration, HostIdentity, NewDeadLetter, Redelivery, Settlement,
-    Store, StoreError, Subscription,
+    StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.

@@ -15,8 +15,9 @@ use super::{
     server_of_its_own, session_at, settings, store_at, until, value,
 };
 use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use crate::store::traits::*;
 use crate::store::{
-    Fetch, FetchedLate, GroupRegistration, Head, LateFetch, Settled, Settlement, Start, Store,
+    Fetch, FetchedLate, GroupRegistration, Head, LateFetch, Settled, Settlement, Start,
     Subscription, UndecidedChange, UndecidedRange, UndecidedRanges,
 };
 

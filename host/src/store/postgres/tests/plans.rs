@@ -9,7 +9,8 @@ use crate::store::postgres::deferred::{DEFER, DUE};
 use crate::store::postgres::log::{FETCH, FETCH_OF_PARTITION};
 use crate::store::postgres::overtaking::{GAPS, LATE};
 use crate::store::postgres::redeliveries::EVENTS;
-use crate::store::{Fetch, Store, Subscription};
+use crate::store::traits::*;
+use crate::store::{Fetch, Subscription};
 
 /// As many rows as are read before it is plain that a statement reads them all.
 const MANY: i64 = 200_000;

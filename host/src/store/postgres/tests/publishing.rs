@@ -6,8 +6,9 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::{PostgresDatabase, led, publish, run, seen, try_to_run, types, value};
 use crate::event::{Event, ExtensionValue, LogEvent, Partition, Position};
+use crate::store::Retention;
 use crate::store::postgres::log::partition_hash;
-use crate::store::{Retention, Store};
+use crate::store::traits::*;
 
 fn text(text: &str) -> ExtensionValue {
     ExtensionValue::Text(text.to_owned())

@@ -8,7 +8,8 @@ use super::{
     PostgresDatabase, PostgresStore, dead, first_settlement, group, hold_inserts_into, led,
     let_inserts_go, publish, seen, types, until_waiting, value,
 };
-use crate::store::{DeadLetterId, Missing, Replayed, Settled, Settlement, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{DeadLetterId, Missing, Replayed, Settled, Settlement, StoreError};
 
 /// A database with three dead letters of group `g`, and somebody who can hold
 /// replays in the middle.

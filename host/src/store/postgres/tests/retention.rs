@@ -14,7 +14,8 @@ use super::{
 };
 use crate::event::Position;
 use crate::store::postgres::table_partitions::WIDTH;
-use crate::store::{Enforced, Retention, Settled, Settlement, Start, Store};
+use crate::store::traits::*;
+use crate::store::{Enforced, Retention, Settled, Settlement, Start};
 
 /// Everything that nobody needs may go.
 const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };

@@ -12,9 +12,10 @@ use super::{
 use crate::digest::Digest;
 use crate::event::{Attempt, Epoch, Position, Tenant};
 use crate::store::postgres::{Purpose, grants};
+use crate::store::traits::*;
 use crate::store::{
     Blocker, DeadLetterFilter, Deployment, GroupRegistration, GroupState, LockSession, Mark,
-    NewVersion, Retention, Settled, Settlement, Start, StateWrite, Store, StoreError,
+    NewVersion, Retention, Settled, Settlement, Start, StateWrite, StoreError,
 };
 
 /// A role that may log in and has been granted something.

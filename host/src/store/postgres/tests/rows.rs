@@ -6,8 +6,9 @@ use tokio::time::timeout;
 
 use super::{PATIENCE, PostgresDatabase, run};
 use crate::event::{HandlerName, Tenant};
+use crate::store::traits::*;
 use crate::store::{
-    DeadLetterFilter, DeadLetterId, GroupRegistration, NewVersion, Retention, Start, Store,
+    DeadLetterFilter, DeadLetterId, GroupRegistration, NewVersion, Retention, Start,
 };
 
 #[tokio::test]

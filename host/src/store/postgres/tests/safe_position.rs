@@ -11,7 +11,8 @@ use super::{
     store_at, try_to_run, types, until, until_waiting, value,
 };
 use crate::event::Position;
-use crate::store::{Blocker, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Blocker, StoreError};
 
 const NOTHING: [&str; 0] = [];
 

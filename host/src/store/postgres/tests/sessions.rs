@@ -13,7 +13,8 @@ use super::{
 };
 use crate::event::{Event, Position};
 use crate::store::suite::TestDatabase;
-use crate::store::{Settled, Settlement, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Settled, Settlement, StoreError};
 
 /// Settings that mean something else to the host's statements, or that end its sessions.
 pub(super) const CHANGED: &[(&str, &str)] = &[

@@ -9,9 +9,10 @@ use super::{
     led, let_inserts_go, publish, redelivery, run, seen, store_at, until, until_waiting, value,
 };
 use crate::event::{Epoch, Event, Position, Tenant};
+use crate::store::traits::*;
 use crate::store::{
-    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, Store, StoreError,
-    UndecidedChange, UndecidedRanges,
+    DeadLetterFilter, Redelivery, Settled, Settlement, StateWrite, StoreError, UndecidedChange,
+    UndecidedRanges,
 };
 
 /// Up to where positions were drawn before.

@@ -11,8 +11,9 @@ use tokio::process::{Child, Command};
 use super::{OpenOptions, SqliteStore, event, group, settings, this_host};
 use crate::event::{LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
+use crate::store::traits::*;
 use crate::store::{
-    DeadLetterFilter, FailureRecord, NewDeadLetter, Settled, Settlement, StateWrite, Store,
+    DeadLetterFilter, FailureRecord, NewDeadLetter, Settled, Settlement, StateWrite,
 };
 
 const TASK: &str = "EVENT_HOST_TEST_TASK";

@@ -9,9 +9,10 @@ use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{ExtensionValue, LogEvent, Position, Tenant};
+use crate::store::traits::*;
 use crate::store::{
     DeadLetterFilter, Fetch, Fetched, GroupRegistration, Retention, Settled, Settlement, Start,
-    Store, StoreError, Subscription,
+    StoreError, Subscription,
 };
 
 async fn insert(connection: &mut SqliteConnection, sql: &'static str) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::children::{child, one_more, ready_child};
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{Event, Tenant};
-use crate::store::{DeadLetterFilter, Fetch, Fetched, Settled, Store, Subscription};
+use crate::store::traits::*;
+use crate::store::{DeadLetterFilter, Fetch, Fetched, Settled, Subscription};
 
 async fn whole_log(store: &SqliteStore) -> Fetched {
     let up_to = store.safe_position().await.unwrap();

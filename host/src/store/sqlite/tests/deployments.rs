@@ -5,7 +5,8 @@ use sqlx::Executor;
 use super::SqliteDatabase;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
-use crate::store::{Deployment, NewVersion, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{Deployment, NewVersion, StoreError};
 
 #[tokio::test]
 async fn bytes_that_are_not_those_of_their_digest_are_refused_and_put_right() {

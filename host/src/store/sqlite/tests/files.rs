@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{Event, Position, Tenant};
-use crate::store::{LockSession, Store, StoreError};
+use crate::store::traits::*;
+use crate::store::{LockSession, StoreError};
 
 fn beside(database: &SqliteDatabase, suffix: &str) -> PathBuf {
     database.path().with_file_name(format!("host.db{suffix}"))

@@ -10,7 +10,8 @@ use sqlx::{ConnectOptions, Connection, Row};
 
 use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::{Event, Position, Tenant};
-use crate::store::{Fetch, Settled, Settlement, Start, Store, Subscription};
+use crate::store::traits::*;
+use crate::store::{Fetch, Settled, Settlement, Start, Subscription};
 
 const EVENTS: usize = 20_000;
 const ROUNDS: usize = 21;

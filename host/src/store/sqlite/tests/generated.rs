@@ -13,10 +13,10 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::SqliteDatabase;
 use crate::fuzz;
-use crate::store::Store;
 use crate::store::suite::fuzzed::{
     Column, every_row_is_read, rows_by_hand, rows_by_hand_hurt_no_other,
 };
+use crate::store::traits::*;
 
 /// A value as SQL has it.
 fn literal() -> impl Strategy<Value = String> {

@@ -21,7 +21,8 @@ use sqlx::{ConnectOptions, SqliteConnection};
 use super::{OpenOptions, SqliteStore};
 use crate::event::{Event, GroupName, Tenant};
 use crate::store::suite::TestDatabase;
-use crate::store::{GroupRegistration, HostIdentity, Store};
+use crate::store::traits::*;
+use crate::store::{GroupRegistration, HostIdentity};
 
 /// A database file in a folder of its own, which goes with this value.
 struct SqliteDatabase {

@@ -10,7 +10,8 @@ use sqlx::{ConnectOptions, Connection};
 use super::children::child;
 use super::{OpenOptions, SqliteDatabase, SqliteStore, event, group, settings, this_host};
 use crate::event::Tenant;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
+use crate::store::traits::*;
 
 /// What the system says to who wants to be a user that there cannot be.
 const EINVAL: i32 = 22;

@@ -7,7 +7,8 @@ use sqlx::{Connection, SqliteConnection};
 use super::{SqliteDatabase, event, group, settings};
 use crate::event::{Event, Position, Tenant};
 use crate::store::sqlite::SqliteStore;
-use crate::store::{Retention, Start, Store};
+use crate::store::traits::*;
+use crate::store::{Retention, Start};
 
 /// Everything that nobody needs may go.
 const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };

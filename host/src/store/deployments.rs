@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::{StoreError, refusals};
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
+use async_trait::async_trait;
 
 /// The number of a version: 1 for a handler's first deployment, and one more
 /// with each further one.
@@ -97,8 +98,7 @@ pub struct Deployed {
     pub handler: HandlerName,
     /// The version that is active.
     pub version: VersionNumber,
-    /// Its component; [`Store::component`](super::Store::component) gives the
-    /// bytes.
+    /// Its component; [`Deployments::component`] gives the bytes.
     pub digest: Digest,
 }
 
@@ -110,4 +110,58 @@ pub(super) async fn intact(digest: &Digest, bytes: Vec<u8>) -> Result<Vec<u8>, S
         .await
         .map_err(|why| StoreError::Unavailable(format!("the digest was not computed: {why}")))?;
     if found == *digest { Ok(bytes) } else { Err(refusals::damaged(digest, &found)) }
+}
+
+/// The versions of handlers, and their components.
+#[async_trait]
+pub trait Deployments: Send + Sync + 'static {
+    /// Keeps a component and makes it the active version of a handler, in one
+    /// transaction. Of two at once one comes after the other. What is active
+    /// already is not deployed again, so that one whose outcome is unknown can
+    /// be repeated.
+    async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployment, StoreError>;
+
+    /// Makes the version before the active one active again, and gives it: the
+    /// latest that was not rolled back itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when there is none, when nothing is deployed, and
+    /// when `from` is given and is not the active version.
+    async fn rollback(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+        from: Option<VersionNumber>,
+    ) -> Result<Version, StoreError>;
+
+    /// Every version of a handler, the newest first; none if nothing is
+    /// deployed.
+    async fn versions(
+        &self,
+        tenant: &Tenant,
+        handler: &HandlerName,
+    ) -> Result<Vec<Version>, StoreError>;
+
+    /// What is active, of every handler of every tenant, by tenant and handler,
+    /// in one cheap query.
+    async fn deployed(&self) -> Result<Vec<Deployed>, StoreError>;
+
+    /// The bytes of a component that was once deployed for one of the tenant's
+    /// handlers. They are those of the digest.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] also for what was deployed for other tenants
+    /// alone; [`StoreError::Unusable`] when what is stored is not what was
+    /// deployed.
+    async fn component(&self, tenant: &Tenant, digest: &Digest) -> Result<Vec<u8>, StoreError>;
+
+    /// The digests that begin with this text, of components that were once
+    /// deployed for one of the tenant's handlers: the first `limit`, in their
+    /// order.
+    async fn digests(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Digest>, StoreError>;
 }

@@ -1,20 +1,84 @@
-//! Settlements, and the state that they write.
+//! Settlements, and what else a leader records of its group.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{Events, Time, kept, unnest_events};
-use super::connection::begin_long;
+use super::connection::{DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_patiently};
 use super::error::PostgresError;
-use super::groups::bind_head;
-use super::{log, redeliveries};
-use crate::event::{GroupName, Position, Tenant};
-use crate::store::prefix::after_prefix;
-use crate::store::{
-    NewDeadLetter, Settled, Settlement, StateWrite, UndecidedChange, refusals, stored,
+use super::group_columns::bind_head;
+use super::group_columns::{
+    head_columns, mark_columns, open_columns, read_head, read_mark, read_open,
 };
+use super::{PostgresStore, deferred, groups, log, redeliveries};
+use crate::event::{Epoch, GroupName, Position, Tenant};
+use crate::store::{
+    Cursor, Due, DueFetch, GroupState, NewDeadLetter, Redelivery, Settled, Settlement, Settlements,
+    StateWrite, StoreError, UndecidedChange, refusals, stored,
+};
+
+#[async_trait]
+impl Settlements for PostgresStore {
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "settle", |c| settle(c, settlement))
+    }
+
+    async fn cursor(&self, group: &GroupName) -> Result<Cursor, StoreError> {
+        on_shared!(self.connections, "read a cursor", |c| cursor(c, group))
+    }
+
+    async fn redeliveries(&self, group: &GroupName) -> Result<Vec<Redelivery>, StoreError> {
+        on_shared!(self.connections, "list redeliveries", |c| redeliveries::list(c, group))
+    }
+
+    async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError> {
+        on_shared!(self.connections, "read what is due", |c| deferred::due(c, &due))
+    }
+
+    async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "count what is deferred", LONG_DEADLINE, |c| {
+            deferred::count(c, group)
+        })
+    }
+
+    async fn record_trip(
+        &self,
+        group: &GroupName,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<Settled, StoreError> {
+        on_shared!(self.connections, "record that a group tripped", |c| {
+            record_trip(c, group, epoch, reason)
+        })
+    }
+
+    async fn pause(&self, group: &GroupName, reason: &str) -> Result<(), StoreError> {
+        on_shared_patiently!(self.connections, "pause a group", DEADLINE, |c| {
+            groups::set_state(c, group, GroupState::Paused, Some(reason))
+        })
+    }
+
+    async fn set_note(&self, groups: &[GroupName], note: Option<&str>) -> Result<(), StoreError> {
+        on_shared_patiently!(self.connections, "say something of groups", DEADLINE, |c| {
+            set_note(c, groups, note)
+        })
+    }
+
+    async fn tenant_dead_letters(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "count dead letters", LONG_DEADLINE, |c| {
+            tenant_dead_letters(c, tenant)
+        })
+    }
+
+    async fn tenant_dead_letter_bytes(&self, tenant: &Tenant) -> Result<i64, StoreError> {
+        on_shared!(self.connections, "measure dead letters", LONG_DEADLINE, |c| {
+            tenant_dead_letter_bytes(c, tenant)
+        })
+    }
+}
 
 /// The cursor's row, under the epoch and after the settlement before this one.
 /// Written first in every settlement: from then on nobody else can move the
@@ -249,55 +313,118 @@ async fn write_state(
     Ok(())
 }
 
-pub(super) async fn state_get(
+pub(super) async fn set_note(
+    connection: &mut PgConnection,
+    groups: &[GroupName],
+    note: Option<&str>,
+) -> Result<(), PostgresError> {
+    sqlx::query(
+        "UPDATE event_host.consumer_groups SET remark = $2
+         WHERE (name = ANY ($1) OR ($2 IS NULL AND part_of = ANY ($1)))
+           AND remark IS DISTINCT FROM $2",
+    )
+    .bind(groups.iter().map(GroupName::as_str).collect::<Vec<_>>())
+    .bind(note.map(kept))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn record_trip(
     connection: &mut PgConnection,
     group: &GroupName,
-    scope: &str,
-    key: &str,
-) -> Result<Option<Vec<u8>>, PostgresError> {
-    Ok(sqlx::query_scalar(
-        "SELECT value FROM event_host.state WHERE group_name = $1 AND scope = $2 AND key = $3",
+    epoch: Epoch,
+    reason: Option<&str>,
+) -> Result<Settled, PostgresError> {
+    let (from, to) = match reason {
+        Some(_) => (GroupState::Running, GroupState::Tripped),
+        None => (GroupState::Tripped, GroupState::Running),
+    };
+    let done = sqlx::query(
+        "UPDATE event_host.consumer_groups
+         SET state = CASE state WHEN $3 THEN $4 ELSE state END,
+             reason = CASE state WHEN $3 THEN $5 ELSE reason END
+         WHERE name = $1 AND epoch = $2",
     )
-    .bind(group.whole())
-    .bind(kept(scope))
-    .bind(kept(key))
+    .bind(group.as_str())
+    .bind(epoch.0)
+    .bind(from.as_str())
+    .bind(to.as_str())
+    .bind(reason.map(kept))
+    .execute(connection)
+    .await?;
+    Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+/// `FOR UPDATE`, so that a settlement that is still under way on a connection
+/// that its host has given up is over by then, one way or the other.
+pub(super) async fn cursor(
+    connection: &mut PgConnection,
+    group: &GroupName,
+) -> Result<Cursor, PostgresError> {
+    let row = sqlx::query(concat!(
+        "SELECT epoch, position, settled, ",
+        head_columns!(),
+        ", ",
+        open_columns!(),
+        ", ",
+        mark_columns!(),
+        " FROM event_host.consumer_groups WHERE name = $1 FOR UPDATE"
+    ))
+    .bind(group.as_str())
     .fetch_optional(connection)
-    .await?)
+    .await?
+    .ok_or_else(|| refusals::no_group(group))?;
+    Ok(Cursor {
+        epoch: Epoch(row.try_get_unchecked(0)?),
+        position: Position(row.try_get_unchecked(1)?),
+        settled: row.try_get_unchecked(2)?,
+        head: read_head(&row, 3)?,
+        undecided: read_open(&row, 8)?,
+        mark: read_mark(&row, 10)?,
+    })
 }
 
-pub(super) async fn state_keys(
+async fn tenant_dead_letters(
     connection: &mut PgConnection,
-    group: &GroupName,
-    scope: &str,
-    prefix: &str,
-    limit: usize,
-) -> Result<Vec<String>, PostgresError> {
-    // The primary key serves both the range and the order, which is that of the
-    // bytes because the columns' collation is "C".
-    let prefix = kept(prefix);
-    Ok(sqlx::query_scalar(
-        "SELECT key FROM event_host.state
-         WHERE group_name = $1 AND scope = $2 AND key >= $3 AND ($4::text IS NULL OR key < $4)
-         ORDER BY key LIMIT $5",
-    )
-    .bind(group.whole())
-    .bind(kept(scope))
-    .bind(&*prefix)
-    .bind(after_prefix(&prefix))
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .fetch_all(connection)
-    .await?)
-}
-
-pub(super) async fn state_key_count(
-    connection: &mut PgConnection,
-    group: &GroupName,
+    tenant: &Tenant,
 ) -> Result<i64, PostgresError> {
     let mut transaction = begin_long(connection).await?;
-    let keys = sqlx::query_scalar("SELECT count(*) FROM event_host.state WHERE group_name = $1")
-        .bind(group.whole())
-        .fetch_one(&mut *transaction)
-        .await?;
+    let letters = sqlx::query_scalar(
+        "SELECT count(*) FROM event_host.consumer_groups g
+         JOIN event_host.dead_letters d ON d.group_name = g.name
+         WHERE g.tenant = $1",
+    )
+    .bind(tenant.as_str())
+    .fetch_one(&mut *transaction)
+    .await?;
     transaction.rollback().await?;
-    Ok(keys)
+    Ok(letters)
+}
+
+async fn tenant_dead_letter_bytes(
+    connection: &mut PgConnection,
+    tenant: &Tenant,
+) -> Result<i64, PostgresError> {
+    let mut transaction = begin_long(connection).await?;
+    // The length of large data stands in its row: none is read.
+    let bytes = sqlx::query_scalar(
+        "SELECT coalesce(sum(
+                    coalesce(octet_length(d.data), 0) + octet_length(d.failure_text)
+                    + octet_length(d.type) + octet_length(d.event_id) + octet_length(d.source)
+                    + coalesce(octet_length(d.subject), 0)
+                    + coalesce(octet_length(d.datacontenttype), 0)
+                    + coalesce(octet_length(d.dataschema), 0)
+                    + coalesce(octet_length(d.partitionkey), 0)
+                    + coalesce(octet_length(d.extensions::text), 0)
+                    + coalesce(octet_length(d.deliver_to), 0)), 0)::bigint
+         FROM event_host.consumer_groups g
+         JOIN event_host.dead_letters d ON d.group_name = g.name
+         WHERE g.tenant = $1",
+    )
+    .bind(tenant.as_str())
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.rollback().await?;
+    Ok(bytes)
 }
