@@ -196,6 +196,7 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
     };
     let supervisor = Supervisor {
         store: Arc::new(store),
+        deployments: None,
         host: HostIdentity { id: "bench".into(), hostname: "bench".into(), pid: 1 },
         clock: Arc::new(SystemClock),
         executor: FairExecutor::start(Arc::default()).unwrap(),

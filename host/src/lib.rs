@@ -27,7 +27,7 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "suite"))]
 pub(crate) use crate::core::fuzz;
 pub use crate::core::{
     clock, digest, event, failure, foreign, handler, leadership_proof, repeats, restart, retry,

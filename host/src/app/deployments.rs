@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tracing::debug;
 
-use crate::store::Store;
+use crate::store::Deployments;
 
 /// How often a host that has a deployed handler reads what is deployed.
 const DEPLOYED_POLL: Duration = Duration::from_millis(250);
 
 /// Notifies `changed` when something else is deployed than before, while `wanted` is true.
 pub(super) async fn watch_deployments(
-    store: Arc<dyn Store>,
+    store: Arc<dyn Deployments>,
     mut wanted: watch::Receiver<bool>,
     changed: Arc<Notify>,
 ) {

@@ -223,7 +223,7 @@ impl Host {
             admission,
             changes,
             retention: to_keep,
-            notes: Notes::new(Arc::clone(&store)),
+            notes: Notes::new(store.clone()),
             watch,
             #[cfg(feature = "build")]
             rebuilder: prepared.rebuilder,

@@ -19,7 +19,7 @@ use crate::sandbox::settings::{Grants, Limits, Reuse};
 use crate::sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
 };
-use crate::store::{Deployed, Missing, Store, StoreError};
+use crate::store::{Deployed, Deployments, Missing, StoreError};
 
 /// Handlers that are loaded at once to be checked; each takes its component's size of
 /// memory meanwhile.
@@ -206,7 +206,7 @@ impl Loader {
     pub(crate) async fn deployed(
         &self,
         config: &Config,
-        store: &dyn Store,
+        store: &dyn Deployments,
         say: &Say,
     ) -> anyhow::Result<Vec<Loaded>> {
         let mut handlers = deployed_ones(config).peekable();
@@ -230,7 +230,7 @@ impl Loader {
         &self,
         settings: &HandlerSettings,
         wanted: &Wanted,
-        store: Option<&dyn Store>,
+        store: Option<&dyn Deployments>,
     ) -> Result<Loaded, NotLoaded> {
         match (wanted, store, &settings.component) {
             (Wanted::Deployed(deployed), Some(store), _) => {
@@ -258,7 +258,7 @@ impl Loader {
         &self,
         settings: &HandlerSettings,
         deployed: &Deployed,
-        store: &dyn Store,
+        store: &dyn Deployments,
     ) -> Result<Loaded, NotLoaded> {
         let handler = self.version(settings, deployed, store).await?;
         Ok(Loaded { settings: settings.clone(), deployed: Some(deployed.clone()), handler })
@@ -296,7 +296,7 @@ impl Loader {
         &self,
         settings: &HandlerSettings,
         deployed: &Deployed,
-        store: &dyn Store,
+        store: &dyn Deployments,
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let Deployed { tenant, version, digest, .. } = deployed;
         let bytes = store.component(tenant, digest).await?;
@@ -309,7 +309,7 @@ impl Loader {
         &self,
         settings: &HandlerSettings,
         digest: &Digest,
-        store: &dyn Store,
+        store: &dyn Deployments,
     ) -> Result<Arc<LoadedHandler>, NotLoaded> {
         let bytes = store.component(&settings.tenant, digest).await?;
         let name = format!("component {}", digest.short());
@@ -383,7 +383,7 @@ impl Loader {
 pub(crate) struct Replays {
     pub(crate) loader: Loader,
     pub(crate) settings: HandlerSettings,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Deployments>,
 }
 
 #[async_trait]

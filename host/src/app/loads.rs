@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::loading::{Loaded, Loader, NotLoaded};
 use crate::config::HandlerSettings;
 use crate::event::{HandlerName, Tenant};
-use crate::store::{Deployed, Store};
+use crate::store::{Deployed, Deployments};
 
 /// Components at once that were compiled before: each takes its size of memory meanwhile.
 const KNOWN_AT_ONCE: usize = 4;
@@ -57,7 +57,7 @@ pub(crate) enum Progress<'a> {
 pub(crate) struct Loads {
     loader: Loader,
     /// Where deployed components come from, once it is open.
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn Deployments>>,
     loads: BTreeMap<HandlerName, Load>,
     /// One permit a tenant: what waits to be compiled is in memory meanwhile.
     tenants: BTreeMap<Tenant, Arc<Semaphore>>,
@@ -148,7 +148,7 @@ impl Loads {
     }
 
     /// Loads from there what is deployed.
-    pub(crate) fn take_deployed_from(&mut self, store: Arc<dyn Store>) {
+    pub(crate) fn take_deployed_from(&mut self, store: Arc<dyn Deployments>) {
         self.store = Some(store);
     }
 

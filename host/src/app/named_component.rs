@@ -15,7 +15,7 @@ use super::{Say, Show};
 use crate::config::{Config, HandlerSettings};
 use crate::digest::Digest;
 use crate::event::{GroupName, Tenant};
-use crate::store::{DeadLetter, Store};
+use crate::store::{DeadLetter, Deployments};
 
 /// How many components a message lists that a few digits may mean.
 const LISTED: usize = 5;
@@ -44,7 +44,7 @@ impl FromStr for DigestPrefix {
 /// Finds the component for one dead letter after the other.
 pub(crate) struct NamedComponent<'a> {
     start: &'a DigestPrefix,
-    store: &'a dyn Store,
+    store: &'a dyn Deployments,
     /// The settings, if there are any that hold.
     config: Option<Config>,
     say: Say,
@@ -58,7 +58,7 @@ impl<'a> NamedComponent<'a> {
     /// receives what is not checked, `show` shows what is compiled.
     pub(crate) fn new(
         start: &'a DigestPrefix,
-        store: &'a dyn Store,
+        store: &'a dyn Deployments,
         config: Option<Config>,
         say: Say,
         show: Show,

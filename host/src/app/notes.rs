@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::event::GroupName;
-use crate::store::Store;
+use crate::store::Settlements;
 
 /// The notes that the store has of one host's groups.
 pub(crate) struct Notes {
-    store: Arc<dyn Store>,
+    store: Arc<dyn Settlements>,
     stored: BTreeMap<GroupName, String>,
 }
 
 impl Notes {
     /// Of a store in which this host has set none.
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Settlements>) -> Self {
         Self { store, stored: BTreeMap::new() }
     }
 

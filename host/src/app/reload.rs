@@ -115,9 +115,9 @@ impl Reloader {
         let (takes_deployed, wanted) = watch::channel(false);
         let deployed = Arc::new(Notify::new());
         let _looking = {
-            let (store, deployed) = (Arc::clone(&self.store), Arc::clone(&deployed));
+            let (store, deployed) = (self.store.clone(), Arc::clone(&deployed));
             spawn_with_restart("the look for deployments", move || {
-                watch_deployments(Arc::clone(&store), wanted.clone(), Arc::clone(&deployed))
+                watch_deployments(store.clone(), wanted.clone(), Arc::clone(&deployed))
             })
         };
         let following = async {

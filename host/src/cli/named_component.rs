@@ -3,13 +3,13 @@
 use super::{Global, database, progress, say};
 use crate::app::named_component::{DigestPrefix, NamedComponent};
 use crate::config::Config;
-use crate::store::Store;
+use crate::store::Deployments;
 use crate::telemetry;
 
 /// What finds the component, and checks it where there are settings.
 pub(super) fn named_component<'a>(
     start: &'a DigestPrefix,
-    store: &'a dyn Store,
+    store: &'a dyn Deployments,
     global: &Global,
 ) -> NamedComponent<'a> {
     let path = global.config_path();

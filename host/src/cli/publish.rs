@@ -23,7 +23,7 @@ use crate::config::duration;
 use crate::event::json::{InvalidEvent, parse_time};
 use crate::event::jsonl::{EventLines, Line, LineError};
 use crate::event::{Event, ExtensionValue, Position, Tenant};
-use crate::store::{Store, StoreError};
+use crate::store::{EventLog, StoreError};
 
 /// How many lines one transaction publishes.
 const CHUNK: usize = 1_000;
@@ -169,7 +169,7 @@ impl Publish {
     /// Publishes lines as they come, in chunks.
     async fn lines(
         &self,
-        store: &dyn Store,
+        store: &dyn EventLog,
         mut lines: Lines,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ use crate::delivery::state::StoredState;
 use crate::digest::Digest;
 use crate::handler::Handler as _;
 use crate::sandbox::Source;
-use crate::store::{DeadLetter, DeadLetterId, Missing, Store, StoreError};
+use crate::store::{DeadLetter, DeadLetterId, Deployments, Missing, Store, StoreError};
 
 #[derive(Debug, Args)]
 pub(super) struct Reproduce {
@@ -95,7 +95,7 @@ fn settings<'a>(config: &'a Config, letter: &DeadLetter) -> anyhow::Result<&'a H
 async fn failed_one(
     letter: &DeadLetter,
     settings: &HandlerSettings,
-    store: &dyn Store,
+    store: &dyn Deployments,
     limit: u64,
 ) -> anyhow::Result<Source> {
     if let Ok(digest) = letter.digest.parse::<Digest>() {

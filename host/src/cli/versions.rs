@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::output::{self, short};
 use super::{Global, UsageError, database};
 use crate::event::{HandlerName, Tenant};
-use crate::store::{Store, Version};
+use crate::store::{Deployments, Version};
 
 #[derive(Debug, Args)]
 pub(super) struct Versions {
@@ -56,7 +56,7 @@ impl Versions {
 /// Whose handler is meant: the only one of this name for which something is
 /// deployed, unless it is said.
 pub(super) async fn owner(
-    store: &dyn Store,
+    store: &dyn Deployments,
     handler: &HandlerName,
     given: Option<Tenant>,
 ) -> anyhow::Result<Tenant> {

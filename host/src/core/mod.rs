@@ -9,7 +9,17 @@ pub mod digest;
 pub mod event;
 pub mod failure;
 pub mod foreign;
-#[cfg(test)]
+#[cfg(any(test, feature = "suite"))]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "the suite of the stores draws a part of it"
+    )
+)]
 pub(crate) mod fuzz;
 pub mod handler;
 pub mod leadership_proof;

@@ -5,7 +5,7 @@
 //! [`settlement`], [`ordering`] and [`breaker`] are pure; [`state`] reads what
 //! is committed of a group's state, [`admission`] says which attempt may run, and
 //! [`replay_component`] chooses the component of a replay that names one. A handler is whatever implements
-//! [`Handler`](crate::handler::Handler), a database whatever implements [`crate::store::Store`].
+//! [`Handler`](crate::handler::Handler), a database whatever implements [`crate::store::DeliveryStore`].
 
 pub mod admission;
 pub mod breaker;

@@ -19,14 +19,14 @@ use crate::event::{GroupName, Partition, Position, Tenant};
 /// redeliveries.
 const MOST_COUNTED: i64 = 100_000;
 
-/// So many rows of each group are counted before those groups that have more share what
+/// How many rows of each group are counted before those groups that have more share what
 /// is left to be counted.
 const FEW: i64 = 1_000;
 
 /// How exact the numbers of a status are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counting {
-    /// At most so many rows of each kind are read, over all groups; none for as many as
+    /// Maximum number of rows of each kind that are read, over all groups; none for as many as
     /// there are. Each group's first row is always found.
     pub(super) most: Option<i64>,
 }

@@ -1,12 +1,14 @@
 //! Dead letters: events that a group has given up on.
 
-use super::{FailureRecord, StoreError};
-use crate::digest::Digest;
-use crate::event::{GroupName, LogEvent, Position, Tenant};
+use std::fmt;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
-use std::fmt;
+
+use super::{FailureRecord, StoreError};
+use crate::digest::Digest;
+use crate::event::{GroupName, LogEvent, Position, Tenant};
 
 /// The number of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -47,7 +49,7 @@ pub struct DeadLetterFilter {
     pub group: Option<GroupName>,
     /// Only ids above this one.
     pub after: Option<DeadLetterId>,
-    /// At most so many; the lowest ids come first.
+    /// Maximum number of dead letters; the lowest ids come first.
     pub limit: Option<usize>,
 }
 

@@ -35,7 +35,7 @@ pub struct DueFetch<'a> {
     /// Those at or below this position: the cursor, because the settlement that ends
     /// one must not have to stand above it.
     pub up_to: Position,
-    /// At most so many. At least 1.
+    /// Maximum number of events. At least 1.
     pub max_events: usize,
 }
 

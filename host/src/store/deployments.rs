@@ -6,13 +6,13 @@
 
 use std::fmt;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{StoreError, refusals};
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
-use async_trait::async_trait;
 
 /// The number of a version: 1 for a handler's first deployment, and one more
 /// with each further one.

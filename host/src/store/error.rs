@@ -1,10 +1,11 @@
 //! What a store answers instead of doing what was asked.
 
+use std::fmt;
+
 use super::DeadLetterId;
 use crate::digest::Digest;
 use crate::event::GroupName;
 use crate::handler::state::StateUnreadable;
-use std::fmt;
 
 /// What a store can answer instead of doing what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,10 @@
 //! Whatever moves a cursor here raises the epoch too, so that what the leader has under
 //! way is refused.
 
+use async_trait::async_trait;
+
 use super::{Counting, Gone, GroupStatus, LogStatus, Sought, Start, StoreError};
 use crate::event::{GroupName, Position};
-use async_trait::async_trait;
 
 /// What went with a group that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

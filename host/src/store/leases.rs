@@ -3,13 +3,15 @@
 //! The lock says who may lead; the epoch, which each leadership raises, refuses what a
 //! former leader still sends.
 
-use super::{FailureCounts, Head, Settled, StoreError, Subscription, UndecidedRanges};
-use crate::event::json::parse_time;
-use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
+use std::str::FromStr;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
-use std::str::FromStr;
+
+use super::{FailureCounts, Head, Settled, StoreError, Subscription, UndecidedRanges};
+use crate::event::json::parse_time;
+use crate::event::{Attempt, Epoch, GroupName, Position, Tenant};
 
 /// Where a cursor is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

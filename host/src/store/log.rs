@@ -3,17 +3,19 @@
 //! Positions grow, may have gaps, and are never used again. At or below the safe position
 //! nothing can appear any more; [`EventLog::fetch_overtaking`] reads past it.
 
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
 use super::{
     Enforced, FetchedLate, LateFetch, LogPin, OvertakingFetch, Retention, StoreError, Subscription,
     UndecidedRanges,
 };
 use crate::event::{Event, GroupName, LogEvent, Partition, Position, Tenant};
 use crate::foreign::one_line;
-use async_trait::async_trait;
-use serde::Serialize;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// What a leader asks the log for.
 #[derive(Debug, Clone)]
@@ -31,10 +33,10 @@ pub struct Fetch<'a> {
     pub after: Position,
     /// Positions up to and including this one, which is safe.
     pub up_to: Position,
-    /// At most so many events.
+    /// Maximum number of events.
     pub max_events: usize,
-    /// Stop after the event that brings all of them, with their attributes, to so many
-    /// bytes.
+    /// Maximum size of all of them with their attributes, in bytes: the event that reaches
+    /// it is the last one.
     pub max_bytes: usize,
 }
 
@@ -114,7 +116,7 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// How much a store does at once.
+/// What a store carries out at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Fetches. At least 1.
@@ -162,7 +164,7 @@ pub trait EventLog: Send + Sync + 'static {
     /// One round of upkeep: lets go of what the retention says may go and no group
     /// needs any more, of which a shared store may leave a part for later rounds.
     /// What is left is the end of the log, without a gap; positions are never used
-    /// again. Nobody who publishes, fetches or settles has to wait for it for long.
+    /// again. Publishing, fetching and settling do not wait for it for long.
     /// Safe when several hosts do it at once.
     ///
     /// An event that goes is at or below every cursor at that moment, those of
@@ -182,8 +184,8 @@ pub trait EventLog: Send + Sync + 'static {
         most: u64,
     ) -> Result<Option<LogPin>, StoreError>;
 
-    /// How much it does at once. What is beyond that stands in line here, in the
-    /// order in which it came.
+    /// What it carries out at once. The host shares that out among groups; calls beyond
+    /// it wait in the store, in the order in which they came.
     fn limits(&self) -> StoreLimits;
 
     /// Reads a part of the log: as much of it as comes in time, and at least one event
@@ -210,8 +212,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// alone. The subscription does not matter: it may have changed since the
     /// group received them.
     ///
-    /// They come with their data, so nobody should ask for more than is to be
-    /// handled next. The first of them, as many as come in time, up to the one that
+    /// They come with their data, so a leader asks for no more than it handles
+    /// next. The first of them, as many as come in time, up to the one that
     /// brings all of them to so many bytes; at least one if there is one.
     async fn fetch_at(
         &self,
@@ -220,8 +222,8 @@ pub trait EventLog: Send + Sync + 'static {
         max_bytes: usize,
     ) -> Result<Found, StoreError>;
 
-    /// Takes back events that were read and that nobody needs any more: their memory may
-    /// be used for those that are read next.
+    /// Takes events that were read and are settled: their memory may be used for those
+    /// that are read next.
     fn recycle(&self, events: Vec<Arc<LogEvent>>) {
         drop(events);
     }
@@ -239,8 +241,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// still appear above `safe`, which is. In at most so many ranges, at least 1:
     /// what was read ends before there would be more.
     ///
-    /// Every event that the group receives is in what was read, or will appear in
-    /// what is open, or is above what was read; and of these it is one.
+    /// Every event that the group receives is in exactly one of these: what was read, what
+    /// is undecided, where it will appear, and what is above both.
     async fn fetch_overtaking(
         &self,
         fetch: Fetch<'_>,
@@ -256,7 +258,7 @@ pub trait EventLog: Send + Sync + 'static {
     }
 
     /// Looks whether something has appeared where a group had passed. What has is no
-    /// longer open, whoever receives it; nor is what is safe and holds nothing.
+    /// longer undecided, whichever group receives it; nor is what is safe and holds nothing.
     async fn fetch_late(&self, late: LateFetch<'_>) -> Result<FetchedLate, StoreError> {
         let _ = late;
         Ok(FetchedLate { events: Vec::new(), undecided: UndecidedRanges::NONE, has_more: false })

@@ -4,9 +4,8 @@
 //! and [`StateStore`] are what delivery needs of a database, together [`DeliveryStore`];
 //! with [`DeadLetters`], [`Groups`], [`Deployments`] and [`Schema`], which operators need,
 //! it is a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
-//! else. A store decides nothing: it
-//! records settlements that delivery computed, and guards them by the epoch
-//! and by their numbers.
+//! else. A store decides nothing: it records settlements that delivery computed, and
+//! guards them by the epoch and by their numbers.
 //!
 //! Whatever the store, these hold, and the module `suite` tests them:
 //! - a settlement commits whole or not at all, only under the group's current
@@ -33,7 +32,7 @@ mod groups;
 mod leases;
 pub mod lock_key;
 mod log;
-#[cfg(test)]
+#[cfg(any(test, feature = "memory"))]
 pub mod memory;
 mod overtaking;
 pub mod postgres;
@@ -48,7 +47,7 @@ pub mod sqlite;
 mod state;
 mod status;
 mod stored;
-#[cfg(test)]
+#[cfg(any(test, feature = "suite"))]
 pub mod suite;
 mod undecided;
 mod unreadable;

@@ -33,7 +33,7 @@ pub struct LateFetch<'a> {
     /// Nothing can appear any more at or below this position, which was safe before
     /// the call. The store may know of more.
     pub safe: Position,
-    /// At most so many events. At least 1.
+    /// Maximum number of events. At least 1.
     pub max_events: usize,
 }
 

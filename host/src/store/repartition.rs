@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{FailureCounts, GroupStatus, Head, Leader, Mark, is_exact};
 use crate::event::{Epoch, GroupName, Partition, Position};
 
-/// How many events may come again when a group is repartitioned.
+/// Maximum number of events that may come again when a group is repartitioned.
 pub(super) const MOST_AGAIN: i64 = 100_000;
 
 /// A partition of a group, as `status` and `groups show` tell of it.
@@ -60,8 +60,8 @@ pub(super) fn parts(group: &GroupName, partitions: u32) -> Vec<GroupName> {
     (0..partitions).map(|number| group.partition(number)).collect()
 }
 
-/// What the row of a group, or of one of its partitions, says when the group is split
-/// anew.
+/// What the row of a group, or of one of its partitions, says when the group is
+/// repartitioned.
 pub(super) struct Part {
     pub(super) name: GroupName,
     pub(super) position: Position,

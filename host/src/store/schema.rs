@@ -1,9 +1,10 @@
 //! The database itself: bringing its schema up to date, and what belongs to no subject.
 
-use super::StoreError;
-use crate::event::{GroupName, Position};
 use async_trait::async_trait;
 use serde::Serialize;
+
+use super::StoreError;
+use crate::event::{GroupName, Position};
 
 /// What an adoption did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

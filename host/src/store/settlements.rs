@@ -3,16 +3,18 @@
 //! Two fences guard it: the epoch refuses other leaders, the number refuses the leader's
 //! own settlements that arrive late or twice.
 
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::Serialize;
+
 use super::{
     Deferral, Due, DueFetch, Mark, Redelivery, StateWrite, StoreError, UndecidedChange,
     UndecidedRanges,
 };
 use crate::event::{Attempt, Epoch, Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
-use async_trait::async_trait;
-use jiff::Timestamp;
-use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// A failed attempt as it is kept with the head or a dead letter. The kind is
 /// text, because a newer host may have written it.

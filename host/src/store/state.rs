@@ -1,8 +1,9 @@
 //! The state of the handlers.
 
+use async_trait::async_trait;
+
 use super::StoreError;
 use crate::event::{GroupName, Tenant};
-use async_trait::async_trait;
 
 /// The state of the handlers, by group, scope and key. Only settlements write it.
 #[async_trait]

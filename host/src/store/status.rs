@@ -1,12 +1,13 @@
 //! What `status` and `groups show` tell: the log, its groups, and the hosts.
 
+use jiff::Timestamp;
+use serde::Serialize;
+
 use super::{
     Blocker, FailureCounts, GroupState, Head, HostIdentity, LogPin, Mark, PartitionStatus,
     UndecidedRange,
 };
 use crate::event::{Epoch, GroupName, Position, Tenant};
-use jiff::Timestamp;
-use serde::Serialize;
 
 /// A leader, as `status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@
 //! A group that overtakes reads the log past the safe position. What that read saw
 //! is handled like any other event; every other position of what it read is *open*:
 //! it will hold an event of a transaction that commits late, or never hold one.
-//! Which it is, positions alone tell, whoever drew them: an event that shows at an
+//! Positions alone tell which, whichever transaction drew them: an event that shows at an
 //! open position is late, and no other is. A position is no longer open once its
 //! event was seen, or once the safe position is past it and it still holds none.
 

@@ -15,7 +15,7 @@ use tally::Tally;
 use super::output::{self, Said, short};
 use super::{Global, UsageError, database, reproduce};
 use crate::event::GroupName;
-use crate::store::{DeadLetterFilter, DeadLetterId, Store};
+use crate::store::{DeadLetterFilter, DeadLetterId, DeadLetters};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Dlq {
@@ -129,7 +129,7 @@ impl Dlq {
 }
 
 impl List {
-    async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
+    async fn run(self, store: &dyn DeadLetters) -> anyhow::Result<()> {
         let filter = DeadLetterFilter {
             group: self.group,
             after: self.after.map(DeadLetterId),
@@ -179,7 +179,7 @@ impl List {
 }
 
 impl Discard {
-    async fn run(self, store: &dyn Store) -> anyhow::Result<()> {
+    async fn run(self, store: &dyn DeadLetters) -> anyhow::Result<()> {
         let ids = match &self.which.group {
             Some(group) => store.dead_letter_ids(group).await?,
             None => self.which.ids.into_iter().map(DeadLetterId).collect(),

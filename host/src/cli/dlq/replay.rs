@@ -19,7 +19,7 @@ use crate::cli::{AlreadySaid, Global, UsageError};
 use crate::digest::Digest;
 use crate::event::GroupName;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, DeadLetterId, Missing, Replayed, Store, StoreError,
+    DeadLetter, DeadLetterFilter, DeadLetterId, DeadLetters, Missing, Replayed, Store, StoreError,
 };
 use crate::telemetry;
 
@@ -114,7 +114,7 @@ impl Replay {
 
     async fn all(
         &self,
-        store: &dyn Store,
+        store: &dyn DeadLetters,
         group: &GroupName,
         mut named: Option<&mut NamedComponent<'_>>,
     ) -> anyhow::Result<()> {
@@ -217,7 +217,7 @@ fn valid_rate(rate: f64) -> Result<f64, UsageError> {
 /// replay says: no other will ever have its number.
 async fn digest_for(
     named: &mut NamedComponent<'_>,
-    store: &dyn Store,
+    store: &dyn DeadLetters,
     id: DeadLetterId,
 ) -> anyhow::Result<Option<Digest>> {
     match store.dead_letter(id).await {
@@ -231,7 +231,7 @@ async fn digest_for(
 /// if somebody else has replayed them meanwhile.
 async fn digest_for_all(
     named: &mut NamedComponent<'_>,
-    store: &dyn Store,
+    store: &dyn DeadLetters,
     group: &GroupName,
 ) -> anyhow::Result<Option<Digest>> {
     let first = DeadLetterFilter { group: Some(group.clone()), after: None, limit: Some(1) };
@@ -243,7 +243,7 @@ async fn digest_for_all(
 
 /// Says what a replay would do.
 async fn dry_run(
-    store: &dyn Store,
+    store: &dyn DeadLetters,
     ids: &[DeadLetterId],
     json: bool,
     mut named: Option<&mut NamedComponent<'_>>,

@@ -1,6 +1,6 @@
 //! A store in memory, for the tests of `delivery` alone.
 //!
-//! It keeps every promise of [`Store`] save the one that its name rules out:
+//! It keeps every promise of a store save the one that its name rules out:
 //! nothing outlives the process. Tests script its failures with
 //! [`MemoryStore::fail`], before or after the effect, so that a commit whose
 //! outcome is unknown is as easy to stage as one that never happened; what a
@@ -52,7 +52,7 @@ pub enum Fault {
     /// What is delayed happens just before it; then it happens, and its caller is
     /// told what came of it.
     AfterDelayed,
-    /// It happens at once, and the caller is told so long after.
+    /// It happens at once, and the caller is told after this time.
     Slow(Duration),
 }
 
@@ -220,7 +220,7 @@ impl MemoryStore {
         locked(&self.handle.faults).clear();
     }
 
-    /// Has nobody read an event any more, through any handle, as one that is too large.
+    /// Makes an event unreadable, through any handle, as one that is too large is.
     pub fn cannot_read(&self, position: Position) {
         locked(&self.shared.log).unreadable.insert(position.0);
     }

@@ -6,9 +6,16 @@ use async_trait::async_trait;
 
 use super::{Fault, MemoryStore, Operation};
 use crate::event::{GroupName, Tenant};
-use crate::store::suite::TestDatabase;
+use crate::store::suite::{DeliveryDatabase, TestDatabase};
 use crate::store::traits::*;
 use crate::store::{GroupRegistration, HostIdentity};
+
+#[async_trait]
+impl DeliveryDatabase for MemoryStore {
+    async fn delivery(&self) -> Arc<dyn DeliveryStore> {
+        self.handle().await
+    }
+}
 
 #[async_trait]
 impl TestDatabase for MemoryStore {

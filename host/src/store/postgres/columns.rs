@@ -243,7 +243,7 @@ pub(super) fn nothing_read() -> LogEvent {
     }
 }
 
-/// The same, with the memory of an event that nobody needs any more.
+/// The same, with the memory of an event from the pool.
 pub(super) fn read_log_event_over(
     row: &PgRow,
     position: usize,

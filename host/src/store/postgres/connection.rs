@@ -21,10 +21,10 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::blockers;
 use super::error::PostgresError;
 use super::incarnation::{self, Incarnation, Known};
 use super::session::{FIRST, Patience, Reads, SESSION, begin_text};
-use super::status;
 use crate::store::StoreError;
 
 /// How long an operation may take in all.
@@ -116,7 +116,7 @@ pub(super) struct Connections {
     idle: StdMutex<Idle>,
     /// Which incarnation of the server they lead to.
     known: watch::Sender<Known>,
-    /// A connection led elsewhere: whoever looks at the log connects anew.
+    /// A connection led elsewhere: the watcher connects again.
     is_suspect: AtomicBool,
 }
 
@@ -334,7 +334,7 @@ impl Connections {
     async fn locked_tables(&self) -> String {
         let looking = async {
             let mut shared = self.shared().await?;
-            let found = status::locked_tables(shared.connection()).await;
+            let found = blockers::locked_tables(shared.connection()).await;
             shared.give_back(found).await
         };
         let found = match tokio::time::timeout(LOOK_AT_LOCKS, looking).await {
@@ -495,115 +495,3 @@ pub(super) async fn snapshot(
     let text = begin_text(connection, Reads::Snapshot, Patience::Short);
     Ok(connection.begin_with(text).await?)
 }
-
-/// Does something on a shared connection.
-macro_rules! on_shared {
-    ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {
-        on_shared!(
-            $connections,
-            $what,
-            $crate::store::postgres::connection::DEADLINE,
-            |$connection| $work
-        )
-    };
-    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {
-        on_shared!(
-            $connections,
-            $what,
-            $deadline,
-            $crate::store::postgres::session::Patience::Short,
-            |$connection| $work
-        )
-    };
-    ($connections:expr, $what:expr, $deadline:expr, $patience:expr, |$connection:ident| $work:expr) => {{
-        let connections: &$crate::store::postgres::connection::Connections = &$connections;
-        let work = async {
-            let mut shared = connections.shared().await?;
-            let (result, fit) = match connections.begin_on(shared.connection(), $patience).await {
-                Err(broken) => (Err(broken), true),
-                Ok(mut piece) => {
-                    let result = match connections.verify_piece(&mut piece).await {
-                        Err(broken) => Err(broken),
-                        Ok(()) => {
-                            let $connection = piece.connection();
-                            $work.await
-                        }
-                    };
-                    piece.end(result).await
-                }
-            };
-            if fit { shared.give_back(result).await } else { result }
-        };
-        connections.within($what, $deadline, work).await
-    }};
-}
-
-/// Does something on a shared connection that may wait for others to let go of a
-/// row.
-macro_rules! on_shared_patiently {
-    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {
-        $crate::store::postgres::connection::on_shared!(
-            $connections,
-            $what,
-            $deadline,
-            $crate::store::postgres::session::Patience::Long,
-            |$connection| $work
-        )
-    };
-}
-
-/// Does something on a shared connection in transactions of its own, each of which
-/// brings its limits along: see [`begin`] and [`snapshot`].
-macro_rules! on_shared_in_its_own {
-    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
-        let connections: &$crate::store::postgres::connection::Connections = &$connections;
-        let work = async {
-            let mut shared = connections.shared().await?;
-            let $connection = shared.connection();
-            let result = match connections.verify_pooled($connection).await {
-                Err(broken) => Err(broken),
-                Ok(()) => $work.await,
-            };
-            shared.give_back(result).await
-        };
-        connections.within($what, $deadline, work).await
-    }};
-}
-
-/// Reads something on a shared connection that may come in part. What did not come is
-/// left on the connection, which is closed then.
-macro_rules! on_shared_in_parts {
-    ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
-        use $crate::store::postgres::session::Patience;
-        let connections: &$crate::store::postgres::connection::Connections = &$connections;
-        let reading = async {
-            // Whoever waited long for a connection has all the time to read on it.
-            let mut shared = connections.within($what, $deadline, connections.shared()).await?;
-            let work = async {
-                let (result, fit) =
-                    match connections.begin_on(shared.connection(), Patience::Short).await {
-                        Err(broken) => (Err(broken), true),
-                        Ok(mut piece) => {
-                            let result = match connections.verify_piece(&mut piece).await {
-                                Err(broken) => Err(broken),
-                                Ok(()) => {
-                                    let $connection = piece.connection();
-                                    $work.await
-                                }
-                            };
-                            match result {
-                                // Not another word: its answer would come last.
-                                Ok(part) if !part.is_whole => (Ok(part.read), false),
-                                result => piece.end(result.map(|part| part.read)).await,
-                            }
-                        }
-                    };
-                if fit { shared.give_back(result).await } else { result }
-            };
-            connections.within($what, $deadline, work).await
-        };
-        reading.await
-    }};
-}
-
-pub(super) use {on_shared, on_shared_in_its_own, on_shared_in_parts, on_shared_patiently};

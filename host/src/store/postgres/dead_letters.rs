@@ -10,8 +10,9 @@ use sqlx::{PgConnection, Row};
 
 use super::PostgresStore;
 use super::columns::{count, event_columns, read_log_event, time};
-use super::connection::{DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_patiently};
+use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
 use super::error::PostgresError;
+use super::on_shared::{on_shared, on_shared_patiently};
 use crate::digest::Digest;
 use crate::event::{GroupName, Position};
 use crate::store::dead_letter_pages::Pages;

@@ -5,18 +5,19 @@
 //! the first has done. The component comes before that lock: it takes a while,
 //! and whoever waits for the same component holds nothing that others wait for.
 
-use crate::store::deployments::intact;
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::PostgresStore;
 use super::columns::{kept, time};
-use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT, on_shared, on_shared_patiently};
+use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT};
 use super::error::PostgresError;
+use super::on_shared::{on_shared, on_shared_patiently};
 use super::watch::on_watch;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
+use crate::store::deployments::intact;
 use crate::store::prefix::after_prefix;
 use crate::store::unreadable::Sifted;
 use crate::store::{

@@ -1,6 +1,5 @@
 //! The log as delivery and publishers see it; the statements lie beside it, by subject.
 
-use super::POOL_SIZE;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,16 +8,15 @@ use sqlx::{Connection, PgConnection};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::connection::{
-    DEADLINE, LONG_DEADLINE, begin_long, on_shared, on_shared_in_its_own, on_shared_in_parts,
-};
+use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
 use super::error::PostgresError;
 use super::listen::Listener;
+use super::on_shared::{on_shared, on_shared_in_its_own, on_shared_in_parts};
 use super::reading::Reading;
 use super::watch::{HELD_UP_AFTER, on_watch, went_back};
 use super::{
-    PostgresStore, guards, listen, log, overtaking, pooler, redeliveries, retention, sample,
-    session, status, unpin,
+    POOL_SIZE, PostgresStore, blockers, guards, listen, log, overtaking, pooler, redeliveries,
+    retention, sample, session, unpin,
 };
 use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::store::{
@@ -86,7 +84,7 @@ impl EventLog for PostgresStore {
     async fn blockers(&self) -> Result<Vec<Blocker>, StoreError> {
         on_watch!(self, "see who holds the log up", |c, watch| async {
             match watch.held_since {
-                Some(since) if since.elapsed() >= HELD_UP_AFTER => status::holders(c).await,
+                Some(since) if since.elapsed() >= HELD_UP_AFTER => blockers::holders(c).await,
                 _ => Ok(Vec::new()),
             }
         })

@@ -1,4 +1,4 @@
-//! Events that nobody needs any more, kept for their memory.
+//! Events that no task holds any more, kept so that their memory is used again.
 //!
 //! To have an event's texts and data allocated when it is read, and freed when it is
 //! settled, takes a third of the time that goes into reading and settling it.
@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::event::LogEvent;
 
-/// So many are kept at most: what one group has read and not settled, at a thousand a
-/// batch.
+/// Maximum number of events kept: what one group has read and not settled, at a
+/// thousand a batch.
 const MOST: usize = 3_000;
 
-/// One that takes more than this, in bytes, is not kept; so all of them take at most 12
-/// MB.
+/// Maximum size of an event that is kept, in bytes; so all of them take at most 12 MB.
 const MOST_BYTES: usize = 4 << 10;
 
 /// Events whose memory may be used for others, by whatever group.
@@ -29,7 +28,7 @@ impl EventPool {
         pool.extend(events.drain(..room));
     }
 
-    /// Gives so many at most, each of which nobody else has.
+    /// Gives at most this many, each of which nothing else refers to.
     pub(super) fn take(&self, most: usize) -> Vec<Arc<LogEvent>> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = pool.len().saturating_sub(most);

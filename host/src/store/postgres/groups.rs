@@ -6,17 +6,15 @@
 //! group begins with its row, so that two wait for each other there and never
 //! deadlock.
 
-use super::deadline;
 use async_trait::async_trait;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::{count, kept};
-use super::connection::{
-    DEADLINE, LONG_DEADLINE, LONG_STATEMENT, begin_long, on_shared_in_its_own, on_shared_patiently,
-};
+use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT, begin_long};
 use super::error::PostgresError;
 use super::group_columns::read_leader;
-use super::{PostgresStore, deferred, log, repartition, status, unpin};
+use super::on_shared::{on_shared_in_its_own, on_shared_patiently};
+use super::{PostgresStore, deadline, deferred, log, repartition, status, unpin};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::gone::Sought;
 use crate::store::lock_key::LockKey;

@@ -23,7 +23,7 @@
 //! connection that leads to another one than the look is not used (see `connection`).
 //! During a failover behind one address a host may be connected to two servers at
 //! once: it believes the one that it looks at, and as soon as any other connection
-//! finds another incarnation, it connects anew to look.
+//! finds another incarnation, it connects again to look.
 //!
 //! The cursors need no such care. They are WAL-logged after the sequence's values that
 //! they come from, and a recovery keeps a beginning of the WAL and nothing else, so no

@@ -7,14 +7,15 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::columns::count;
-use super::connection::{LONG_DEADLINE, on_shared};
+use super::connection::LONG_DEADLINE;
 use super::error::PostgresError;
 use super::group_columns::{
     head_columns, mark_columns, open_columns, read_head, read_mark, read_open,
 };
 use super::groups::known;
+use super::on_shared::on_shared;
 use super::watch::on_watch;
-use super::{PostgresStore, groups, locks, status};
+use super::{PostgresStore, groups, hosts, locks};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::lock_key::LockKey;
 use crate::store::unreadable::Sifted;
@@ -36,7 +37,7 @@ impl Leases for PostgresStore {
         trouble: Option<&str>,
     ) -> Result<(), StoreError> {
         on_shared!(self.connections, "tell what troubles this host", |c| {
-            status::record_outages(c, host, trouble)
+            hosts::record_outages(c, host, trouble)
         })
     }
 

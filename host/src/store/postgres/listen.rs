@@ -1,7 +1,7 @@
 //! Hints that something was published: `NOTIFY event_host`.
 //!
 //! A hint only saves the wait for the next poll. Nobody has to send one and
-//! nothing relies on one, so a listener that broke is made anew without a word
+//! nothing relies on one, so a listener that broke is replaced without a message
 //! to anybody.
 
 use std::sync::Arc;

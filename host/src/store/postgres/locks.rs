@@ -403,7 +403,7 @@ async fn announce(connection: &mut PgConnection, host: &HostIdentity) -> Result<
 
 /// Refuses locks on another server than the log is read from, as there may be for a
 /// moment when one takes the place of another: there they would keep nobody away. Who
-/// reads it may only have to find out, and connects anew to do so.
+/// reads it may only have to find out, and connects again to do so.
 async fn leads_to_what_is_read(
     connections: &Connections,
     connection: &mut PgConnection,

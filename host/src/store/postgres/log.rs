@@ -219,7 +219,7 @@ pub(super) const FETCH_OF_PARTITION: &str = fetch!(concat!(" AND ", in_partition
 /// How many spare events a fetch takes when it has none: few, because it may need one.
 const SPARES_AT_ONCE: usize = 32;
 
-/// So much is read in vain, in bytes, to keep a connection, however small the budget is.
+/// How much is read in vain, in bytes, to keep a connection, however small the budget is.
 const LEAST_IN_VAIN: usize = 1 << 20;
 
 /// Where [`fetch!`] has the length of the data, whether it sends them or not.

@@ -15,6 +15,7 @@
 //! a host opens: the session for the locks, the listener, the watcher's connection
 //! and at most [`POOL_SIZE`] for its groups, however many they are.
 
+mod blockers;
 mod columns;
 mod connection;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod grants;
 mod group_columns;
 mod groups;
 mod guards;
+mod hosts;
 mod incarnation;
 mod keys;
 mod lag;
@@ -34,6 +36,7 @@ mod leases;
 mod listen;
 mod locks;
 mod log;
+mod on_shared;
 mod overtaking;
 mod owner;
 mod pooler;
@@ -57,10 +60,11 @@ mod watch;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use connection::{Address, Connections, LONG_DEADLINE, on_shared};
+use connection::{Address, Connections, LONG_DEADLINE};
 use event_pool::EventPool;
 use keys::HeldKeys;
 use listen::Listener;
+use on_shared::on_shared;
 use tokio::sync::Mutex;
 use watch::Watch;
 
@@ -71,7 +75,7 @@ pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
 pub use owner::Owner;
 
-/// Whoever asks for exact numbers waits for them.
+/// Deadline of a status with exact numbers, which takes as long as there is to count.
 const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
 
 /// The store on a PostgreSQL server. A clone shares its connections.

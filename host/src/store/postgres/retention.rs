@@ -14,9 +14,10 @@ use sqlx::{PgConnection, Row};
 use tokio::sync::Mutex;
 
 use super::columns::{optional_time, time};
-use super::connection::{Connections, on_shared};
+use super::connection::Connections;
 use super::error::PostgresError;
 use super::incarnation::Known;
+use super::on_shared::on_shared;
 use super::table_partitions::{LogState, Partition, Plan, Span};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::{Enforced, LogPin, Retention, StoreError};
@@ -44,7 +45,7 @@ const MADE_WITH_THE_LOG: i64 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     number: i64,
-    /// Where that is so: another server may be behind, and have it made anew.
+    /// Where that is so: another server may be behind, and make it again.
     of: Known,
     /// The transactions that held a lock on the log once the partition was there.
     unaware: BTreeSet<String>,

@@ -11,8 +11,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{Connections, LONG_DEADLINE, begin, on_shared, on_shared_in_its_own};
+use super::connection::{Connections, LONG_DEADLINE, begin};
 use super::error::PostgresError;
+use super::on_shared::{on_shared, on_shared_in_its_own};
 use super::owner::Owner;
 use super::{PostgresStore, guards, owner};
 use crate::foreign::one_line;

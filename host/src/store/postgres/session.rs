@@ -41,7 +41,7 @@ macro_rules! patient {
 /// Each statement goes by its index, as all are written to: a plan that was made and
 /// kept while the log was short would read the whole log for every batch once it is
 /// long, until somebody analyses the table. So the plan does not depend on the
-/// parameters either, and to plan for each anew, as the server does where it expects
+/// parameters either, and to plan again for each, as the server does where it expects
 /// few rows, would take longer than to read them. Compiling a plan never pays here.
 macro_rules! settings {
     ($set:literal, $lock_timeout:expr) => {

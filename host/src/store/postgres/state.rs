@@ -5,8 +5,9 @@ use sqlx::PgConnection;
 
 use super::PostgresStore;
 use super::columns::kept;
-use super::connection::{LONG_DEADLINE, begin_long, on_shared};
+use super::connection::{LONG_DEADLINE, begin_long};
 use super::error::PostgresError;
+use super::on_shared::on_shared;
 use crate::event::{GroupName, Tenant};
 use crate::store::prefix::after_prefix;
 use crate::store::{StateStore, StoreError};

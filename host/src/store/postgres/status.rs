@@ -1,33 +1,28 @@
 //! What `status` tells, read in one snapshot, and bounded in what it reads.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, PgConnection, Row};
 
-use super::columns::{count, kept, optional_time, time};
+use super::blockers::{holders, read_holder};
+use super::columns::{count, optional_time, time};
 use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::PostgresError;
-use super::group_columns::head_columns;
-use super::group_columns::mark_columns;
-use super::group_columns::open_columns;
-use super::group_columns::read_head;
-use super::group_columns::read_leader;
-use super::group_columns::read_mark;
-use super::group_columns::read_open;
-use super::lag::{self, Reads};
+use super::group_columns::{
+    head_columns, mark_columns, open_columns, read_head, read_leader, read_mark, read_open,
+};
+use super::hosts::hosts;
+use super::lag::Reads;
 use super::safe_position::SafePosition;
 use super::watch::HELD_UP_AFTER;
-use super::{retention, sample};
+use super::{lag, retention, sample};
 use crate::event::{Epoch, GroupName, Partition, Position};
 use crate::store::backlog::{Backlog, Counted};
 use crate::store::repartition::whole;
 use crate::store::unreadable::Sifted;
-use crate::store::{
-    Blocker, Counting, GroupStatus, HostIdentity, HostStatus, LogStatus, StoreError, Subscription,
-    refusals, stored,
-};
+use crate::store::{Counting, GroupStatus, LogStatus, StoreError, Subscription, refusals, stored};
 
 /// A leader is shown while its own session holds the lock: a process that was killed
 /// leaves its name behind, and the server lets go of the lock. An advisory lock with a
@@ -428,157 +423,4 @@ async fn redeliveries(
         Ok((row.try_get_unchecked(0)?, Waiting { parked, delayed, deferred, due_at }))
     };
     rows.iter().map(waiting).collect()
-}
-
-/// Reads process, name of a prepared transaction, application, user and age, the first
-/// of which stands at `first`.
-fn read_holder(row: &PgRow, first: usize) -> Result<Option<Blocker>, PostgresError> {
-    // Null where nobody was found.
-    let Some(application) = row.try_get_unchecked::<Option<String>, _>(first + 2)? else {
-        return Ok(None);
-    };
-    Ok(Some(Blocker {
-        pid: row.try_get_unchecked(first)?,
-        prepared: row.try_get_unchecked(first + 1)?,
-        application,
-        user: row.try_get_unchecked(first + 3)?,
-        age_seconds: row.try_get_unchecked(first + 4)?,
-    }))
-}
-
-/// In the row of the host, which may be the first that is said of it: its trouble may be
-/// that it gets no lock session.
-pub(super) async fn record_outages(
-    connection: &mut PgConnection,
-    host: &HostIdentity,
-    trouble: Option<&str>,
-) -> Result<(), PostgresError> {
-    sqlx::query(
-        "INSERT INTO event_host.hosts (id, hostname, pid, trouble, troubled_at)
-         VALUES ($1, $2, $3, $4, clock_timestamp())
-         ON CONFLICT (id) DO UPDATE
-         SET trouble = excluded.trouble, troubled_at = excluded.troubled_at",
-    )
-    .bind(&host.id)
-    .bind(&host.hostname)
-    .bind(i64::from(host.pid))
-    .bind(trouble.map(kept))
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatus>, PostgresError> {
-    // The lock session's backend tells whether a host is there; its own word
-    // tells how long ago it was well. When a session of another role began is
-    // hidden from a role that may not read all statistics: it takes the host's
-    // word for it.
-    let rows = sqlx::query(
-        "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by,
-                CASE WHEN h.troubled_at > clock_timestamp() - interval '1 minute' THEN h.trouble END
-         FROM event_host.hosts h
-         LEFT JOIN pg_stat_get_activity(NULL) a
-           ON a.pid = h.backend_pid
-          AND coalesce(a.backend_start = h.backend_start,
-                       h.seen_at > clock_timestamp() - interval '1 minute')
-         WHERE a.pid IS NOT NULL
-            OR h.trouble IS NOT NULL AND h.troubled_at > clock_timestamp() - interval '1 minute'
-         ORDER BY h.hostname, h.pid",
-    )
-    .fetch_all(connection)
-    .await?;
-    rows.iter()
-        .map(|row| {
-            let names: Vec<String> = row.try_get_unchecked(4)?;
-            // One that is no name is another host's, of another version.
-            let standing_by: BTreeSet<GroupName> =
-                names.iter().filter_map(|name| stored::group_name(name).ok()).collect();
-            Ok(HostStatus {
-                host: HostIdentity {
-                    id: row.try_get_unchecked(0)?,
-                    hostname: row.try_get_unchecked(1)?,
-                    pid: count(row, 2)?,
-                },
-                seen_at: time(row, 3)?,
-                standing_by: standing_by.into_iter().collect(),
-                trouble: row.try_get_unchecked(5)?,
-            })
-        })
-        .collect()
-}
-
-/// Who may hold the log up: every transaction that has held the lock of an
-/// insert on the log for more than a second, the oldest first.
-pub(super) async fn holders(connection: &mut PgConnection) -> Result<Vec<Blocker>, PostgresError> {
-    let rows = sqlx::query(
-        "WITH locks AS (SELECT * FROM pg_lock_status() WHERE granted),
-         writers AS (
-             SELECT DISTINCT pid, virtualtransaction FROM locks
-             WHERE locktype = 'relation'
-               AND (relation = 'event_host.events'::regclass
-                    OR relation IN (SELECT p.relation FROM event_host.partitions p))
-               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-               AND mode = 'RowExclusiveLock')
-         SELECT w.pid::bigint, p.gid,
-                coalesce(a.application_name, ''),
-                coalesce(a.usename, p.owner, '')::text,
-                extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
-         FROM writers w
-         LEFT JOIN pg_stat_activity a ON a.pid = w.pid
-         -- Every transaction that writes holds a lock on its own number, by which
-         -- a prepared one is known.
-         LEFT JOIN locks own
-                ON w.pid IS NULL AND own.locktype = 'transactionid'
-               AND own.virtualtransaction = w.virtualtransaction
-         LEFT JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
-         ORDER BY 5 DESC NULLS LAST",
-    )
-    .fetch_all(connection)
-    .await?;
-    let mut holders = Vec::new();
-    for row in &rows {
-        // Since when another role's session has a transaction open is shown to
-        // those alone who may read all statistics.
-        let Some(holder) = read_holder(row, 0)? else { continue };
-        if holder.age_seconds.is_none_or(|age| age >= HELD_UP_AFTER.as_secs_f64()) {
-            holders.push(holder);
-        }
-    }
-    Ok(holders)
-}
-
-/// Which tables of the schema are locked as wholes, so that whoever works with their rows
-/// waits, and by whom.
-pub(super) async fn locked_tables(
-    connection: &mut PgConnection,
-) -> Result<Vec<(String, Blocker)>, PostgresError> {
-    let rows = sqlx::query(
-        "WITH locks AS MATERIALIZED (SELECT * FROM pg_lock_status() WHERE granted)
-         SELECT l.pid::bigint, p.gid, coalesce(a.application_name, ''),
-                coalesce(a.usename, p.owner, '')::text,
-                extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,
-                'event_host.' || c.relname
-         FROM locks l
-         JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
-         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'event_host'
-         LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-         LEFT JOIN locks own
-                ON l.pid IS NULL AND own.locktype = 'transactionid'
-               AND own.virtualtransaction = l.virtualtransaction
-         LEFT JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
-         WHERE l.locktype = 'relation'
-           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-           AND l.pid IS DISTINCT FROM pg_backend_pid()
-         ORDER BY 5 DESC NULLS LAST, 6 LIMIT 5",
-    )
-    .fetch_all(connection)
-    .await?;
-    let mut locked = Vec::with_capacity(rows.len());
-    for row in &rows {
-        if let Some(holder) = read_holder(row, 0)? {
-            locked.push((row.try_get_unchecked(5)?, holder));
-        }
-    }
-    Ok(locked)
 }

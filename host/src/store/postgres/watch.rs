@@ -13,21 +13,22 @@ use super::{PostgresStore, incarnation, safe_position, sample};
 use crate::event::Position;
 use crate::store::StoreError;
 
-/// Whoever holds the log up for less is no news.
+/// How long a transaction holds the log up before it is reported.
 pub(super) const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// What a transaction that has drawn a position usually needs at most until it is
 /// committed.
 const COMMIT_TAKES: Duration = Duration::from_millis(5);
 
-/// So long after a position was drawn it is asked who writes, and no more often.
+/// How long after a position was drawn the watcher asks who writes, and how long it waits
+/// between two such questions.
 const ASKS_AFTER: Duration = Duration::from_millis(2);
 
-/// How many times as long as it took is waited before it is asked again.
+/// How many times as long as the last question took the watcher waits before the next.
 const ASKS_COST: u32 = 10;
 
-/// With so many positions that are undecided it is asked without waiting: a sample finds
-/// 1,000 that hold an event at most.
+/// Number of undecided positions above which the watcher asks without waiting: a sample
+/// finds at most 1,000 that hold an event.
 const FAR_BEHIND: i64 = 1_000;
 
 /// What samples the end of the log, with a connection of its own: groups whose
@@ -108,7 +109,7 @@ macro_rules! on_watch {
         let store: &$crate::store::postgres::PostgresStore = $store;
         let work = async {
             let mut watch = store.watch.lock().await;
-            // Taken out, so that whoever goes away in the middle closes it.
+            // Taken out, so that a caller that is dropped in the middle closes it.
             let mut connection = match watch.connection.take() {
                 Some(connection) => connection,
                 None => store.connections.connect_as_shared().await?,

@@ -31,7 +31,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long SQLite itself waits before it says that the database is busy. It
 /// polls ever more slowly, up to each 100 ms, so that a program that writes
-/// without pause would win against it for seconds; asking it anew keeps the
+/// without pause would win against it for seconds; asking it again keeps the
 /// polls close together.
 const POLLED_BY_SQLITE: Duration = Duration::from_millis(50);
 
@@ -62,7 +62,7 @@ enum Files {
     /// They were not there any more, and what was there instead is not open yet.
     Lost {
         why: String,
-        /// What has become of them, until it is seen to: the same database is opened anew
+        /// What has become of them, until it is seen to: the same database is opened again
         /// only when nothing of it is open, and another only when nothing of the one before
         /// lies beside it.
         before: Option<(Change, Opened)>,
@@ -360,7 +360,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The connection; opened anew after one that broke.
+    /// The connection; opened again after one that broke.
     pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, SqliteError> {
         let connection = match self.slot.take() {
             Some(connection) => connection,

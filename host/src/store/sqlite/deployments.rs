@@ -3,7 +3,6 @@
 //! Each change is one immediate transaction, so of two at once the second finds
 //! what the first has done.
 
-use crate::store::deployments::intact;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
@@ -15,6 +14,7 @@ use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use crate::digest::Digest;
 use crate::event::{HandlerName, Tenant};
+use crate::store::deployments::intact;
 use crate::store::prefix::after_prefix;
 use crate::store::unreadable::Sifted;
 use crate::store::{

@@ -4,8 +4,6 @@
 //! Whoever moves a cursor without being the leader raises the epoch in the same
 //! statement, so that what the leader has open is refused.
 
-use super::deadline;
-use super::leases::forget_idle_hosts;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -16,7 +14,8 @@ use super::columns::{count, text};
 use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use super::group_columns::read_leader;
-use super::{SqliteStore, deferred, locks, log, repartition, status, unpin};
+use super::leases::forget_idle_hosts;
+use super::{SqliteStore, deadline, deferred, locks, log, repartition, status, unpin};
 use crate::event::{GroupName, Position, Tenant};
 use crate::store::gone::Sought;
 use crate::store::repartition::parts;

@@ -177,7 +177,7 @@ fn others_who_share(
         if is_locked(&path)? {
             others.push(id.to_owned());
         } else {
-            // Whoever is first has deleted it; and nobody locks it anew, because its
+            // Whoever is first has deleted it; and nobody locks it again, because its
             // name was one process's.
             drop(fs::remove_file(&path));
         }

@@ -56,7 +56,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// it knew of another database.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Whoever asks for exact numbers waits for them.
+/// Deadline of a status with exact numbers, which takes as long as there is to count.
 const EXACT_DEADLINE: Duration = Duration::from_secs(3_600);
 
 /// Exact numbers take as long as there is to count.

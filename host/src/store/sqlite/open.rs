@@ -24,7 +24,7 @@ pub struct OpenOptions {
     pub create: bool,
     /// Refuses a database whose schema is missing or older than this version.
     /// Without it, the next call should be
-    /// [`Store::migrate`](crate::store::Store::migrate).
+    /// [`Schema::migrate`](crate::store::Schema::migrate).
     pub require_schema: bool,
 }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::TestDatabase;
 use super::samples::{
     event, fetch_all, group, head, host, ids, led, mark, publish, redelivery, rich_event, settings,
     settlement, time, until, write,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Attempt, Epoch, Event, GroupName, LogEvent, Partition, Position};
 use crate::store::{
-    Deferral, Due, DueFetch, GroupRegistration, Redelivery, Removed, Retention, Settled,
-    Settlement, Start, Store,
+    Deferral, DeliveryStore, Due, DueFetch, GroupRegistration, Redelivery, Removed, Retention,
+    Settled, Settlement, Start, Store,
 };
 
 const NOTHING_STAYS: Retention = Retention { max_age: Some(Duration::ZERO), max_bytes: None };
@@ -29,7 +29,10 @@ fn deferral(position: i64, seconds: i64) -> Deferral {
 }
 
 /// Publishes events that are due so many seconds after the first one would be.
-async fn publish_delayed(store: &Arc<dyn Store>, seconds: &[i64]) -> Vec<Position> {
+async fn publish_delayed(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    seconds: &[i64],
+) -> Vec<Position> {
     let delayed = |(n, seconds): (usize, &i64)| Event {
         deliver_after: Some(at(*seconds)),
         partitionkey: Some(format!("k{n}")),
@@ -41,7 +44,7 @@ async fn publish_delayed(store: &Arc<dyn Store>, seconds: &[i64]) -> Vec<Positio
 
 /// Leads a group and defers events, with the cursor at a position.
 async fn deferring(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &str,
     deferred: &[Deferral],
     cursor: i64,
@@ -54,7 +57,7 @@ async fn deferring(
 }
 
 /// Everything that is due by then.
-async fn due(store: &Arc<dyn Store>, name: &GroupName, now: Timestamp) -> Due {
+async fn due(store: &Arc<impl DeliveryStore + ?Sized>, name: &GroupName, now: Timestamp) -> Due {
     let all = DueFetch {
         group: name,
         now,
@@ -69,12 +72,16 @@ fn positions(due: &Due) -> Vec<i64> {
     due.events.iter().map(|event| event.position.0).collect()
 }
 
-async fn found(store: &Arc<dyn Store>, name: &str, positions: &[i64]) -> Vec<LogEvent> {
+async fn found(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    positions: &[i64],
+) -> Vec<LogEvent> {
     let positions: Vec<Position> = positions.iter().copied().map(Position).collect();
     store.fetch_at(&group(name), &positions, usize::MAX).await.unwrap().events
 }
 
-async fn waits(store: &Arc<dyn Store>, name: &str) -> i64 {
+async fn waits(store: &Arc<impl DeliveryStore + ?Sized>, name: &str) -> i64 {
     store.deferred(&group(name)).await.unwrap()
 }
 
@@ -132,8 +139,8 @@ pub async fn a_deferred_event_is_kept_whole_though_the_log_lets_it_go(database: 
     assert_eq!(due(&other, &name, at(9)).await, Due::default());
 }
 
-pub async fn what_is_due_comes_by_time_and_in_parts(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn what_is_due_comes_by_time_and_in_parts(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let seconds = [5, 1, 3, 1, 9, 3];
     publish_delayed(&store, &seconds).await;
     let all: Vec<Deferral> = (1..).zip(seconds).map(|(n, second)| deferral(n, second)).collect();
@@ -165,8 +172,10 @@ pub async fn what_is_due_comes_by_time_and_in_parts(database: &dyn TestDatabase)
     assert_eq!(positions(&store.due(rest).await.unwrap()), [4, 3, 6]);
 }
 
-pub async fn what_is_deferred_is_settled_with_the_rest_or_not_at_all(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn what_is_deferred_is_settled_with_the_rest_or_not_at_all(
+    database: &dyn DeliveryDatabase,
+) {
+    let store = database.delivery().await;
     publish_delayed(&store, &[1, 2, 3]).await;
     database.drawn_up_to(99).await;
     let former = led(&store, "g").await;
@@ -220,10 +229,10 @@ pub async fn what_is_deferred_is_settled_with_the_rest_or_not_at_all(database: &
 }
 
 pub async fn thousands_of_events_are_deferred_at_once_and_a_few_are_due(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
     const COUNT: i64 = 3_001;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let seconds: Vec<i64> = (1..=COUNT).collect();
     publish_delayed(&store, &seconds).await;
     let all: Vec<Deferral> = seconds.iter().map(|n| deferral(*n, *n)).collect();

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::TestDatabase;
 use super::samples::{
     bury_all, event, fetch, fetch_all, group, ids, led, publish, publish_some, rich_event, tenant,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Event, Position, Tenant};
 use crate::store::{Fetch, Subscription};
 
-pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let types = [
         "order",
         "order.",
@@ -61,8 +61,8 @@ pub async fn types_and_prefixes_are_matched_by_their_bytes(database: &dyn TestDa
     }
 }
 
-pub async fn any_number_of_patterns_can_be_subscribed(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn any_number_of_patterns_can_be_subscribed(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let events: Vec<Event> =
         ["exact7", "prefix7.x", "other"].iter().map(|name| event(name, name)).collect();
     publish(&store, &events).await;
@@ -74,9 +74,9 @@ pub async fn any_number_of_patterns_can_be_subscribed(database: &dyn TestDatabas
 }
 
 pub async fn a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let sized = |bytes: usize| Event { data: Some(vec![1; bytes]), ..event("a", "1") };
     let no_data = Event { data: None, ..event("a", "1") };
     // As many bytes of attributes as of data: it makes no difference to a budget.
@@ -118,8 +118,8 @@ pub async fn a_fetch_ends_at_its_byte_budget_and_gives_at_least_one_event(
     }
 }
 
-pub async fn a_fetch_says_how_far_it_looked(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn a_fetch_says_how_far_it_looked(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let types = ["a", "b", "a", "b", "b"];
     let events: Vec<Event> = types.iter().map(|name| event(name, name)).collect();
     let positions = publish(&store, &events).await;
@@ -154,9 +154,9 @@ pub async fn a_fetch_says_how_far_it_looked(database: &dyn TestDatabase) {
 }
 
 pub async fn a_fetch_beyond_the_safe_position_gives_nothing_and_goes_nowhere(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let positions = publish_some(&store, 3).await;
     for (after, up_to) in [(positions[2], positions[2]), (positions[2], positions[0])] {
         let fetch = Fetch {
@@ -175,8 +175,8 @@ pub async fn a_fetch_beyond_the_safe_position_gives_nothing_and_goes_nowhere(
     }
 }
 
-pub async fn another_tenants_events_are_never_fetched(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn another_tenants_events_are_never_fetched(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     for name in ["", "acme", "ACME", "acme2"] {
         store.publish(&tenant(name), &[event("a", &format!("of {name}"))]).await.unwrap();
     }
@@ -208,9 +208,9 @@ pub async fn an_event_for_one_group_reaches_that_group_alone(database: &dyn Test
 }
 
 pub async fn events_that_were_put_back_leave_nothing_in_those_that_are_read_next(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let least = Event { data: None, ..event("t", "1") };
     let events: Vec<Event> =
         (0..6).map(|n| if n < 3 { rich_event(&n.to_string()) } else { least.clone() }).collect();

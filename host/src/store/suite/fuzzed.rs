@@ -17,8 +17,8 @@ use crate::event::jsonl::EventLines;
 use crate::event::{Epoch, Event, HandlerName, LogEvent, Position, Tenant};
 use crate::fuzz;
 use crate::store::{
-    DeadLetterFilter, DueFetch, GroupRegistration, NewVersion, Retention, Settled, Settlement,
-    Store, StoreError,
+    DeadLetterFilter, DeliveryStore, DueFetch, GroupRegistration, NewVersion, Retention, Settled,
+    Settlement, Store, StoreError,
 };
 
 /// Whether the host lets it in.
@@ -329,7 +329,7 @@ pub(crate) async fn rows_by_hand_hurt_no_other(
 
 /// Settles that a group, whose cursor stays where it is, emits these.
 async fn emit(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &str,
     epoch: Epoch,
     emits: Vec<Event>,

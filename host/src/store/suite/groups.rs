@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::TestDatabase;
 use super::samples::{
     bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, redelivery,
     settings, settlement, tenant, time, try_lock, write,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Event, Position};
 use crate::store::{
-    Counting, Cursor, DeadLetterFilter, DeadLetterId, GroupRegistration, GroupState, Missing,
-    Removed, Settled, Settlement, Start, Store, StoreError, Subscription,
+    Counting, Cursor, DeadLetterFilter, DeadLetterId, DeliveryStore, GroupRegistration, GroupState,
+    Missing, Removed, Settled, Settlement, Start, StoreError, Subscription,
 };
 
 /// Publishes an event at noon of each of the first days of a month, and one that
 /// is older than all of them.
-async fn publish_days(store: &Arc<dyn Store>) -> Vec<Position> {
+async fn publish_days(store: &Arc<impl DeliveryStore + ?Sized>) -> Vec<Position> {
     let mut events: Vec<Event> = (1..=5)
         .map(|day| Event {
             time: time(&format!("2026-03-0{day}T12:00:00Z")),
@@ -43,8 +43,8 @@ fn places(at: &[Position]) -> Vec<(Start, Position)> {
     ]
 }
 
-pub async fn a_new_group_begins_where_its_start_says(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn a_new_group_begins_where_its_start_says(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     for (n, start) in
         [Start::Earliest, Start::Latest, Start::Time(Timestamp::UNIX_EPOCH)].into_iter().enumerate()
     {

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::Barrier;
 
-use super::TestDatabase;
 use super::samples::{
     dead, event, fetch_all, group, head, host, led, letters, mark, publish_some, settings,
     settlement, try_lock, until, write,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Epoch, GroupName, Position};
 use crate::store::{GroupState, Leadership, Settled, Settlement, Start};
 
-pub async fn each_leadership_raises_the_epoch(database: &dyn TestDatabase) {
-    let (one, two) = (database.handle().await, database.handle().await);
+pub async fn each_leadership_raises_the_epoch(database: &dyn DeliveryDatabase) {
+    let (one, two) = (database.delivery().await, database.delivery().await);
     let first = led(&one, "g").await;
     let second = two.begin_leadership(&group("g"), &host("two")).await.unwrap();
     let third = one.begin_leadership(&group("g"), &host("one")).await.unwrap();
@@ -133,9 +133,9 @@ pub async fn a_crash_leaves_behind_what_was_in_flight(database: &dyn TestDatabas
     assert_eq!((status.in_flight, status.retries_pending), (Some(mark(7, 3)), 0));
 }
 
-pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn TestDatabase) {
+pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
     assert_eq!(store.settle(&waiting).await.unwrap(), Settled::Committed);
@@ -157,9 +157,9 @@ pub async fn a_mark_leaves_the_retry_that_waits_as_it_was(database: &dyn TestDat
 }
 
 pub async fn an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let (store, other) = (database.handle().await, database.handle().await);
+    let (store, other) = (database.delivery().await, database.delivery().await);
     let name = group("g");
     let former = led(&store, "g").await;
     store.record_attempt_started(&name, former, 0, mark(7, 3)).await.unwrap();
@@ -174,9 +174,9 @@ pub async fn an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader(
     assert_eq!(third.mark, None);
 }
 
-pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
+pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(7, 3)), ..settlement(&store, "g", epoch, 6).await };
     store.settle(&waiting).await.unwrap();
@@ -186,9 +186,9 @@ pub async fn a_clean_end_leaves_nothing_in_flight(database: &dyn TestDatabase) {
     assert_eq!((next.head, next.mark), (Some(head(7, 3)), None));
 }
 
-pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
+pub async fn a_late_mark_is_refused(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let (store, late) = (database.handle().await, database.handle().await);
+    let (store, late) = (database.delivery().await, database.delivery().await);
     let name = group("g");
     let epoch = led(&store, "g").await;
     assert_eq!(store.record_work_started(&name, epoch, 0).await.unwrap(), Settled::Committed);
@@ -209,8 +209,8 @@ pub async fn a_late_mark_is_refused(database: &dyn TestDatabase) {
     assert_eq!((next.fruitless, next.mark), (0, None));
 }
 
-pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {
-    let (one, two) = (database.handle().await, database.handle().await);
+pub async fn a_lock_has_one_holder(database: &dyn DeliveryDatabase) {
+    let (one, two) = (database.delivery().await, database.delivery().await);
     let mut first = one.lock_session(&host("one")).await.unwrap();
     let mut same_host = one.lock_session(&host("one")).await.unwrap();
     let mut second = two.lock_session(&host("two")).await.unwrap();
@@ -230,8 +230,10 @@ pub async fn a_lock_has_one_holder(database: &dyn TestDatabase) {
     assert!(!try_lock(&mut first, &g).await);
 }
 
-pub async fn many_locks_are_asked_for_at_once_and_answered_in_order(database: &dyn TestDatabase) {
-    let (one, two) = (database.handle().await, database.handle().await);
+pub async fn many_locks_are_asked_for_at_once_and_answered_in_order(
+    database: &dyn DeliveryDatabase,
+) {
+    let (one, two) = (database.delivery().await, database.delivery().await);
     let mut first = one.lock_session(&host("one")).await.unwrap();
     let mut second = two.lock_session(&host("two")).await.unwrap();
     let name = |n: usize| group(&format!("g{n}"));
@@ -253,8 +255,8 @@ pub async fn many_locks_are_asked_for_at_once_and_answered_in_order(database: &d
     second.heartbeat(&[name(5), group("unknown")]).await.unwrap();
 }
 
-pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let mut first = store.lock_session(&host("one")).await.unwrap();
     let mut second = store.lock_session(&host("two")).await.unwrap();
     for name in ["a", "b"] {
@@ -266,8 +268,8 @@ pub async fn a_session_that_is_dropped_releases_its_locks(database: &dyn TestDat
     }
 }
 
-pub async fn unlocking_what_was_never_held_does_nothing(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn unlocking_what_was_never_held_does_nothing(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let mut first = store.lock_session(&host("one")).await.unwrap();
     let mut second = store.lock_session(&host("two")).await.unwrap();
     assert!(try_lock(&mut first, &group("g")).await);
@@ -277,8 +279,8 @@ pub async fn unlocking_what_was_never_held_does_nothing(database: &dyn TestDatab
     first.heartbeat(&[]).await.unwrap();
 }
 
-pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let mut first = store.lock_session(&host("one")).await.unwrap();
     let mut second = store.lock_session(&host("two")).await.unwrap();
     for cycle in 0..1_000 {
@@ -291,12 +293,12 @@ pub async fn a_thousand_cycles_leave_no_lock_behind(database: &dyn TestDatabase)
     first.heartbeat(&[]).await.unwrap();
 }
 
-pub async fn of_two_sessions_that_want_a_lock_at_once_one_gets_it(database: &dyn TestDatabase) {
+pub async fn of_two_sessions_that_want_a_lock_at_once_one_gets_it(database: &dyn DeliveryDatabase) {
     const GROUPS: usize = 100;
     let barrier = Arc::new(Barrier::new(2));
     let mut hosts = Vec::new();
     for name in ["one", "two"] {
-        let store = database.handle().await;
+        let store = database.delivery().await;
         let barrier = Arc::clone(&barrier);
         hosts.push(tokio::spawn(async move {
             let mut session = store.lock_session(&host(name)).await.unwrap();

@@ -2,14 +2,14 @@
 
 use jiff::SignedDuration;
 
-use super::TestDatabase;
 use super::samples::{event, fetch_all, ids, publish, rich_event, until};
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::bounds::{EXTENSIONS_BYTES, LONG_BYTES, SHORT_BYTES};
 use crate::event::{Event, ExtensionValue, Position, Tenant};
 use crate::store::StoreError;
 
-pub async fn an_event_comes_back_as_it_was_published(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn an_event_comes_back_as_it_was_published(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let least = event("least", "1");
     let events = vec![
         Event { data: None, ..least.clone() },
@@ -160,8 +160,8 @@ pub async fn a_publish_is_all_or_none(database: &dyn TestDatabase) {
     assert_eq!(fetch_all(&store, "any", 0).await.len(), 100);
 }
 
-pub async fn positions_grow_in_the_order_of_publishing(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn positions_grow_in_the_order_of_publishing(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     assert_eq!(store.safe_position().await.unwrap(), Position::ZERO);
     assert!(publish(&store, &[]).await.is_empty());
 
@@ -181,10 +181,10 @@ pub async fn positions_grow_in_the_order_of_publishing(database: &dyn TestDataba
     assert_eq!(ids(&events), order);
 }
 
-pub async fn batches_of_two_publishers_at_once_stand_whole(database: &dyn TestDatabase) {
+pub async fn batches_of_two_publishers_at_once_stand_whole(database: &dyn DeliveryDatabase) {
     let mut publishers = Vec::new();
     for publisher in ["a", "b", "c", "d"] {
-        let store = database.handle().await;
+        let store = database.delivery().await;
         publishers.push(tokio::spawn(async move {
             for batch in 0..25 {
                 let events: Vec<Event> =
@@ -197,7 +197,7 @@ pub async fn batches_of_two_publishers_at_once_stand_whole(database: &dyn TestDa
     for publisher in publishers {
         publisher.await.unwrap();
     }
-    let events = fetch_all(&database.handle().await, "any", 0).await;
+    let events = fetch_all(&database.delivery().await, "any", 0).await;
     assert_eq!(events.len(), 4 * 25 * 5);
     for publisher in ["a", "b", "c", "d"] {
         let own = events.iter().filter(|event| event.event.event_type == publisher);

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::TestDatabase;
 use super::samples::{
     dead, event, fetch_all, group, head, host, letters, mark, publish, redelivery, scoped_write,
     settings, settlement, tenant, try_lock, until,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Epoch, Event, GroupName, LogEvent, Partition, Position, Tenant};
 use crate::store::{
-    Fetch, GroupRegistration, GroupState, Redelivery, Retention, Settled, Settlement, Start, Store,
-    StoreError, Subscription,
+    DeliveryStore, Fetch, GroupRegistration, GroupState, Redelivery, Retention, Settled,
+    Settlement, Start, StoreError, Subscription,
 };
 
 fn split(name: &str, partitions: u32) -> GroupRegistration {
@@ -34,7 +34,7 @@ fn mixed(count: usize) -> Vec<Event> {
 }
 
 async fn read(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &GroupName,
     partition: Option<Partition>,
     (after, up_to): (Position, Position),
@@ -64,19 +64,24 @@ async fn read(
 }
 
 /// All that a partition has.
-async fn all_of(store: &Arc<dyn Store>, name: &str, number: u32, of: u32) -> Vec<LogEvent> {
+async fn all_of(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    number: u32,
+    of: u32,
+) -> Vec<LogEvent> {
     let up_to = store.safe_position().await.unwrap();
     let partition = Some(Partition { number, of });
     read(store, &part(name, number), partition, (Position::ZERO, up_to), 100_000).await
 }
 
-async fn lead(store: &Arc<dyn Store>, part: &GroupName) -> Epoch {
+async fn lead(store: &Arc<impl DeliveryStore + ?Sized>, part: &GroupName) -> Epoch {
     store.begin_leadership(part, &host("one")).await.unwrap().epoch
 }
 
 /// The next settlement of a part of a group.
 async fn of_part(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     part: &GroupName,
     epoch: Epoch,
     position: Position,
@@ -94,9 +99,9 @@ fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
 }
 
 pub async fn each_event_is_in_one_partition_which_its_key_or_its_position_says(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let mut events = mixed(300);
     // One kept otherwise than it came is in some partition too.
     events.push(keyed(300, Some("a \u{fffd} b")));
@@ -133,9 +138,9 @@ pub async fn each_event_is_in_one_partition_which_its_key_or_its_position_says(
 }
 
 pub async fn partitions_have_cursors_leaders_and_redeliveries_of_their_own(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     publish(&store, &mixed(30)).await;
     store.ensure_group(&split("g", 3)).await.unwrap();
     let [one, two] = [part("g", 0), part("g", 1)];
@@ -310,9 +315,9 @@ pub async fn what_an_operator_does_is_done_to_all_partitions(database: &dyn Test
 }
 
 pub async fn new_partitions_begin_where_the_group_is_told_and_are_paused_with_it(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     publish(&store, &mixed(10)).await;
     let start = Start::Position(Position(4));
     store.ensure_group(&GroupRegistration { start, ..split("g", 2) }).await.unwrap();
@@ -328,7 +333,7 @@ pub async fn new_partitions_begin_where_the_group_is_told_and_are_paused_with_it
 
 /// Leads a part of a group once: handles, or parks, events up to somewhere.
 async fn work(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &GroupName,
     partition: Option<Partition>,
     handled: &mut BTreeMap<Position, u32>,
@@ -395,7 +400,11 @@ pub async fn a_group_that_is_repartitioned_loses_and_repeats_nothing(database: &
 }
 
 /// What waits in the parts of a group, by position: the attempt that comes next.
-async fn waiting(store: &Arc<dyn Store>, name: &str, partitions: u32) -> BTreeMap<i64, u32> {
+async fn waiting(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    partitions: u32,
+) -> BTreeMap<i64, u32> {
     let mut waiting = BTreeMap::new();
     for number in 0..partitions {
         let partition = (partitions > 1).then_some(Partition { number, of: partitions });
@@ -474,9 +483,9 @@ pub async fn a_new_subscription_that_comes_with_other_partitions_holds_for_all_a
 }
 
 pub async fn what_is_no_longer_subscribed_comes_again_after_a_repartition_only_where_it_was_retried(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     publish(&store, &some_and_other(84)).await;
     store.ensure_group(&split("g", 2)).await.unwrap();
     let theirs = all_of(&store, "g", 0, 2).await;
@@ -536,8 +545,8 @@ pub async fn what_failed_so_far_is_counted_however_a_group_is_split(database: &d
     }
 }
 
-pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn TestDatabase) {
-    let (store, other) = (database.handle().await, database.handle().await);
+pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn DeliveryDatabase) {
+    let (store, other) = (database.delivery().await, database.delivery().await);
     publish(&store, &mixed(10)).await;
     store.ensure_group(&split("g", 2)).await.unwrap();
     let name = part("g", 1);
@@ -558,9 +567,9 @@ pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn TestData
 }
 
 pub async fn what_is_retried_at_a_cursor_keeps_its_attempts_when_a_group_is_repartitioned(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     publish(&store, &mixed(10)).await;
     store.ensure_group(&settings("g")).await.unwrap();
     let epoch = lead(&store, &group("g")).await;
@@ -602,8 +611,8 @@ pub async fn two_that_repartition_a_group_at_once_do_it_once(database: &dyn Test
     assert_eq!((status.partitions.len(), status.epoch), (4, Epoch(1)));
 }
 
-pub async fn a_partition_that_is_behind_keeps_events_in_the_log(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn a_partition_that_is_behind_keeps_events_in_the_log(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     publish(&store, &mixed(10)).await;
     store.ensure_group(&split("g", 2)).await.unwrap();
     for (number, position) in [(0, 10), (1, 4)] {
@@ -682,9 +691,9 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
 }
 
 pub async fn hosts_that_share_a_group_know_of_each_other_while_they_live(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let (store, other) = (database.handle().await, database.handle().await);
+    let (store, other) = (database.delivery().await, database.delivery().await);
     let [g, h] = [group("g"), group("h")];
     let both = [g.clone(), h.clone()];
     let nobody: Vec<String> = Vec::new();

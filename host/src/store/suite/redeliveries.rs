@@ -5,26 +5,31 @@ use std::sync::Arc;
 
 use tokio::sync::Barrier;
 
-use super::TestDatabase;
 use super::samples::{
     bury_all, dead, event, fetch_all, group, head, host, ids, led, publish, publish_some,
     redelivery, rich_event, settings, settlement, tenant, time, write,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Attempt, Epoch, Event, GroupName, Position};
 use crate::failure::FailureKind;
 use crate::store::{
-    FailureRecord, GroupRegistration, Head, Redelivery, Removed, Settled, Settlement, Start, Store,
-    StoreError, Subscription,
+    DeliveryStore, FailureRecord, GroupRegistration, Head, Redelivery, Removed, Settled,
+    Settlement, Start, StoreError, Subscription,
 };
 
 /// The positions that come again for a group.
-async fn parked(store: &Arc<dyn Store>, name: &str) -> Vec<i64> {
+async fn parked(store: &Arc<impl DeliveryStore + ?Sized>, name: &str) -> Vec<i64> {
     store.redeliveries(&group(name)).await.unwrap().iter().map(|r| r.position.0).collect()
 }
 
 /// Leads a group and parks the events at some positions, with the cursor at
 /// another.
-async fn parking(store: &Arc<dyn Store>, name: &str, at: &[i64], cursor: i64) -> Epoch {
+async fn parking(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    at: &[i64],
+    cursor: i64,
+) -> Epoch {
     let epoch = led(store, name).await;
     let parking = Settlement {
         redeliveries: at.iter().map(|position| redelivery(*position, 2)).collect(),
@@ -34,9 +39,9 @@ async fn parking(store: &Arc<dyn Store>, name: &str, at: &[i64], cursor: i64) ->
     epoch
 }
 
-pub async fn a_redelivery_comes_back_as_it_was_settled(database: &dyn TestDatabase) {
+pub async fn a_redelivery_comes_back_as_it_was_settled(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(i64::MAX).await;
-    let (store, other) = (database.handle().await, database.handle().await);
+    let (store, other) = (database.delivery().await, database.delivery().await);
     let epoch = led(&store, "g").await;
     led(&store, "h").await;
     let long = "long \u{1F980} ".repeat(1_000);
@@ -72,9 +77,9 @@ pub async fn a_redelivery_comes_back_as_it_was_settled(database: &dyn TestDataba
     }
 }
 
-pub async fn a_redelivery_is_set_anew_until_it_is_over(database: &dyn TestDatabase) {
+pub async fn a_redelivery_is_set_anew_until_it_is_over(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let epoch = parking(&store, "g", &[1, 3, 5], 5).await;
     let again = Redelivery {
         due_at: time("2026-02-01T00:00:09.000009Z"),
@@ -105,10 +110,10 @@ pub async fn a_redelivery_is_set_anew_until_it_is_over(database: &dyn TestDataba
     assert_eq!(parked(&store, "g").await, [0_i64; 0]);
 }
 
-pub async fn thousands_of_redeliveries_are_settled_at_once(database: &dyn TestDatabase) {
+pub async fn thousands_of_redeliveries_are_settled_at_once(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(5_000).await;
     const COUNT: i64 = 3_001;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let all: Vec<i64> = (1..=COUNT).collect();
     let epoch = parking(&store, "g", &all, COUNT).await;
     assert_eq!(parked(&store, "g").await, all);
@@ -125,9 +130,9 @@ pub async fn thousands_of_redeliveries_are_settled_at_once(database: &dyn TestDa
 }
 
 pub async fn a_settlement_that_is_not_committed_leaves_redeliveries_as_they_were(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let (store, late) = (database.handle().await, database.handle().await);
+    let (store, late) = (database.delivery().await, database.delivery().await);
     let events = publish_some(&store, 4).await;
     let former = led(&store, "g").await;
     let epoch = parking(&store, "g", &[1, 2], 2).await;
@@ -160,9 +165,9 @@ pub async fn a_settlement_that_is_not_committed_leaves_redeliveries_as_they_were
     assert_eq!(store.redeliveries(&group("g")).await.unwrap(), now);
 }
 
-pub async fn a_redelivery_above_the_cursor_is_refused(database: &dyn TestDatabase) {
+pub async fn a_redelivery_above_the_cursor_is_refused(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let epoch = parking(&store, "g", &[2], 2).await;
     let before = store.cursor(&group("g")).await.unwrap();
     let above = Settlement {
@@ -178,8 +183,8 @@ pub async fn a_redelivery_above_the_cursor_is_refused(database: &dyn TestDatabas
     assert_eq!(parked(&store, "g").await, [1, 2, 4]);
 }
 
-pub async fn redeliveries_are_there_for_whoever_leads_next(database: &dyn TestDatabase) {
-    let (store, next) = (database.handle().await, database.handle().await);
+pub async fn redeliveries_are_there_for_whoever_leads_next(database: &dyn DeliveryDatabase) {
+    let (store, next) = (database.delivery().await, database.delivery().await);
     publish_some(&store, 3).await;
     let epoch = parking(&store, "g", &[1, 2], 3).await;
     store.end_leadership(&group("g"), epoch).await.unwrap();

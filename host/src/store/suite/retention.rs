@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::TestDatabase;
 use super::samples::{
     bury_all, event, fetch_all, group, head, host, ids, led, letters, publish, publish_some,
     settings, settlement, time,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Attempt, Epoch, GroupName, Position};
 use crate::store::{
-    Enforced, GroupRegistration, LogPin, Redelivery, Retention, Settled, Settlement, Start, Store,
-    StoreError,
+    DeliveryStore, Enforced, GroupRegistration, LogPin, Redelivery, Retention, Settled, Settlement,
+    Start, Store, StoreError,
 };
 
 /// Everything that nobody needs may go.
@@ -21,13 +21,21 @@ const A_WEEK: Retention =
     Retention { max_age: Some(Duration::from_secs(7 * 86_400)), max_bytes: None };
 
 /// Settles that a group is through with everything up to a position.
-async fn settle_to(store: &Arc<dyn Store>, name: &str, epoch: Epoch, position: Position) {
+async fn settle_to(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    epoch: Epoch,
+    position: Position,
+) {
     let settlement = settlement(store, name, epoch, position.0).await;
     assert_eq!(store.settle(&settlement).await.unwrap(), Settled::Committed);
 }
 
 /// Maintains until nobody was in the way.
-async fn enforce_retention(store: &Arc<dyn Store>, retention: Retention) -> Enforced {
+async fn enforce_retention(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    retention: Retention,
+) -> Enforced {
     let mut all = Enforced::default();
     loop {
         let enforced = store.enforce_retention(&retention).await.unwrap();
@@ -212,8 +220,8 @@ pub async fn a_dead_letter_outlives_its_event(database: &dyn TestDatabase) {
     assert_eq!(events(&store).await, 1);
 }
 
-pub async fn an_event_that_is_retried_stays(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn an_event_that_is_retried_stays(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let positions = publish_some(&store, 2).await;
     let mut settlement = settlement(&store, "g", epoch, positions[0].0).await;

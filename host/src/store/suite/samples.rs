@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use crate::event::{Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
 use crate::store::{
-    DeadLetter, DeadLetterFilter, FailureRecord, Fetch, Fetched, GroupRegistration, Head,
-    HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement, StateWrite,
-    Store, Subscription,
+    DeadLetter, DeadLetterFilter, DeliveryStore, FailureRecord, Fetch, Fetched, GroupRegistration,
+    Head, HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement,
+    StateWrite, Store, Subscription,
 };
 
 pub(super) fn group(name: &str) -> GroupName {
@@ -93,7 +93,7 @@ pub(super) fn redelivery(position: i64, attempt: u32) -> Redelivery {
 /// The group's next settlement, which moves its cursor and does nothing else. A
 /// group that does not exist has settled nothing.
 pub(super) async fn settlement(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &str,
     epoch: Epoch,
     position: i64,
@@ -135,24 +135,34 @@ pub(super) fn scoped_write(scope: &str, key: &str, value: Option<&[u8]>) -> Stat
     StateWrite { scope: scope.to_owned(), key: key.to_owned(), value: value.map(<[u8]>::to_vec) }
 }
 
-pub(super) async fn publish(store: &Arc<dyn Store>, events: &[Event]) -> Vec<Position> {
+pub(super) async fn publish(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    events: &[Event],
+) -> Vec<Position> {
     store.publish(&Tenant::none(), events).await.unwrap()
 }
 
 /// Publishes events of one type with the ids 1 to `count`.
-pub(super) async fn publish_some(store: &Arc<dyn Store>, count: usize) -> Vec<Position> {
+pub(super) async fn publish_some(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    count: usize,
+) -> Vec<Position> {
     let events: Vec<Event> = (1..=count).map(|n| event("some", &n.to_string())).collect();
     publish(store, &events).await
 }
 
 /// Makes a group of all events and begins to lead it.
-pub(super) async fn led(store: &Arc<dyn Store>, name: &str) -> Epoch {
+pub(super) async fn led(store: &Arc<impl DeliveryStore + ?Sized>, name: &str) -> Epoch {
     store.ensure_group(&settings(name)).await.unwrap();
     store.begin_leadership(&group(name), &host("one")).await.unwrap().epoch
 }
 
 /// Everything that a group of all events has after a position.
-pub(super) async fn fetch_all(store: &Arc<dyn Store>, name: &str, after: i64) -> Vec<LogEvent> {
+pub(super) async fn fetch_all(
+    store: &Arc<impl DeliveryStore + ?Sized>,
+    name: &str,
+    after: i64,
+) -> Vec<LogEvent> {
     let safe = store.safe_position().await.unwrap();
     let mut events = Vec::new();
     let mut after = after;
@@ -166,7 +176,7 @@ pub(super) async fn fetch_all(store: &Arc<dyn Store>, name: &str, after: i64) ->
 }
 
 pub(super) async fn fetch(
-    store: &Arc<dyn Store>,
+    store: &Arc<impl DeliveryStore + ?Sized>,
     name: &str,
     tenant: &Tenant,
     subscription: &Subscription,

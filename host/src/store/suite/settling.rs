@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::Barrier;
 
-use super::TestDatabase;
 use super::samples::{
     dead, event, fetch, fetch_all, group, head, host, ids, led, letters, mark, publish_some,
     settings, settlement, tenant, write,
 };
+use super::{DeliveryDatabase, TestDatabase};
 use crate::event::{Attempt, Position, Tenant};
 use crate::store::{
     Cursor, FailureCounts, FailureRecord, GroupRegistration, Head, NewDeadLetter, Settled,
@@ -150,9 +150,9 @@ pub async fn of_two_copies_of_a_settlement_at_once_one_commits(database: &dyn Te
     }
 }
 
-pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn TestDatabase) {
+pub async fn a_settlement_without_a_head_forgets_the_retry(database: &dyn DeliveryDatabase) {
     database.drawn_up_to(10).await;
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let waiting = Settlement { head: Some(head(1, 2)), ..settlement(&store, "g", epoch, 0).await };
     store.settle(&waiting).await.unwrap();
@@ -221,8 +221,8 @@ pub async fn odd_text_never_breaks_a_settlement(database: &dyn TestDatabase) {
     }
 }
 
-pub async fn emits_stand_in_their_order_and_reach_other_groups(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn emits_stand_in_their_order_and_reach_other_groups(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let acme = GroupRegistration { tenant: tenant("acme"), ..settings("g") };
     store.ensure_group(&acme).await.unwrap();
     let epoch = store.begin_leadership(&group("g"), &host("one")).await.unwrap().epoch;

@@ -1,12 +1,12 @@
 //! The state of a group.
 
-use super::TestDatabase;
+use super::DeliveryDatabase;
 use super::samples::{group, led, scoped_write, settlement, write};
 use crate::event::bounds::SHORT_BYTES;
 use crate::store::Settlement;
 
-pub async fn the_last_write_of_a_key_wins(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn the_last_write_of_a_key_wins(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let name = group("g");
     let big = vec![7; 2 << 20];
@@ -29,8 +29,8 @@ pub async fn the_last_write_of_a_key_wins(database: &dyn TestDatabase) {
     }
 }
 
-pub async fn state_belongs_to_one_group_and_scope(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn state_belongs_to_one_group_and_scope(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     for name in ["g", "h"] {
         let epoch = led(&store, name).await;
         let state = ["", "s", "S"]
@@ -58,9 +58,9 @@ pub async fn state_belongs_to_one_group_and_scope(database: &dyn TestDatabase) {
 }
 
 pub async fn the_longest_keys_of_the_longest_groups_and_scopes_are_kept(
-    database: &dyn TestDatabase,
+    database: &dyn DeliveryDatabase,
 ) {
-    let store = database.handle().await;
+    let store = database.delivery().await;
     let name = "g".repeat(128);
     let epoch = led(&store, &name).await;
     // Nothing that a database could make smaller.
@@ -81,8 +81,8 @@ pub async fn the_longest_keys_of_the_longest_groups_and_scopes_are_kept(
     assert_eq!(value.as_deref(), Some(&b"1"[..]));
 }
 
-pub async fn keys_are_listed_in_the_order_of_their_bytes(database: &dyn TestDatabase) {
-    let store = database.handle().await;
+pub async fn keys_are_listed_in_the_order_of_their_bytes(database: &dyn DeliveryDatabase) {
+    let store = database.delivery().await;
     let epoch = led(&store, "g").await;
     let keys = [
         "a",

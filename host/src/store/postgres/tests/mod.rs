@@ -36,7 +36,7 @@ use super::PostgresStore;
 use super::connection::{Address, Connections};
 use crate::event::{Event, GroupName, LogEvent, Position, Tenant};
 use crate::failure::FailureKind;
-use crate::store::suite::TestDatabase;
+use crate::store::suite::{DeliveryDatabase, TestDatabase};
 use crate::store::traits::*;
 use crate::store::{
     FailureRecord, Fetch, GroupRegistration, HostIdentity, NewDeadLetter, Redelivery, Settlement,
@@ -90,9 +90,9 @@ impl PostgresDatabase {
 }
 
 #[async_trait]
-impl TestDatabase for PostgresDatabase {
-    async fn handle(&self) -> Arc<dyn Store> {
-        Arc::new(self.store())
+impl DeliveryDatabase for PostgresDatabase {
+    async fn delivery(&self) -> Arc<dyn DeliveryStore> {
+        self.handle().await
     }
 
     async fn drawn_up_to(&self, position: i64) {
@@ -106,6 +106,13 @@ impl TestDatabase for PostgresDatabase {
 
     fn kept(&self, text: &str) -> String {
         text.replace('\0', "\u{fffd}")
+    }
+}
+
+#[async_trait]
+impl TestDatabase for PostgresDatabase {
+    async fn handle(&self) -> Arc<dyn Store> {
+        Arc::new(self.store())
     }
 }
 

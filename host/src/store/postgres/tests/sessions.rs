@@ -12,7 +12,7 @@ use super::{
     value,
 };
 use crate::event::{Event, Position};
-use crate::store::suite::TestDatabase;
+use crate::store::suite::{DeliveryDatabase, TestDatabase};
 use crate::store::traits::*;
 use crate::store::{Settled, Settlement, StoreError};
 
@@ -270,9 +270,9 @@ async fn the_last_event_of_a_burst_is_safe_at_once_whatever_the_isolation_level(
 struct Pooled(PostgresDatabase);
 
 #[async_trait]
-impl TestDatabase for Pooled {
-    async fn handle(&self) -> Arc<dyn Store> {
-        Arc::new(self.0.pooled_store())
+impl DeliveryDatabase for Pooled {
+    async fn delivery(&self) -> Arc<dyn DeliveryStore> {
+        self.handle().await
     }
 
     async fn drawn_up_to(&self, position: i64) {
@@ -285,6 +285,13 @@ impl TestDatabase for Pooled {
 
     fn kept(&self, text: &str) -> String {
         self.0.kept(text)
+    }
+}
+
+#[async_trait]
+impl TestDatabase for Pooled {
+    async fn handle(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.pooled_store())
     }
 }
 

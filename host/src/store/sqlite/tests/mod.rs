@@ -20,7 +20,7 @@ use sqlx::{ConnectOptions, SqliteConnection};
 
 use super::{OpenOptions, SqliteStore};
 use crate::event::{Event, GroupName, Tenant};
-use crate::store::suite::TestDatabase;
+use crate::store::suite::{DeliveryDatabase, TestDatabase};
 use crate::store::traits::*;
 use crate::store::{GroupRegistration, HostIdentity};
 
@@ -54,14 +54,21 @@ impl SqliteDatabase {
 }
 
 #[async_trait]
-impl TestDatabase for SqliteDatabase {
-    async fn handle(&self) -> Arc<dyn Store> {
-        Arc::new(self.store().await)
+impl DeliveryDatabase for SqliteDatabase {
+    async fn delivery(&self) -> Arc<dyn DeliveryStore> {
+        self.handle().await
     }
 
     fn sees_what_is_wrong_with(&self, event: &Event) -> bool {
         // The parameters of a media type are not looked at.
         event.datacontenttype.as_ref().is_none_or(|media_type| !media_type.contains(';'))
+    }
+}
+
+#[async_trait]
+impl TestDatabase for SqliteDatabase {
+    async fn handle(&self) -> Arc<dyn Store> {
+        Arc::new(self.store().await)
     }
 }
 
