@@ -10,16 +10,8 @@ pub mod event;
 pub mod failure;
 pub mod foreign;
 #[cfg(any(test, feature = "suite"))]
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        reason = "the suite of the stores draws a part of it"
-    )
-)]
+#[cfg_attr(not(test), allow(dead_code, reason = "the suite of the stores draws a part of it"))]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test says what it expects by failing")]
 pub(crate) mod fuzz;
 pub mod handler;
 pub mod leadership_proof;

@@ -167,7 +167,7 @@ pub trait Settlements: Send + Sync + 'static {
     async fn due(&self, due: DueFetch<'_>) -> Result<Due, StoreError>;
 
     /// How many deferred events of a group wait that are no redeliveries, counted up
-    /// to [`MOST_COUNTED`].
+    /// to [`MOST_COUNTED`](super::MOST_COUNTED).
     async fn deferred(&self, group: &GroupName) -> Result<i64, StoreError>;
 
     /// The leader's: marks a running group as tripped, for this reason, or

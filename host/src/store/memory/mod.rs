@@ -1,4 +1,4 @@
-//! A store in memory, for the tests of `delivery` alone.
+//! A store in memory, for tests: those of `delivery`, and those of other crates.
 //!
 //! It keeps every promise of a store save the one that its name rules out:
 //! nothing outlives the process. Tests script its failures with
@@ -8,6 +8,7 @@
 //!
 //! A clone is the same handle. [`MemoryStore::another_host`] is a second
 //! handle on the same log, with faults of its own: two hosts that compete.
+#![allow(clippy::panic, reason = "it is for tests, which fail where they script what cannot be")]
 
 mod dead_letters;
 mod deployments;
