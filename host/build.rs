@@ -1,5 +1,4 @@
-//! Rebuilds the library when a migration is added, which are embedded in it, and lists
-//! the files of the SDKs that it embeds.
+//! Lists the files of the SDKs that the library embeds.
 //!
 //! Each SDK is listed here by what its package consists of, because its folder also has
 //! tests, and what its tools leave behind.
@@ -51,7 +50,6 @@ const SDKS: &[(&str, &[&str])] = &[
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=../migrations");
     if std::env::var_os("CARGO_FEATURE_BUILD").is_some() {
         // include_dir does not see that a file was added.
         println!("cargo:rerun-if-changed=templates");

@@ -34,6 +34,7 @@ pub mod lock_key;
 mod log;
 #[cfg(any(test, feature = "memory"))]
 pub mod memory;
+mod migrations;
 mod overtaking;
 pub mod postgres;
 mod prefix;

@@ -17,6 +17,7 @@ use super::on_shared::{on_shared, on_shared_in_its_own};
 use super::owner::Owner;
 use super::{PostgresStore, guards, owner};
 use crate::foreign::one_line;
+use crate::store::migrations::{self, Embedded};
 use crate::store::{Adopted, Schema, StoreError};
 
 #[async_trait]
@@ -51,8 +52,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often is looked whom an attempt waits for: a few times while it does.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The files of `migrations/postgres`.
+const MIGRATIONS: &[Embedded] = &[Embedded {
+    version: 1,
+    description: "log and groups",
+    sql: include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../migrations/postgres/0001_log_and_groups.sql"
+    )),
+}];
+
 pub(super) fn embedded() -> Migrator {
-    let mut migrator = sqlx::migrate!("../migrations/postgres");
+    let mut migrator = migrations::migrator(MIGRATIONS);
     migrator.dangerous_set_table_name(APPLIED);
     migrator.create_schema("event_host");
     // sqlx would wait inside the server for its lock, and a statement that waits
@@ -333,5 +344,15 @@ fn worded(error: MigrateError, server: &str, embedded: &Migrator) -> PostgresErr
             .into()
         }
         other => sqlx::Error::from(other).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_migration_of_postgres_is_embedded() {
+        migrations::assert_complete(MIGRATIONS, "postgres");
     }
 }

@@ -10,6 +10,7 @@ use sqlx::{Connection, SqliteConnection};
 use super::SqliteStore;
 use super::connection::on_writer;
 use super::error::SqliteError;
+use crate::store::migrations::{self, Embedded};
 use crate::store::{Adopted, Schema, StoreError};
 
 #[async_trait]
@@ -34,8 +35,18 @@ impl Schema for SqliteStore {
 /// database may be that of an application which uses sqlx too.
 const APPLIED: &str = "event_host_migrations";
 
+/// The files of `migrations/sqlite`.
+const MIGRATIONS: &[Embedded] = &[Embedded {
+    version: 1,
+    description: "log and groups",
+    sql: include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../migrations/sqlite/0001_log_and_groups.sql"
+    )),
+}];
+
 fn embedded() -> Migrator {
-    let mut migrator = sqlx::migrate!("../migrations/sqlite");
+    let mut migrator = migrations::migrator(MIGRATIONS);
     migrator.dangerous_set_table_name(APPLIED);
     migrator
 }
@@ -138,5 +149,15 @@ fn worded(error: MigrateError, path: &Path, embedded: &Migrator) -> SqliteError 
             .into()
         }
         other => sqlx::Error::from(other).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_migration_of_sqlite_is_embedded() {
+        migrations::assert_complete(MIGRATIONS, "sqlite");
     }
 }
