@@ -10,8 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::command::{cargo, run, stdout_of};
-use crate::{guests, root, samples};
+use crate::command::{run, stdout_of};
+use crate::{guests, host, root, samples};
 
 /// Where the demonstration happens, in the repository.
 const FOLDER: &str = "target/demo";
@@ -20,11 +20,7 @@ const FOLDER: &str = "target/demo";
 pub(crate) fn demo() -> Result<()> {
     let root = root()?;
     guests::build(&[guests::WEBHOOKS], None)?;
-    println!("host: building it (minutes the first time)");
-    run(cargo()
-        .args(["build", "--release", "--locked", "--package", "event-host", "--bin", "host"])
-        .current_dir(&root))?;
-    let demo = Demo { folder: root.join(FOLDER), host: root.join("target/release/host") };
+    let demo = Demo { folder: root.join(FOLDER), host: host::build(&root)? };
     demo.lay_out(&root.join("examples/webhooks"))?;
     demo.show()
 }
@@ -85,7 +81,7 @@ impl Demo {
 
         say(&format!(
             "\nDone. The database is {FOLDER}/webhooks.db; go on there:\n\n  \
-             cd {FOLDER}; alias host=$PWD/../release/host\n  \
+             cd {FOLDER}; alias host=$PWD/../debug/host\n  \
              host groups list                 the three groups and their cursors\n  \
              host groups seek tally --to earliest && host run --drain\n                                   \
              hands the tally every event again\n  \

@@ -6,7 +6,9 @@
 mod command;
 mod debian;
 mod demo;
+mod dist;
 mod guests;
+mod host;
 mod postgres;
 mod samples;
 mod sdks;
@@ -31,6 +33,8 @@ Commands:
   test [ARGS]     builds the guests and runs all tests; ARGS go to the runner
                   of the workspace's tests, and the others are left out; starts a
                   PostgreSQL server for them, unless DATABASE_URL names one
+  dist            builds the host for release, and puts the program and its debug
+                  information, in a file of its own, into target/dist
   build-guests [--via installed|rustup|debian]
                   builds the test guests and the example's handlers for wasm;
                   --via takes one way to a wasm target instead of the first
@@ -63,6 +67,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
         ["sdks", arguments @ ..] => sdks::sdks(arguments)?,
         ["demo"] => demo::demo()?,
+        ["dist"] => dist::dist()?,
         ["test", extra @ ..] => test::test(extra)?,
         ["sample-events"] => samples::write()?,
         [] | ["help" | "-h" | "--help"] => print!("{USAGE}"),

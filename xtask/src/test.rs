@@ -5,9 +5,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::command::{cargo, probe, run};
-use crate::guests;
 use crate::postgres::Postgres;
-use crate::root;
+use crate::{guests, host, root};
 
 /// Builds what the tests need and runs them all; `extra` goes to the runner.
 ///
@@ -27,6 +26,7 @@ pub(crate) fn test(extra: &[&str]) -> Result<()> {
     // tests of its own crate. Together with the tests, because their
     // dependencies' features would build half of the host a second time.
     run(&mut in_root(&["build", "--workspace", "--bins", "--tests", "--locked"]))?;
+    host::ensure_built_with_the_tests(&root)?;
     let postgres = postgres.start()?;
     let with_server = |arguments: &[&str]| {
         let mut command = in_root(arguments);

@@ -23,7 +23,7 @@ use self::tools::Found;
 use crate::command::{cargo, run, stdout_of};
 use crate::postgres::Postgres;
 use crate::toolchain::{self, Way};
-use crate::{guests, root};
+use crate::{guests, host, root};
 
 /// Where the handlers are built, in the repository.
 const OUTPUT: &str = "target/sdks";
@@ -77,7 +77,7 @@ pub(crate) fn sdks(arguments: &[&str]) -> Result<()> {
         tools::install(&root, wanted.map(|language| language.tools))?;
         tell_time("the tools", begun);
     }
-    let host = host(&root, options.host)?;
+    let host = program(&root, options.host)?;
     let output = root.join(OUTPUT);
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
 
@@ -222,15 +222,11 @@ fn bindings(root: &Path, options: &Options, left_out: &mut Vec<String>) -> Resul
 }
 
 /// The host that runs the handlers: the one given, or one that is built now.
-fn host(root: &Path, given: Option<&str>) -> Result<PathBuf> {
+fn program(root: &Path, given: Option<&str>) -> Result<PathBuf> {
     if let Some(file) = given {
         return fs::canonicalize(file).with_context(|| format!("there is no host at {file}"));
     }
-    println!("host: building it (minutes the first time)");
-    run(cargo()
-        .args(["build", "--release", "--locked", "--package", "event-host", "--bin", "host"])
-        .current_dir(root))?;
-    Ok(root.join("target/release/host"))
+    host::build(root)
 }
 
 fn test(language: &Language, found: &Found, root: &Path) -> Result<()> {

@@ -1,0 +1,68 @@
+//! Building the host, in the one profile that the demonstration and the tests share.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::command::{cargo, run, stdout_of};
+
+/// Where the host is, in the repository.
+pub(crate) const PROGRAM: &str = "target/debug/host";
+
+/// Builds the host, and gives the path of the program.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    println!("host: building it (minutes the first time)");
+    run(&mut command(root))?;
+    Ok(root.join(PROGRAM))
+}
+
+/// Fails if the host needs anything that was not built together with the tests: then
+/// whoever has seen the demonstration compiles it twice.
+pub(crate) fn ensure_built_with_the_tests(root: &Path) -> Result<()> {
+    let messages = stdout_of(command(root).arg("--message-format=json-render-diagnostics"))?;
+    let built = compiled(&messages)?;
+    ensure!(
+        built.is_empty(),
+        "the tests have these with other features than the host, so that they are built twice \
+         (tests/Cargo.toml says what to do): {}",
+        built.join(", ")
+    );
+    Ok(())
+}
+
+/// The build, with the whole workspace's features, as the tests have them.
+fn command(root: &Path) -> Command {
+    let mut command = cargo();
+    command.args(["build", "--workspace", "--bin", "host", "--locked"]).current_dir(root);
+    command
+}
+
+/// The targets that cargo compiled now, by what it printed of a build.
+fn compiled(messages: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line)
+            .with_context(|| format!("cargo printed something else than JSON: {line}"))?;
+        if message["reason"] == "compiler-artifact" && message["fresh"] == false {
+            let name = &message["target"]["name"];
+            names.push(name.as_str().with_context(|| format!("no name in {line}"))?.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_is_not_compiled() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"tokio"},"fresh":true}
+{"reason":"compiler-artifact","target":{"name":"sqlx"},"fresh":false}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(compiled(messages).unwrap(), ["sqlx"]);
+        assert!(compiled("warning: no JSON").is_err());
+    }
+}
