@@ -22,23 +22,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event_host::clock::SystemClock;
-use event_host::delivery::admission::{Admission, Demand, FairExecutor};
-use event_host::delivery::group::GroupSettings;
-use event_host::delivery::replay_component::NoReplayComponents;
-use event_host::event::{Event, GroupName, Position, Tenant};
-use event_host::handler::{Call, Handler, Outcome, Report, Usage, Worker};
-use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{EngineSettings, Sandbox, Source};
-use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::traits::*;
-use event_host::store::{HostIdentity, Start};
-use event_host::supervisor::{Group, Supervisor};
+use event_host_core::clock::SystemClock;
+use event_host_core::event::{Event, GroupName, Position, Tenant};
+use event_host_core::handler::{Call, Handler, Outcome, Report, Usage, Worker};
+use event_host_delivery::admission::{Admission, Demand, FairExecutor};
+use event_host_delivery::group::GroupSettings;
+use event_host_delivery::replay_component::NoReplayComponents;
+use event_host_delivery::supervisor::{Group, Supervisor};
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{EngineSettings, Sandbox, Source};
+use event_host_store::traits::*;
+use event_host_store::{HostIdentity, Start};
+use event_host_store_sqlite::{OpenOptions, SqliteStore};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-#[path = "../src/sandbox/tests/guests.rs"]
+#[path = "../sandbox/src/tests/guests.rs"]
 #[allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "shared with the tests")]
 mod guests;
 

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
-use event_host::handler::state::{BatchState, EmptyState};
-use event_host::handler::{Call, Handler as _, Outcome, Worker};
-use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{EngineSettings, Sandbox, Source};
+use event_host_core::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use event_host_core::handler::state::{BatchState, EmptyState};
+use event_host_core::handler::{Call, Handler as _, Outcome, Worker};
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{EngineSettings, Sandbox, Source};
 use rustix::time::{ClockId, clock_gettime};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,

@@ -25,18 +25,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event_host::clock::SystemClock;
-use event_host::delivery::admission::FairExecutor;
-use event_host::delivery::group::GroupSettings;
-use event_host::delivery::replay_component::NoReplayComponents;
-use event_host::event::Tenant;
-use event_host::handler::{Call, Handler, Report, Worker};
-use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{EngineSettings, Sandbox};
-use event_host::store::traits::*;
-use event_host::store::{self, HostIdentity, Start};
-use event_host::subscription::Subscription;
-use event_host::supervisor::{Group, Supervisor};
+use event_host_core::clock::SystemClock;
+use event_host_core::event::Tenant;
+use event_host_core::handler::{Call, Handler, Report, Worker};
+use event_host_core::subscription::Subscription;
+use event_host_delivery::admission::FairExecutor;
+use event_host_delivery::group::GroupSettings;
+use event_host_delivery::replay_component::NoReplayComponents;
+use event_host_delivery::supervisor::{Group, Supervisor};
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{EngineSettings, Sandbox};
+use event_host_store::traits::*;
+use event_host_store::{self, HostIdentity, Start};
 use postgres::{Database, Idle, group, percentile};
 use sqlx::postgres::PgListener;
 use sqlx::{Executor, PgConnection};
@@ -295,10 +295,10 @@ fn main() {
             .await
             .unwrap();
         // The first round's host is to find it.
-        let settings = store::GroupRegistration {
+        let settings = event_host_store::GroupRegistration {
             subscription: Subscription::new(["bench.*"]).unwrap(),
             start: Start::Latest,
-            ..store::GroupRegistration::new(group(), Tenant::none())
+            ..event_host_store::GroupRegistration::new(group(), Tenant::none())
         };
         database.store().ensure_group(&settings).await.unwrap();
         (database, handler)

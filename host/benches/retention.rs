@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use event_host::event::{Position, Tenant};
-use event_host::store::sqlite::{OpenOptions, SqliteStore};
-use event_host::store::traits::*;
-use event_host::store::{Enforced, GroupRegistration, Retention, Start, StoreError};
+use event_host_core::event::{Position, Tenant};
+use event_host_store::traits::*;
+use event_host_store::{Enforced, GroupRegistration, Retention, Start, StoreError};
+use event_host_store_sqlite::{OpenOptions, SqliteStore};
 use postgres::{Database, Effort, percentile};
 use sqlx::PgConnection;
 use tokio::task::JoinSet;

@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
-use event_host::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
-use event_host::handler::state::{AttemptState, BatchState, EmptyState};
-use event_host::handler::{Call, Handler as _, Outcome, Worker};
-use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{EngineSettings, Sandbox, Source};
+use event_host_core::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
+use event_host_core::handler::state::{AttemptState, BatchState, EmptyState};
+use event_host_core::handler::{Call, Handler as _, Outcome, Worker};
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{EngineSettings, Sandbox, Source};
 use tokio::runtime::Runtime;
 use wasmtime::Store;
 use wasmtime::component::{Component, Linker};
 
-#[path = "../src/sandbox/tests/guests.rs"]
+#[path = "../sandbox/src/tests/guests.rs"]
 #[allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "shared with the tests")]
 mod guests;
 

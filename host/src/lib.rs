@@ -1,35 +1,21 @@
-//! The library behind the `host` program.
+//! The application behind the `host` program: its command line, its settings, and what
+//! makes a host that runs out of them.
 //!
-//! An event flows straight: [`store`] fetch, [`delivery`], [`sandbox`] call,
-//! settlement, [`store`] settle. Dependencies point one way: `cli` to
-//! `app` to [`supervisor`] to [`delivery`] to the traits of [`store`] and
-//! [`handler::Handler`]; SQL stays in `store`, wasmtime in `sandbox`. What all of them
-//! share is in `core`, and is named from here, as [`event`]. The test `architecture` of
-//! `tests/promises` holds who may import whom.
+//! What it puts together is in crates of their own, beside this one: `core`, `store` with its
+//! two databases, `delivery` and `sandbox`. An event flows straight: `store` fetch,
+//! `delivery`, `sandbox` call, settlement, `store` settle. `cli` calls `app`, and nothing
+//! else calls `cli`; ARCHITECTURE.md says who may import whom.
 
 pub(crate) mod app;
 #[cfg(feature = "build")]
 pub mod build;
 pub mod cli;
 pub mod config;
-mod core;
-pub mod delivery;
 pub mod language;
-pub mod leadership;
 mod nearest;
 #[cfg(feature = "build")]
 pub mod project;
 pub mod runtime;
-pub mod sandbox;
 #[cfg(feature = "build")]
 pub mod sdk;
-pub mod store;
-pub mod supervisor;
 pub mod telemetry;
-
-#[cfg(any(test, feature = "suite"))]
-pub(crate) use crate::core::fuzz;
-pub use crate::core::{
-    clock, digest, event, failure, foreign, handler, leadership_proof, repeats, restart, retry,
-    subscription, troubles,
-};

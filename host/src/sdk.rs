@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::digest::Digest;
 use crate::language::Language;
+use event_host_core::digest::Digest;
 
 /// The folder of the SDK in the folder of a handler.
 pub const FOLDER: &str = "event-host";

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_host::sandbox::settings::{Grants, Limits, Reuse};
-use event_host::sandbox::{
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{
     CacheSettings, EngineSettings, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
 };
 
-#[path = "../src/sandbox/tests/guests.rs"]
+#[path = "../sandbox/src/tests/guests.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of the library")]
 mod guests;
 

@@ -15,9 +15,9 @@ mod idle;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use event_host::event::{Event, GroupName, Tenant};
-use event_host::store::postgres::{PostgresStore, ServerUrl};
-use event_host::store::traits::*;
+use event_host_core::event::{Event, GroupName, Tenant};
+use event_host_store::traits::*;
+use event_host_store_postgres::{PostgresStore, ServerUrl};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 use test_postgres::Server;

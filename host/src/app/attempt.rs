@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::event::{self, Event, GroupName, LogEvent, Tenant};
-use crate::failure::Failure;
-use crate::handler::state::{BatchState, CommittedState};
-use crate::handler::{Call, Handler, Outcome, Usage};
-use crate::sandbox::{GuestLine, LoadedHandler};
-use crate::store::StateWrite;
+use event_host_core::event::{self, Event, GroupName, LogEvent, Tenant};
+use event_host_core::failure::Failure;
+use event_host_core::handler::state::{BatchState, CommittedState};
+use event_host_core::handler::{Call, Handler, Outcome, Usage};
+use event_host_sandbox::{GuestLine, LoadedHandler};
+use event_host_store::StateWrite;
 
 /// The input of one attempt.
 pub(crate) struct Attempt<'a> {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::loading::{Loader, NotLoaded};
 use crate::build::{self, BuildError, Job, Output};
 use crate::config::{BuildBy, BuildSettings, HandlerSettings};
-use crate::sandbox::Source;
+use event_host_sandbox::Source;
 
 /// A component that was built.
 pub(crate) struct Built {

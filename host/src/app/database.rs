@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::warn;
 
 use crate::config::{DatabaseUrl, Databases, PostgresUrl};
-use crate::store::postgres::{Owner, PostgresStore, ServerUrl};
-use crate::store::sqlite::{OpenOptions, SqliteStore};
-use crate::store::traits::*;
+use event_host_store::traits::*;
+use event_host_store_postgres::{Owner, PostgresStore, ServerUrl};
+use event_host_store_sqlite::{OpenOptions, SqliteStore};
 
 /// What must be there when a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tracing::debug;
 
-use crate::store::Deployments;
+use event_host_store::Deployments;
 
 /// How often a host that has a deployed handler reads what is deployed.
 const DEPLOYED_POLL: Duration = Duration::from_millis(250);

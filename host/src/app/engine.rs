@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::Compilation;
-use crate::sandbox::EngineSettings;
+use event_host_sandbox::EngineSettings;
 
 /// The settings of an engine that compiles in processes of their own, with these limits.
 pub(crate) fn engine_settings(limits: &Compilation) -> EngineSettings {

@@ -24,13 +24,13 @@ use super::running::{apply_quotas, files, groups, registration, retention};
 use super::starting::{self, Starting};
 use super::watch::Watch;
 use super::{Say, Show};
-use crate::clock::SystemClock;
 use crate::config::{Component, Config, Overrides};
-use crate::delivery::admission::{Admission, FairExecutor};
-use crate::event::HandlerName;
-use crate::restart::spawn_with_restart;
-use crate::store::{HostIdentity, Store};
-use crate::supervisor::{Change, Later, RetentionTask, Supervisor};
+use event_host_core::clock::SystemClock;
+use event_host_core::event::HandlerName;
+use event_host_core::restart::spawn_with_restart;
+use event_host_delivery::admission::{Admission, FairExecutor};
+use event_host_delivery::supervisor::{Change, Later, RetentionTask, Supervisor};
+use event_host_store::{HostIdentity, Store};
 
 /// What a host is started with.
 pub(crate) struct Host {

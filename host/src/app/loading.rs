@@ -10,16 +10,16 @@ use tokio_util::task::AbortOnDropHandle;
 use super::loads::Wanted;
 use super::{Say, Show, engine};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
-use crate::delivery::ordering::Ordering;
-use crate::delivery::replay_component::{ReplayComponentError, ReplayComponents};
-use crate::digest::Digest;
-use crate::event::{HandlerName, Tenant};
-use crate::handler::Handler;
-use crate::sandbox::settings::{Grants, Limits, Reuse};
-use crate::sandbox::{
+use event_host_core::digest::Digest;
+use event_host_core::event::{HandlerName, Tenant};
+use event_host_core::handler::Handler;
+use event_host_delivery::ordering::Ordering;
+use event_host_delivery::replay_component::{ReplayComponentError, ReplayComponents};
+use event_host_sandbox::settings::{Grants, Limits, Reuse};
+use event_host_sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
 };
-use crate::store::{Deployed, Deployments, Missing, StoreError};
+use event_host_store::{Deployed, Deployments, Missing, StoreError};
 
 /// Handlers that are loaded at once to be checked; each takes its component's size of
 /// memory meanwhile.

@@ -18,8 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::loading::{Loaded, Loader, NotLoaded};
 use crate::config::HandlerSettings;
-use crate::event::{HandlerName, Tenant};
-use crate::store::{Deployed, Deployments};
+use event_host_core::event::{HandlerName, Tenant};
+use event_host_store::{Deployed, Deployments};
 
 /// Components at once that were compiled before: each takes its size of memory meanwhile.
 const KNOWN_AT_ONCE: usize = 4;

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::sandbox::Sandbox;
+use event_host_sandbox::Sandbox;
 
 /// Says a line to the person who started the command, such as why a handler is refused.
 pub(crate) type Say = Arc<dyn Fn(&str) + Send + Sync>;

@@ -13,9 +13,9 @@ use anyhow::{Context as _, bail};
 use super::loading::Loader;
 use super::{Say, Show};
 use crate::config::{Config, HandlerSettings};
-use crate::digest::Digest;
-use crate::event::{GroupName, Tenant};
-use crate::store::{DeadLetter, Deployments};
+use event_host_core::digest::Digest;
+use event_host_core::event::{GroupName, Tenant};
+use event_host_store::{DeadLetter, Deployments};
 
 /// How many components a message lists that a few digits may mean.
 const LISTED: usize = 5;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use crate::event::GroupName;
-use crate::store::Settlements;
+use event_host_core::event::GroupName;
+use event_host_store::Settlements;
 
 /// The notes that the store has of one host's groups.
 pub(crate) struct Notes {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::sandbox::settings::{Clocks, EmitPolicy, Grants};
+use event_host_sandbox::settings::{Clocks, EmitPolicy, Grants};
 
 /// The package of the contract.
 const CONTRACT: &str = "event-host:handler";
@@ -107,8 +107,8 @@ fn of_contract(interface: &str, grants: &Grants) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::settings::{HttpPolicy, HttpRule};
-    use crate::subscription::Subscription;
+    use event_host_core::subscription::Subscription;
+    use event_host_sandbox::settings::{HttpPolicy, HttpRule};
 
     fn said(imports: &[&str], grants: &Grants) -> Vec<String> {
         let imports: Vec<String> = imports.iter().map(|import| (*import).to_owned()).collect();

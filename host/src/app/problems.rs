@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{GroupName, HandlerName};
+use event_host_core::event::{GroupName, HandlerName};
 
 /// What can be wrong with what a host is to run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

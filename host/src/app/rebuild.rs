@@ -26,7 +26,7 @@ use super::loading::Loader;
 use super::loads::is_loaded_alike;
 use crate::build::{BuildError, Inputs, Job, Look, Output};
 use crate::config::{BuildSettings, Component, Config, HandlerSettings};
-use crate::event::HandlerName;
+use event_host_core::event::HandlerName;
 
 /// A build begins once nothing changed for so long.
 const QUIET: Duration = Duration::from_millis(100);

@@ -39,12 +39,12 @@ use super::running::{
 use super::starting::{self, Starting};
 use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
-use crate::delivery::admission::Admission;
-use crate::event::{GroupName, HandlerName};
-use crate::handler::Handler as _;
-use crate::restart::spawn_with_restart;
-use crate::store::{Deployed, Store};
-use crate::supervisor::{Change, RetentionSettings};
+use event_host_core::event::{GroupName, HandlerName};
+use event_host_core::handler::Handler as _;
+use event_host_core::restart::spawn_with_restart;
+use event_host_delivery::admission::Admission;
+use event_host_delivery::supervisor::{Change, RetentionSettings};
+use event_host_store::{Deployed, Store};
 
 /// When is tried again what the database did not take or did not give.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -375,7 +375,7 @@ impl Reloader {
     }
 
     /// What is deployed, if a handler wants to know.
-    async fn active(&self, config: &Config) -> Result<Vec<Deployed>, crate::store::StoreError> {
+    async fn active(&self, config: &Config) -> Result<Vec<Deployed>, event_host_store::StoreError> {
         match deployed_ones(config).next() {
             Some(_) => self.store.deployed().await,
             None => Ok(Vec::new()),

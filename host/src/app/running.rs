@@ -8,11 +8,11 @@ use tracing::error;
 
 use super::loading::{Loaded, Loader, Replays};
 use crate::config::{Component, Config, HandlerSettings, TenantSettings};
-use crate::delivery::admission::Admission;
-use crate::delivery::group::GroupSettings;
-use crate::event::{GroupName, HandlerName, Partition};
-use crate::store::{self, Store};
-use crate::supervisor::{Group, RetentionSettings};
+use event_host_core::event::{GroupName, HandlerName, Partition};
+use event_host_delivery::admission::Admission;
+use event_host_delivery::group::GroupSettings;
+use event_host_delivery::supervisor::{Group, RetentionSettings};
+use event_host_store::{self, Store};
 
 impl Loaded {
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
@@ -23,8 +23,8 @@ impl Loaded {
 }
 
 /// How the group of a handler is registered in the database.
-pub(crate) fn registration(settings: &HandlerSettings) -> store::GroupRegistration {
-    store::GroupRegistration {
+pub(crate) fn registration(settings: &HandlerSettings) -> event_host_store::GroupRegistration {
+    event_host_store::GroupRegistration {
         name: settings.group.clone(),
         partitions: settings.partitions.max(1),
         tenant: settings.tenant.clone(),
@@ -70,7 +70,7 @@ fn group(
         },
         start: settings.start,
         deployed: loaded.deployed.clone(),
-        handler: Arc::clone(&loaded.handler) as Arc<dyn crate::handler::Handler>,
+        handler: Arc::clone(&loaded.handler) as Arc<dyn event_host_core::handler::Handler>,
         components: Arc::new(Replays {
             loader: loader.clone(),
             settings: settings.clone(),

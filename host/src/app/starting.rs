@@ -14,8 +14,8 @@ use super::Say;
 use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded};
 use super::loads::{Loads, Progress, Wanted};
 use crate::config::{Config, HandlerSettings};
-use crate::event::{GroupName, HandlerName};
-use crate::store::Deployed;
+use event_host_core::event::{GroupName, HandlerName};
+use event_host_store::Deployed;
 
 /// How long a host that starts waits for what it loads, before it runs what is loaded.
 const MOMENT: Duration = Duration::from_secs(1);

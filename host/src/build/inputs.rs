@@ -15,9 +15,9 @@ use ignore::WalkBuilder;
 
 use super::{BuildError, Job, WORK, plain};
 use crate::config::{BuildBy, BuildSettings};
-use crate::digest::Digest;
 use crate::language::Language;
 use crate::sdk;
+use event_host_core::digest::Digest;
 
 /// Folders in which nothing counts: what tools install and make.
 const NEVER: &[&str] =

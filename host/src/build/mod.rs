@@ -23,9 +23,9 @@ pub use process::{Output, RunError, kill_all};
 pub use tools::{Found, Missing};
 
 use crate::config::{BuildBy, BuildSettings};
-use crate::event::HandlerName;
 use crate::language::Language;
 use crate::sdk;
+use event_host_core::event::HandlerName;
 
 /// The folder, in the folder of the sources, for what lies between source and component.
 const WORK: &str = ".host";

@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::foreign;
+use event_host_core::foreign;
 
 /// How long the end of a program's output is waited for after the program ended: another
 /// that it left running may hold the output open.

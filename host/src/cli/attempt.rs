@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::output::{self, short};
 use crate::app::attempt::Attempted;
-use crate::foreign;
-use crate::store::StateWrite;
+use event_host_core::foreign;
+use event_host_store::StateWrite;
 
 /// What comes before each line but the first of a failure's text.
 const FURTHER: &str = "       ";

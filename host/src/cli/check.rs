@@ -11,8 +11,8 @@ use crate::app::database::{Expected, connect};
 use crate::app::loading::{Loaded, Loader, deployed_ones};
 use crate::app::permissions::{self, Imported};
 use crate::config::Config;
-use crate::handler::Handler as _;
-use crate::sandbox::Interface;
+use event_host_core::handler::Handler as _;
+use event_host_sandbox::Interface;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {

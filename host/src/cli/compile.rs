@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::sandbox::{self, CompileOrder};
 use crate::telemetry;
+use event_host_sandbox::{self, CompileOrder};
 
 #[derive(Debug, Args)]
 pub(super) struct Compile {
@@ -17,7 +17,7 @@ pub(super) struct Compile {
 impl Compile {
     /// Does it on the thread that calls this, with nothing else in the process.
     pub(super) fn run(&self) -> ExitCode {
-        let (code, said) = sandbox::compile(&self.order);
+        let (code, said) = event_host_sandbox::compile(&self.order);
         if let Some(said) = said {
             telemetry::say(&said);
         }

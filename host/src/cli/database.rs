@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Global;
 use crate::app::database::{Expected, connect};
 use crate::config::{Config, Databases, Overrides};
-use crate::store::Store;
+use event_host_store::Store;
 
 /// Opens a database that must be there.
 pub(super) async fn open(global: &Global) -> anyhow::Result<Arc<dyn Store>> {

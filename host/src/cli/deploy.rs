@@ -16,10 +16,10 @@ use super::{Global, UsageError, database, outcome_known, output, progress, versi
 use crate::app::database::{Expected, connect};
 use crate::app::loading::Loader;
 use crate::config::{Compilation, Component, Config, HandlerSettings};
-use crate::event::{HandlerName, Tenant};
-use crate::sandbox::Source;
-use crate::store::{Deployment, NewVersion, Store};
 use crate::telemetry;
+use event_host_core::event::{HandlerName, Tenant};
+use event_host_sandbox::Source;
+use event_host_store::{Deployment, NewVersion, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct Deploy {

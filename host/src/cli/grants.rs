@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::output;
-use crate::store::postgres::{Purpose, grants};
+use event_host_store_postgres::{Purpose, grants};
 
 #[derive(Debug, Args)]
 pub(super) struct Grants {

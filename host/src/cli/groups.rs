@@ -5,9 +5,9 @@ use clap::{Args, Subcommand};
 use super::output::{self, seconds, short};
 use super::status::at_least;
 use super::{Global, database, outcome_known, status};
-use crate::event::GroupName;
-use crate::foreign::one_line;
-use crate::store::{GroupStatus, Removed, Sought, Start};
+use event_host_core::event::GroupName;
+use event_host_core::foreign::one_line;
+use event_host_store::{GroupStatus, Removed, Sought, Start};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Groups {

@@ -11,10 +11,10 @@ use super::{AlreadySaid, UsageError, attempt, output, progress};
 use crate::app::attempt::Attempt;
 use crate::app::engine::engine_settings;
 use crate::config::Compilation;
-use crate::event::{Event, LogEvent, Position, Tenant};
-use crate::handler::state::EmptyState;
-use crate::sandbox::Sandbox;
-use crate::sandbox::settings::{Clocks, Grants, HttpRule, Limits, Reuse};
+use event_host_core::event::{Event, LogEvent, Position, Tenant};
+use event_host_core::handler::state::EmptyState;
+use event_host_sandbox::Sandbox;
+use event_host_sandbox::settings::{Clocks, Grants, HttpRule, Limits, Reuse};
 
 #[derive(Debug, Args)]
 pub(super) struct Invoke {

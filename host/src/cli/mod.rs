@@ -44,9 +44,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::app::loading::NotAllLoaded;
 use crate::app::{self, Say, secrets};
 use crate::config::GivenUrl;
-use crate::foreign;
-use crate::store::StoreError;
 use crate::telemetry::{self, LogFormat};
+use event_host_core::foreign;
+use event_host_store::StoreError;
 
 /// Calls WebAssembly handlers with the events of an append-only log.
 #[derive(Debug, Parser)]

@@ -3,8 +3,8 @@
 use super::{Global, database, progress, say};
 use crate::app::named_component::{DigestPrefix, NamedComponent};
 use crate::config::Config;
-use crate::store::Deployments;
 use crate::telemetry;
+use event_host_store::Deployments;
 
 /// What finds the component, and checks it where there are settings.
 pub(super) fn named_component<'a>(

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::{Global, UsageError, output};
 use crate::build::{self, Need};
-use crate::event::HandlerName;
 use crate::language::Language;
 use crate::project::{NewError, Project, Template};
+use event_host_core::event::HandlerName;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

@@ -9,8 +9,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
-use crate::failure::storable;
-use crate::foreign;
+use event_host_core::failure::storable;
+use event_host_core::foreign;
 
 /// Stdout cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -8,9 +8,9 @@ use bytesize::ByteSize;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
-use crate::foreign;
-use crate::sandbox::{Compiling, Sandbox};
 use crate::telemetry;
+use event_host_core::foreign;
+use event_host_sandbox::{Compiling, Sandbox};
 
 /// What takes no longer is not worth a line in the log.
 const FIRST: Duration = Duration::from_secs(1);

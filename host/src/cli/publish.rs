@@ -20,10 +20,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::interrupt::Interrupt;
 use super::{Global, UsageError, database, output};
 use crate::config::duration;
-use crate::event::json::{InvalidEvent, parse_time};
-use crate::event::jsonl::{EventLines, Line, LineError};
-use crate::event::{Event, ExtensionValue, Position, Tenant};
-use crate::store::{EventLog, StoreError};
+use event_host_core::event::json::{InvalidEvent, parse_time};
+use event_host_core::event::jsonl::{EventLines, Line, LineError};
+use event_host_core::event::{Event, ExtensionValue, Position, Tenant};
+use event_host_store::{EventLog, StoreError};
 
 /// How many lines one transaction publishes.
 const CHUNK: usize = 1_000;

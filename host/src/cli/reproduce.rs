@@ -15,11 +15,11 @@ use super::{AlreadySaid, Global, attempt, database, output, progress};
 use crate::app::attempt::Attempt;
 use crate::app::loading::Loader;
 use crate::config::{Component, Config, HandlerSettings};
-use crate::delivery::state::StoredState;
-use crate::digest::Digest;
-use crate::handler::Handler as _;
-use crate::sandbox::Source;
-use crate::store::{DeadLetter, DeadLetterId, Deployments, Missing, Store, StoreError};
+use event_host_core::digest::Digest;
+use event_host_core::handler::Handler as _;
+use event_host_delivery::state::StoredState;
+use event_host_sandbox::Source;
+use event_host_store::{DeadLetter, DeadLetterId, Deployments, Missing, Store, StoreError};
 
 #[derive(Debug, Args)]
 pub(super) struct Reproduce {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{Global, database, outcome_known, output, versions};
-use crate::event::{HandlerName, Tenant};
-use crate::store::VersionNumber;
+use event_host_core::event::{HandlerName, Tenant};
+use event_host_store::VersionNumber;
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {

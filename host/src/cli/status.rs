@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::output::{self, seconds, short};
 use super::{Global, database};
-use crate::foreign::one_line;
-use crate::store::{
+use event_host_core::foreign::one_line;
+use event_host_store::{
     Blocker, Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogPin, LogStatus,
 };
 
@@ -320,10 +320,10 @@ mod tests {
     use jiff::{SignedDuration, Timestamp};
 
     use super::*;
-    use crate::event::{Attempt, Epoch, Position, Tenant};
-    use crate::store::memory::MemoryStore;
-    use crate::store::traits::*;
-    use crate::store::{GroupRegistration, Redelivery, Settled, Settlement, UndecidedRange};
+    use event_host_core::event::{Attempt, Epoch, Position, Tenant};
+    use event_host_store::memory::MemoryStore;
+    use event_host_store::traits::*;
+    use event_host_store::{GroupRegistration, Redelivery, Settled, Settlement, UndecidedRange};
 
     /// What is said of a group whose redeliveries are due so many seconds from
     /// now.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::output::{self, short};
 use super::{Global, UsageError, database};
-use crate::event::{HandlerName, Tenant};
-use crate::store::{Deployments, Version};
+use event_host_core::event::{HandlerName, Tenant};
+use event_host_store::{Deployments, Version};
 
 #[derive(Debug, Args)]
 pub(super) struct Versions {

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Problem, place};
 use super::value::Environment;
-use crate::event::quoted;
+use event_host_core::event::quoted;
 
 /// A parsed file, and what is wrong with it.
 pub(super) struct Document<'a> {

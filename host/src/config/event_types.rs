@@ -2,7 +2,7 @@
 
 use super::document::Text;
 use super::section::Section;
-use crate::subscription::{InvalidSubscription, Subscription};
+use event_host_core::subscription::{InvalidSubscription, Subscription};
 
 /// Reads patterns of event types; there is at least one. `None` after a problem.
 pub(super) fn event_types(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::event_types::event_types;
 use super::section::Section;
-use crate::event::quoted;
-use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpPolicy, HttpRule};
+use event_host_core::event::quoted;
+use event_host_sandbox::settings::{Clocks, EmitPolicy, Grants, HttpPolicy, HttpRule};
 
 /// Reads the table.
 pub(super) fn grants(mut section: Section<'_>) -> Grants {

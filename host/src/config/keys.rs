@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::event::quoted;
 use crate::nearest::nearest;
+use event_host_core::event::quoted;
 
 /// A table of handlers.toml.
 #[derive(Debug)]

@@ -37,9 +37,9 @@ use tenants::Tenants;
 use value::Environment;
 pub(crate) use value::duration;
 
-use crate::clock::LONGEST_WAIT;
-use crate::delivery::admission::MAX_CONCURRENCY;
-use crate::store::Retention;
+use event_host_core::clock::LONGEST_WAIT;
+use event_host_delivery::admission::MAX_CONCURRENCY;
+use event_host_store::Retention;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::document::{Document, Entry, Text, kind};
 use super::keys::{self, Place};
 use super::value;
-use crate::event::quoted;
+use event_host_core::event::quoted;
 
 /// What a setting that takes a unit is called, and how it is written.
 struct Unit {

@@ -8,10 +8,10 @@ use super::grants::http;
 use super::keys;
 use super::section::Section;
 use super::value::{NAME_RULE, show_size};
-use crate::delivery::admission::{MAX_CONCURRENCY, TenantQuota};
-use crate::event::{Tenant, quoted};
 use crate::nearest::nearest;
-use crate::sandbox::settings::{HttpPolicy, Limits};
+use event_host_core::event::{Tenant, quoted};
+use event_host_delivery::admission::{MAX_CONCURRENCY, TenantQuota};
+use event_host_sandbox::settings::{HttpPolicy, Limits};
 
 /// One tenant.
 #[derive(Debug, Clone, PartialEq)]

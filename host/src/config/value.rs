@@ -7,8 +7,8 @@ use bytesize::ByteSize;
 use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::{SpanParser, SpanPrinter};
 
-use crate::clock::LONGEST_WAIT;
-use crate::event::quoted;
+use event_host_core::clock::LONGEST_WAIT;
+use event_host_core::event::quoted;
 
 /// The longest duration that any setting takes.
 pub(super) const YEAR: Duration = LONGEST_WAIT;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use settings::Settings;
 pub use template::{EVENT, Template, UnknownTemplate};
 
-use crate::event::HandlerName;
 use crate::language::Language;
 use crate::sdk::{self, SdkError};
+use event_host_core::event::HandlerName;
 
 /// A handler to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use std::str::FromStr;
 
 use include_dir::{Dir, include_dir};
 
-use crate::event::HandlerName;
 use crate::language::Language;
 use crate::nearest::nearest;
 use crate::sdk;
+use event_host_core::event::HandlerName;
 
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
 
@@ -191,7 +191,7 @@ impl FromStr for Template {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Event;
+    use event_host_core::event::Event;
 
     #[test]
     fn every_language_has_hello_and_batch_and_a_reason_for_what_it_has_not() {

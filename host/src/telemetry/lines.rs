@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::restart::with_restart;
+use event_host_core::restart::with_restart;
 
 /// So many bytes wait at most to be written.
 const MOST_BYTES: usize = 4 << 20;

@@ -36,7 +36,7 @@ use tracing_subscriber::fmt::format::{self, FmtSpan};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::foreign;
+use event_host_core::foreign;
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

@@ -14,8 +14,8 @@ use tally::Tally;
 
 use super::output::{self, Said, short};
 use super::{Global, UsageError, database, reproduce};
-use crate::event::GroupName;
-use crate::store::{DeadLetterFilter, DeadLetterId, DeadLetters};
+use event_host_core::event::GroupName;
+use event_host_store::{DeadLetterFilter, DeadLetterId, DeadLetters};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Dlq {

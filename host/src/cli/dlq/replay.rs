@@ -16,12 +16,12 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::named_component::named_component;
 use crate::cli::output::{self, Said, short};
 use crate::cli::{AlreadySaid, Global, UsageError};
-use crate::digest::Digest;
-use crate::event::GroupName;
-use crate::store::{
+use crate::telemetry;
+use event_host_core::digest::Digest;
+use event_host_core::event::GroupName;
+use event_host_store::{
     DeadLetter, DeadLetterFilter, DeadLetterId, DeadLetters, Missing, Replayed, Store, StoreError,
 };
-use crate::telemetry;
 
 /// What a dry run did, however it ended.
 const NOTHING_REPLAYED: &str = "this is a dry run, and nothing was replayed";

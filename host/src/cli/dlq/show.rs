@@ -5,8 +5,8 @@ use std::io;
 use serde_json::{Value, json};
 
 use crate::cli::output::{self, field, short};
-use crate::foreign;
-use crate::store::DeadLetter;
+use event_host_core::foreign;
+use event_host_store::DeadLetter;
 
 pub(super) fn to_json(letter: &DeadLetter) -> Value {
     let mut value = json!({

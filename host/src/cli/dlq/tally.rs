@@ -2,8 +2,8 @@
 
 use crate::cli::AlreadySaid;
 use crate::cli::interrupt::Interrupt;
-use crate::store::{DeadLetterId, StoreError};
 use crate::telemetry;
+use event_host_store::{DeadLetterId, StoreError};
 
 /// What became of several dead letters that are dealt with one after the other.
 pub(super) struct Tally {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::section::Section;
 use crate::config::value::{MILLISECOND, YEAR, show_duration};
-use crate::delivery::group::BatchSettings;
+use event_host_delivery::group::BatchSettings;
 
 /// Reads the table.
 pub(super) fn batch(mut section: Section<'_>) -> BatchSettings {

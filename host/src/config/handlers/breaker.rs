@@ -2,7 +2,7 @@
 
 use crate::config::section::Section;
 use crate::config::value::{MILLISECOND, YEAR};
-use crate::delivery::breaker::{BreakerSettings, OnTrip};
+use event_host_delivery::breaker::{BreakerSettings, OnTrip};
 
 /// Reads the table.
 pub(super) fn breaker(mut section: Section<'_>) -> BreakerSettings {

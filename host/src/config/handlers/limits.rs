@@ -2,8 +2,8 @@
 
 use crate::config::section::Section;
 use crate::config::value::{MILLISECOND, YEAR};
-use crate::delivery::ordering::Ordering;
-use crate::sandbox::settings::Limits;
+use event_host_delivery::ordering::Ordering;
+use event_host_sandbox::settings::Limits;
 
 /// The limits, and how many attempts are made at once.
 pub(super) fn limits(mut section: Section<'_>, ordering: Option<Ordering>) -> (Limits, usize) {

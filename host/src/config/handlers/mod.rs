@@ -25,17 +25,17 @@ use super::keys;
 use super::section::Section;
 use super::tenants::Tenants;
 use super::value::{NAME_RULE, YEAR};
-use crate::delivery::breaker::BreakerSettings;
-use crate::delivery::group::{BatchSettings, DEFAULT_MAX_PARKED};
-use crate::delivery::ordering::Ordering;
-use crate::digest::Digest;
-use crate::event::json::parse_time;
-use crate::event::{GroupName, HandlerName, Position, Tenant, quoted};
-use crate::retry::RetryPolicy;
-use crate::sandbox::settings::{Grants, HttpPath, Limits, Reuse};
-use crate::store::Start;
-use crate::store::lock_key::{self, LockKey};
-use crate::subscription::Subscription;
+use event_host_core::digest::Digest;
+use event_host_core::event::json::parse_time;
+use event_host_core::event::{GroupName, HandlerName, Position, Tenant, quoted};
+use event_host_core::retry::RetryPolicy;
+use event_host_core::subscription::Subscription;
+use event_host_delivery::breaker::BreakerSettings;
+use event_host_delivery::group::{BatchSettings, DEFAULT_MAX_PARKED};
+use event_host_delivery::ordering::Ordering;
+use event_host_sandbox::settings::{Grants, HttpPath, Limits, Reuse};
+use event_host_store::Start;
+use event_host_store::driver::lock_key::{self, LockKey};
 
 /// One handler: a component plus its settings.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::section::Section;
 use crate::config::value::{YEAR, show_duration};
-use crate::retry::RetryPolicy;
+use event_host_core::retry::RetryPolicy;
 
 /// Reads the table.
 pub(super) fn retry(mut section: Section<'_>) -> RetryPolicy {

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::sample::select;
 
 use super::*;
-use crate::fuzz;
+use event_host_core::fuzz;
 
 /// A value of some type, as TOML writes it.
 fn value() -> impl Strategy<Value = String> {

@@ -5,16 +5,16 @@ use std::env::VarError;
 use proptest::prelude::*;
 
 use super::*;
-use crate::delivery::admission::TenantQuota;
-use crate::delivery::breaker::{BreakerSettings, OnTrip};
-use crate::delivery::group::BatchSettings;
-use crate::delivery::ordering::Ordering;
-use crate::digest::Digest;
-use crate::event::{Position, Tenant};
-use crate::retry::RetryPolicy;
-use crate::sandbox::settings::{Clocks, EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
-use crate::store::{Retention, Start};
-use crate::subscription::Subscription;
+use event_host_core::digest::Digest;
+use event_host_core::event::{Position, Tenant};
+use event_host_core::retry::RetryPolicy;
+use event_host_core::subscription::Subscription;
+use event_host_delivery::admission::TenantQuota;
+use event_host_delivery::breaker::{BreakerSettings, OnTrip};
+use event_host_delivery::group::BatchSettings;
+use event_host_delivery::ordering::Ordering;
+use event_host_sandbox::settings::{Clocks, EmitPolicy, Grants, HttpRule, Limits, Reuse, names};
+use event_host_store::{Retention, Start};
 
 /// The documentation is held to what the parser does.
 const DOCS: &str = include_str!("../../../../docs/handlers-toml.md");

@@ -1,0 +1,20 @@
+//! What every part of the host is told in: the event and its names, failures, digests, and
+//! what the parts agree on.
+//!
+//! It knows none of them: nothing here reads or writes a file, a socket or a database. Each
+//! module is named from the root, as `crate::event`.
+
+pub mod clock;
+pub mod digest;
+pub mod event;
+pub mod failure;
+pub mod foreign;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+pub mod handler;
+pub mod leadership_proof;
+pub mod repeats;
+pub mod restart;
+pub mod retry;
+pub mod subscription;
+pub mod troubles;
