@@ -1,74 +1,106 @@
-//! Who may import whom: the rooms of the host, held against its sources. A room that
-//! imports only what is below it can be read, tested and compiled without what is above.
+//! Who may import whom. Cargo holds it between crates; here is held what the manifests may
+//! say, and what cargo does not see: modules inside of a crate. What imports only what is
+//! below it can be read, tested and compiled without what is above.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms below the application, and which of the others each may name. Besides, each
-/// may name itself and the modules of `core`.
-const MAY_NAME: [(&str, &[&str]); 6] = [
+/// The crates below the application, and which of the others each may depend on.
+const MAY_DEPEND_ON: [(&str, &[&str]); 6] = [
     ("core", &[]),
-    ("store", &[]),
-    ("sandbox", &[]),
-    ("leadership", &["store"]),
-    ("delivery", &["store"]),
-    ("supervisor", &["delivery", "leadership", "store"]),
+    ("store", &["core"]),
+    ("store-sqlite", &["core", "store"]),
+    ("store-postgres", &["core", "store"]),
+    ("sandbox", &["core"]),
+    ("delivery", &["core", "store"]),
 ];
 
-/// The databases that have a store. One store knows nothing of another, and the rooms above
-/// know only the traits.
-const DATABASES: [&str; 2] = ["postgres", "sqlite"];
+/// Packages that only these crates may depend on, by what their names begin with.
+const ONLY_IN: [(&str, &[&str]); 3] = [
+    ("sqlx", &["store-sqlite", "store-postgres"]),
+    ("wasmtime", &["sandbox"]),
+    ("clap", &["", "sandbox"]),
+];
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above").join("host/src")
+/// The folder of a crate of the host; that of the program itself has no name.
+fn folder(krate: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above").join("host").join(krate)
 }
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A file of a module, and how deep in the crate the module is: 1 below its root.
+/// What the crate depends on, its tests aside.
+fn dependencies(krate: &str) -> BTreeSet<String> {
+    let manifest = read(&folder(krate).join("Cargo.toml"));
+    let mut table = "";
+    let mut found = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            table = line;
+        } else if table.ends_with("dependencies]") && !table.contains("dev-") {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            if !name.is_empty() && !name.starts_with('#') {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(found.contains("tokio"), "{krate}: {found:?}");
+    found
+}
+
+#[test]
+fn a_crate_depends_only_on_the_crates_below_it() {
+    for (krate, allowed) in MAY_DEPEND_ON {
+        let ours = dependencies(krate);
+        let ours = ours.iter().filter_map(|name| name.strip_prefix("event-host-"));
+        let wrong: Vec<_> = ours.filter(|other| !allowed.contains(other)).collect();
+        assert!(wrong.is_empty(), "{krate} depends on {wrong:?}");
+    }
+}
+
+#[test]
+fn only_the_stores_know_sqlx_and_only_the_sandbox_wasmtime() {
+    let crates = MAY_DEPEND_ON.map(|(krate, _)| krate);
+    for krate in crates.into_iter().chain([""]) {
+        for (package, owners) in ONLY_IN {
+            let mut found = dependencies(krate).into_iter();
+            let found = found.find(|name| name.starts_with(package));
+            assert!(found.is_none() || owners.contains(&krate), "`{krate}` depends on {found:?}");
+        }
+    }
+}
+
+/// A file of a crate, by its path below `src`, and how deep its module is: 1 below the root.
 struct Source {
     path: PathBuf,
     depth: usize,
     text: String,
 }
 
-/// Every file of a module of the root.
-fn module(name: &str) -> Vec<Source> {
-    fn below(path: PathBuf, depth: usize, found: &mut Vec<Source>) {
+/// Every file below a folder of sources.
+fn sources(root: &Path) -> Vec<Source> {
+    fn below(root: &Path, path: &Path, depth: usize, found: &mut Vec<Source>) {
         for entry in fs::read_dir(path).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
-                below(path, depth + 1, found);
+                below(root, &path, depth + 1, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let depth = depth + usize::from(!path.ends_with("mod.rs"));
+                let is_the_folders =
+                    ["mod.rs", "lib.rs", "main.rs"].iter().any(|f| path.ends_with(f));
+                let depth = depth + usize::from(!is_the_folders);
                 let text = read(&path);
+                let path = path.strip_prefix(root).expect("below the root").to_owned();
                 found.push(Source { path, depth, text });
             }
         }
     }
     let mut found = Vec::new();
-    let file = sources().join(format!("{name}.rs"));
-    if file.exists() {
-        let text = read(&file);
-        found.push(Source { path: file, depth: 1, text });
-    }
-    if sources().join(name).exists() {
-        below(sources().join(name), 1, &mut found);
-    }
-    assert!(!found.is_empty(), "there is no module {name}");
+    below(root, root, 0, &mut found);
+    assert!(!found.is_empty(), "{}", root.display());
     found
-}
-
-/// The modules that a file declares.
-fn declared(text: &str) -> BTreeSet<&str> {
-    let names = text.lines().filter_map(|line| {
-        let line = line.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
-        line.strip_prefix("mod ")?.strip_suffix(';')
-    });
-    names.collect()
 }
 
 fn is_name(c: char) -> bool {
@@ -109,83 +141,28 @@ fn names_after<'a>(source: &'a str, prefixes: &[&str]) -> BTreeSet<&'a str> {
     named
 }
 
-/// Whether a text uses a crate, or one whose name begins like that.
-fn uses(source: &str, krate: &str) -> bool {
-    let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
-    code.flat_map(|line| line.match_indices(krate).map(move |(at, _)| (line, at))).any(
-        |(line, at)| {
-            let rest = &line[at..];
-            !line[..at].ends_with(|c| is_name(c) || c == ':' || c == '.')
-                && rest[name(rest).len()..].starts_with("::")
-        },
-    )
-}
-
+/// What the modules of a crate may not name: the command line is above all else, and a
+/// leadership is below what it is for.
 #[test]
-fn a_room_names_only_the_rooms_below_it() {
-    let root = read(&sources().join("lib.rs"));
-    let core = read(&sources().join("core/mod.rs"));
-    let (modules, core) = (declared(&root), declared(&core));
-    assert!(core.contains("event") && modules.contains("store"), "{core:?} {modules:?}");
+fn no_module_names_one_that_is_above_it() {
     let mut wrong = Vec::new();
-    for (room, allowed) in MAY_NAME {
-        for Source { path, depth, text } in module(room) {
-            let named = names_at_the_root(&text, depth);
-            for other in named.intersection(&modules) {
-                let may = *other == room || core.contains(other) || allowed.contains(other);
-                if !may {
-                    wrong.push(format!("{}: {room} names {other}", path.display()));
-                }
+    for (krate, is_below, above) in [
+        ("", (|path| !path.starts_with("cli")) as fn(&Path) -> bool, &["cli"][..]),
+        ("delivery", |path| path.starts_with("leadership"), &["group", "admission", "supervisor"]),
+        ("delivery", |path| path.starts_with("group"), &["leadership", "supervisor"]),
+    ] {
+        for Source { path, depth, text } in sources(&folder(krate).join("src")) {
+            if path == Path::new("lib.rs") || path == Path::new("main.rs") || !is_below(&path) {
+                continue;
             }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn no_module_names_the_command_line() {
-    let root = read(&sources().join("lib.rs"));
-    let mut wrong = Vec::new();
-    for name in declared(&root).into_iter().filter(|name| *name != "cli") {
-        for Source { path, depth, text } in module(name) {
-            if names_at_the_root(&text, depth).contains("cli") {
-                wrong.push(format!("{}: {name} names cli", path.display()));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn only_the_store_knows_sqlx_and_only_the_sandbox_wasmtime() {
-    let mut wrong = Vec::new();
-    for (room, _) in MAY_NAME {
-        for (krate, owner) in [("sqlx", "store"), ("wasmtime", "sandbox")] {
-            for Source { path, text, .. } in module(room) {
-                if room != owner && uses(&text, krate) {
-                    wrong.push(format!("{}: {room} uses {krate}", path.display()));
-                }
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn no_store_knows_another_and_no_room_above_knows_one_by_its_database() {
-    let mut wrong = Vec::new();
-    for (room, _) in MAY_NAME {
-        for Source { path, text, .. } in module(room) {
-            let inside = path.strip_prefix(sources()).expect("a source");
-            for database in DATABASES {
-                let path_into = format!("{database}::");
-                let is_own = inside.starts_with(Path::new("store").join(database));
-                // The room of the stores declares them and no more.
-                let mut found = text.match_indices(&path_into);
-                if !is_own && found.any(|(at, _)| !text[..at].ends_with(is_name)) {
-                    wrong.push(format!("{}: names the store of {database}", path.display()));
-                }
-            }
+            let code = code(&text);
+            let named = names_at_the_root(&code, depth);
+            wrong.extend(
+                above
+                    .iter()
+                    .filter(|module| named.contains(**module))
+                    .map(|module| format!("{}: names {module}", path.display())),
+            );
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -198,18 +175,19 @@ fn code(source: &str) -> String {
     code.map(|line| format!("{line}\n")).collect()
 }
 
-/// The modules of a room, each with the others that it imports.
-fn imports(room: &str) -> BTreeMap<String, BTreeSet<String>> {
+/// The modules of a crate, or of a folder of it, each with the others that it imports.
+fn imports(krate: &str, room: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for Source { path, depth, text } in module(room) {
-        let inside = path.strip_prefix(sources().join(room)).expect("a file of the room");
-        let mut parts = inside.iter().map(|part| part.to_string_lossy().replace(".rs", ""));
+    let prefix = if room.is_empty() { "crate::".to_owned() } else { format!("crate::{room}::") };
+    for Source { path, depth, text } in sources(&folder(krate).join("src").join(room)) {
+        let mut parts = path.iter().map(|part| part.to_string_lossy().replace(".rs", ""));
         let first = parts.next().expect("a name");
-        if first == "mod" || first == "tests" || parts.any(|part| part == "tests") {
+        let is_test = first == "tests" || parts.any(|part| part == "tests");
+        if is_test || ["mod", "lib", "main"].contains(&first.as_str()) {
             continue;
         }
-        let (code, to_room) = (code(&text), format!("crate::{room}::"));
-        let named = names_after(&code, &[&to_room, &"super::".repeat(depth - 1)]);
+        let code = code(&text);
+        let named = names_after(&code, &[&prefix, &"super::".repeat(depth)]);
         imports.entry(first).or_default().extend(named.into_iter().map(str::to_owned));
     }
     imports
@@ -227,11 +205,17 @@ fn in_circles(mut imports: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 }
 
 #[test]
-fn the_modules_of_a_room_import_one_way() {
-    for room in ["core", "sandbox", "leadership", "delivery", "supervisor"] {
-        let imports = imports(room);
-        assert!(imports.len() > 1, "{room}: {imports:?}");
-        assert_eq!(in_circles(imports), [""; 0], "{room}: circles, and what is above them");
+fn the_modules_of_a_crate_import_one_way() {
+    for (krate, room) in [
+        ("core", ""),
+        ("sandbox", ""),
+        ("delivery", ""),
+        ("delivery", "leadership"),
+        ("delivery", "supervisor"),
+    ] {
+        let imports = imports(krate, room);
+        assert!(imports.len() > 1, "{krate} {room}: {imports:?}");
+        assert_eq!(in_circles(imports), [""; 0], "{krate} {room}: circles, and what is above them");
     }
     let circle = [("a", "b"), ("b", "c"), ("c", "b"), ("d", "d")];
     let circle = circle.map(|(module, named)| (module.to_owned(), [named.to_owned()].into()));
@@ -249,6 +233,4 @@ fn an_import_is_found_however_it_is_written() {
     assert_eq!(named("/// As [`Handler`](crate::handler::Handler).", 3), ["handler"]);
     assert_eq!(named("fn f(x: super::super::store::Fetch) {}", 2), ["store"]);
     assert_eq!(named("use super::store;", 2), [""; 0], "it is one of its own room");
-    assert!(uses("use sqlx::Row;", "sqlx") && uses("x(wasmtime_wasi::a())", "wasmtime"));
-    assert!(!uses("// sqlx::Row", "sqlx") && !uses("my_sqlx::a()", "sqlx"));
 }

@@ -106,7 +106,7 @@ pub(super) async fn list(
     }
     let mut transaction = begin_long(connection).await?;
     let mut pages = Pages::of(filter);
-    while let Some((after, limit)) = pages.next() {
+    while let Some((after, limit)) = pages.next_page() {
         let statement = match &filter.group {
             Some(group) => {
                 sqlx::query(select!("WHERE group_name = $3 AND id > $1 ORDER BY id LIMIT $2"))

@@ -100,7 +100,7 @@ pub(super) async fn list(
         must_exist(connection, group).await?;
     }
     let mut pages = Pages::of(filter);
-    while let Some((after, limit)) = pages.next() {
+    while let Some((after, limit)) = pages.next_page() {
         let statement = match &filter.group {
             Some(group) => {
                 sqlx::query(select!("WHERE group_name = ? AND id > ? ORDER BY id LIMIT ?"))

@@ -35,7 +35,7 @@ impl Pages {
     }
 
     /// Above which id to go on, and with at most how many; none once it is done.
-    pub fn next(&mut self) -> Option<(i64, i64)> {
+    pub fn next_page(&mut self) -> Option<(i64, i64)> {
         if self.begun && (self.came < self.asked || self.limit.is_none()) {
             return None;
         }

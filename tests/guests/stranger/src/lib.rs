@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use self::event_host_core::handler::types::Retry;
-use self::event_host_core::handler::{context, log, outbox, state};
-use self::exports::event_host_core::handler::handler::{Event, Failure, Guest};
+use self::event_host::handler::types::Retry;
+use self::event_host::handler::{context, log, outbox, state};
+use self::exports::event_host::handler::handler::{Event, Failure, Guest};
 
 wit_bindgen::generate!({ path: "../../../wit", world: "event-handler" });
 
