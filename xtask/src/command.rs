@@ -3,6 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 /// The cargo that runs us, or the one on the path.
 ///
@@ -42,6 +43,19 @@ pub(crate) fn stdout_of(command: &mut Command) -> Result<String> {
         bail!("{} failed: {}", shown(command), output.status);
     }
     String::from_utf8(output.stdout).with_context(|| format!("{} printed no text", shown(command)))
+}
+
+/// What cargo built, or found built, by what it printed with `--message-format=json`.
+pub(crate) fn artifacts(messages: &str) -> Result<Vec<Value>> {
+    let mut artifacts = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line)
+            .with_context(|| format!("cargo printed something else than JSON: {line}"))?;
+        if message["reason"] == "compiler-artifact" {
+            artifacts.push(message);
+        }
+    }
+    Ok(artifacts)
 }
 
 /// Runs a command quietly; `None` if it cannot be started.

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::command::{cargo, run, stdout_of};
+use crate::command::{artifacts, cargo, run, stdout_of};
 use crate::root;
 use crate::toolchain::{self, Way};
 
@@ -84,14 +84,10 @@ fn build_set(root: &Path, target: &Path, set: GuestSet, way: Way) -> Result<Vec<
         .stdin(Stdio::null());
     let messages = stdout_of(&mut command)?;
     let mut modules = Vec::new();
-    for line in messages.lines() {
-        let message: Value = serde_json::from_str(line)
-            .with_context(|| format!("cargo printed something else than JSON: {line}"))?;
-        if message["reason"] == "compiler-artifact" {
-            let files = message["filenames"].as_array().into_iter().flatten();
-            let files = files.filter_map(Value::as_str).map(PathBuf::from);
-            modules.extend(files.filter(|file| file.extension().is_some_and(|e| e == "wasm")));
-        }
+    for artifact in artifacts(&messages)? {
+        let files = artifact["filenames"].as_array().into_iter().flatten();
+        let files = files.filter_map(Value::as_str).map(PathBuf::from);
+        modules.extend(files.filter(|file| file.extension().is_some_and(|e| e == "wasm")));
     }
     if modules.is_empty() {
         bail!("cargo built no module in {}", set.workspace);

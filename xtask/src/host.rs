@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
-use crate::command::{cargo, run, stdout_of};
+use crate::command::{artifacts, cargo, run, stdout_of};
 
 /// Where the host is, in the repository.
 pub(crate) const PROGRAM: &str = "target/debug/host";
@@ -42,12 +41,10 @@ fn command(root: &Path) -> Command {
 /// The targets that cargo compiled now, by what it printed of a build.
 fn compiled(messages: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for line in messages.lines() {
-        let message: Value = serde_json::from_str(line)
-            .with_context(|| format!("cargo printed something else than JSON: {line}"))?;
-        if message["reason"] == "compiler-artifact" && message["fresh"] == false {
-            let name = &message["target"]["name"];
-            names.push(name.as_str().with_context(|| format!("no name in {line}"))?.to_owned());
+    for artifact in artifacts(messages)? {
+        if artifact["fresh"] == false {
+            let name = artifact["target"]["name"].as_str();
+            names.push(name.with_context(|| format!("no name in {artifact}"))?.to_owned());
         }
     }
     Ok(names)

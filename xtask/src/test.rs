@@ -10,10 +10,11 @@ use crate::{guests, host, root};
 
 /// Builds what the tests need and runs them all; `extra` goes to the runner.
 ///
-/// With arguments of one's own only the host's tests run: they are meant to
-/// pick out some.
+/// Where an argument picks out tests, the examples in comments and the guests' own tests do
+/// not run. `--no-fail-fast` picks out none.
 /// The server that they share ends with them, also when they fail.
 pub(crate) fn test(extra: &[&str]) -> Result<()> {
+    let all = extra.iter().all(|argument| *argument == "--no-fail-fast");
     let root = root()?;
     let postgres = Postgres::find()?;
     guests::build(guests::ALL, None)?;
@@ -35,14 +36,14 @@ pub(crate) fn test(extra: &[&str]) -> Result<()> {
     };
     if probe(Command::new("cargo-nextest").arg("--version")).is_some() {
         run(with_server(&["nextest", "run", "--workspace", "--locked"]).args(extra))?;
-        if extra.is_empty() {
+        if all {
             run(&mut in_root(&["test", "--doc", "--workspace", "--locked"]))?;
         }
     } else {
         println!("cargo-nextest is not installed; `cargo test` takes longer");
         run(with_server(&["test", "--workspace", "--locked"]).args(extra))?;
     }
-    if extra.is_empty() {
+    if all {
         guests::test_natively(&root, guests::WEBHOOKS)?;
     }
     Ok(())

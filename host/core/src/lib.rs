@@ -1,8 +1,7 @@
 //! What every part of the host is told in: the event and its names, failures, digests, and
 //! what the parts agree on.
 //!
-//! It knows none of them: nothing here reads or writes a file, a socket or a database. Each
-//! module is named from the root, as `crate::event`.
+//! It knows none of them: nothing here reads or writes a file, a socket or a database.
 
 pub mod clock;
 pub mod digest;

@@ -338,7 +338,7 @@ impl Event {
     /// An event with the attributes that every event has, and nothing else.
     ///
     /// ```
-    /// use event_host::event::Event;
+    /// use event_host_core::event::Event;
     /// use jiff::Timestamp;
     ///
     /// let event = Event {

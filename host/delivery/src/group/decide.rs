@@ -142,8 +142,6 @@ pub(super) struct Backlog {
     pub(super) is_waited_for: bool,
     /// Late events wait to be adopted, or what is undecided has changed.
     pub(super) has_overtaking: bool,
-    /// A settlement would record more than the cursor, without going past gaps.
-    pub(super) has_work: bool,
     /// Something is to be recorded beyond events that are not done.
     pub(super) has_gaps: bool,
     /// The cursor can pass events of others.
@@ -174,8 +172,10 @@ pub(super) enum Settle {
 }
 
 impl Backlog {
-    /// Whether the leader settles now, which has no settlement under way.
-    pub(super) fn settlement(&self, limits: &Limits) -> Settle {
+    /// Whether the leader settles now, which has no settlement under way. `has_work`: whether
+    /// a settlement would record more than the cursor, without going past gaps. It is asked
+    /// only once it is time, because it may look through the window.
+    pub(super) fn settlement(&self, limits: &Limits, has_work: impl FnOnce() -> bool) -> Settle {
         let ends = self.attempts_end && !self.has_attempts;
         let is_overdue = self.oldest.is_some_and(|oldest| oldest >= limits.max_time);
         let is_time = ends
@@ -187,9 +187,9 @@ impl Backlog {
             || self.has_overtaking
             || self.done_bytes >= BATCH_BYTES;
         let over_gaps = ends || is_overdue || self.is_waited_for;
-        let has_work = self.has_work || over_gaps && self.has_gaps;
         let settles_passed = self.settles_passed || self.since_settled >= limits.pass_interval;
-        let is_worth = is_time && has_work || self.passes && settles_passed;
+        let is_worth =
+            is_time && (over_gaps && self.has_gaps || has_work()) || self.passes && settles_passed;
         let clears_mark = ends && self.is_marked;
         if is_worth || clears_mark { Settle::Yes { over_gaps } } else { Settle::No }
     }
@@ -227,7 +227,8 @@ mod tests {
         pass_interval: Duration::from_secs(1),
     };
 
-    fn backlog() -> impl Strategy<Value = Backlog> {
+    /// A backlog, and whether a settlement would record more than the cursor.
+    fn backlog() -> impl Strategy<Value = (Backlog, bool)> {
         let bits = any::<[bool; 10]>();
         let oldest = proptest::option::of(0..1_000_u64);
         (bits, oldest, 0..2_000_u64, 0..3_usize, 0..20_usize, 0..2 * BATCH_BYTES).prop_map(
@@ -235,7 +236,7 @@ mod tests {
                 let [attempts_end, settles_passed, has_attempts, attempts_wait, is_marked, ..] =
                     bits;
                 let [.., is_waited_for, has_overtaking, has_work, has_gaps, passes] = bits;
-                Backlog {
+                let backlog = Backlog {
                     attempts_end,
                     settles_passed,
                     has_attempts,
@@ -248,10 +249,10 @@ mod tests {
                     done_bytes,
                     is_waited_for,
                     has_overtaking,
-                    has_work,
                     has_gaps,
                     passes,
-                }
+                };
+                (backlog, has_work)
             },
         )
     }
@@ -309,35 +310,35 @@ mod tests {
         }
 
         #[test]
-        fn what_is_done_is_settled_when_it_is_due(backlog in backlog()) {
+        fn what_is_done_is_settled_when_it_is_due((backlog, has_work) in backlog()) {
             let is_due = backlog.oldest.is_some_and(|oldest| oldest >= LIMITS.max_time)
                 || backlog.done >= LIMITS.max_events
                 || backlog.done_bytes >= BATCH_BYTES
                 || backlog.is_waited_for;
-            if is_due && backlog.has_work {
-                let settles = backlog.settlement(&LIMITS) != Settle::No;
+            if is_due && has_work {
+                let settles = backlog.settlement(&LIMITS, || has_work) != Settle::No;
                 prop_assert!(settles);
             }
         }
 
         #[test]
-        fn gaps_are_gone_over_only_where_something_would_wait_for_long(backlog in backlog()) {
+        fn gaps_are_gone_over_only_where_something_would_wait_for_long((backlog, has_work) in backlog()) {
             let ends = backlog.attempts_end && !backlog.has_attempts;
             let is_overdue = backlog.oldest.is_some_and(|oldest| oldest >= LIMITS.max_time);
             let may = ends || is_overdue || backlog.is_waited_for;
-            if let Settle::Yes { over_gaps } = backlog.settlement(&LIMITS) {
+            if let Settle::Yes { over_gaps } = backlog.settlement(&LIMITS, || has_work) {
                 prop_assert_eq!(over_gaps, may);
             }
         }
 
         #[test]
-        fn nothing_is_settled_without_a_reason(backlog in backlog()) {
-            let has_reason = backlog.has_work
+        fn nothing_is_settled_without_a_reason((backlog, has_work) in backlog()) {
+            let has_reason = has_work
                 || backlog.has_gaps
                 || backlog.passes
                 || backlog.is_marked && backlog.attempts_end && !backlog.has_attempts;
             if !has_reason {
-                prop_assert_eq!(backlog.settlement(&LIMITS), Settle::No);
+                prop_assert_eq!(backlog.settlement(&LIMITS, || has_work), Settle::No);
             }
         }
     }

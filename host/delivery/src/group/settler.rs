@@ -48,7 +48,6 @@ impl Leader<'_> {
                 done_bytes: schedule.done_bytes(),
                 is_waited_for: locked.is_waited_for,
                 has_overtaking: schedule.has_overtaking(),
-                has_work: schedule.has_work(),
                 has_gaps: schedule.has_gaps(),
                 passes: schedule.passes(),
             };
@@ -57,7 +56,7 @@ impl Leader<'_> {
                 max_time: self.group().settings.batch.max_time,
                 pass_interval: self.group().pass_interval,
             };
-            (backlog.settlement(&limits), backlog.is_waited_for)
+            (backlog.settlement(&limits, || schedule.has_work()), backlog.is_waited_for)
         };
         let cut = match settle {
             Settle::Yes { over_gaps } => Some(self.cut(over_gaps)),

@@ -17,7 +17,7 @@ const ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// The path, and query if any, of the requests to a handler of `wasi:http`.
 ///
 /// ```
-/// use event_host::sandbox::settings::HttpPath;
+/// use event_host_sandbox::settings::HttpPath;
 ///
 /// let fixed: HttpPath = "/events?from=host".parse().unwrap();
 /// assert_eq!(fixed.of("order.paid"), "/events?from=host");

@@ -38,7 +38,7 @@ pub struct HttpPolicy {
 /// loopback addresses.
 ///
 /// ```
-/// use event_host::sandbox::settings::HttpRule;
+/// use event_host_sandbox::settings::HttpRule;
 ///
 /// for accepted in [
 ///     "https://api.example.com",

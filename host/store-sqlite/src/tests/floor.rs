@@ -1,7 +1,7 @@
 //! How fast the store drains a log, beside a loop that does no more than must
 //! be done. Not a test that can fail: it prints.
 //!
-//! `cargo test --release -p event-host --lib drains_a_log -- --ignored --nocapture`
+//! `cargo test --release -p event-host-store-sqlite drains_a_log -- --ignored --nocapture`
 
 use std::time::{Duration, Instant};
 
