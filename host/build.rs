@@ -60,7 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Writes `sdks.rs`: one constant an SDK, with the path and the bytes of each file.
 fn embed_sdks() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked for when this runs: where it was compiled may be another folder, as a copied target
+    // folder shows.
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("..");
     let output = PathBuf::from(std::env::var("OUT_DIR")?);
     let workspace = root.join("Cargo.toml");
     println!("cargo:rerun-if-changed={}", workspace.display());
