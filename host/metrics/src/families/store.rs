@@ -1,0 +1,81 @@
+//! Of calls of the database.
+
+use std::time::Duration;
+
+use super::{DURATIONS, each, labels};
+use crate::family::Family;
+use crate::metric::{Kind, Metric};
+use crate::table::Table;
+use crate::values::{Counter, Gauge, Histogram};
+
+static OPERATIONS: Metric = Metric::process(
+    Kind::Histogram,
+    "event_host_store_operations_seconds",
+    &["operation"],
+    "How long calls of the database took, whatever came of them",
+);
+static ERRORS: Metric = Metric::process(
+    Kind::Counter,
+    "event_host_store_errors",
+    &["operation"],
+    "Calls of the database that failed, each try of one that is repeated",
+);
+static CONNECTIONS: Metric = Metric::process(
+    Kind::Gauge,
+    "event_host_store_connections",
+    &["state"],
+    "Connections to the database: in_use, idle",
+);
+
+labels! {
+    /// What the database is asked for.
+    StoreOperation {
+        /// Events are put into the log.
+        Publish = "publish",
+        /// The log is read.
+        Fetch = "fetch",
+        /// A settlement is committed.
+        Settle = "settle",
+        /// Locks are asked for and proved.
+        Lock = "lock",
+        /// The safe position and the groups' rows are read.
+        Control = "control",
+        /// The overview is read.
+        Overview = "overview",
+    }
+}
+
+/// Metrics of calls of the database.
+#[derive(Debug, Clone)]
+pub struct StoreMetrics {
+    times: [Histogram; StoreOperation::LABELS.len()],
+    errors: [Counter; StoreOperation::LABELS.len()],
+    connections: Family<Gauge>,
+}
+
+impl StoreMetrics {
+    pub(crate) fn register(table: &mut Table) -> Self {
+        let times = table.add(Family::of(&OPERATIONS, DURATIONS));
+        let errors = table.add(Family::new(&ERRORS));
+        let connections = table.add(Family::new(&CONNECTIONS));
+        Self {
+            times: each(&times, &[], StoreOperation::LABELS),
+            errors: each(&errors, &[], StoreOperation::LABELS),
+            connections,
+        }
+    }
+
+    /// Counts one call.
+    pub fn called(&self, operation: StoreOperation, time: Duration, succeeded: bool) {
+        self.times[operation as usize].observe(time);
+        if !succeeded {
+            self.errors[operation as usize].inc();
+        }
+    }
+
+    /// How many connections there are.
+    pub fn set_connections(&self, in_use: u32, idle: u32) {
+        self.connections.with(&["in_use"]).set(f64::from(in_use));
+        self.connections.with(&["idle"]).set(f64::from(idle));
+    }
+}
