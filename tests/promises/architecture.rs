@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates below the application, and which of the others each may depend on.
-const MAY_DEPEND_ON: [(&str, &[&str]); 7] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("core", &[]),
     ("metrics", &["core"]),
     ("store", &["core"]),
@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 7] = [
     ("store-postgres", &["core", "store"]),
     ("sandbox", &["core", "metrics"]),
     ("delivery", &["core", "metrics", "store"]),
+    ("http", &["core"]),
 ];
 
 /// Packages that only these crates may depend on, by what their names begin with.

@@ -1,0 +1,269 @@
+//! Listeners: bound, served, changed by a reload, and closed in order.
+//!
+//! A reload binds what is new before it closes what is gone, and leaves a listener whose
+//! address stays as it is: its connections go on, and from the next request on they are
+//! answered as the settings say now. What cannot be bound leaves everything as it was.
+
+mod bind;
+mod connection;
+mod stream;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use event_host_core::event::Tenant;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::failures::Failures;
+use crate::routes::Routes;
+use crate::service::{Policy, Service, Shared};
+use crate::settings::{Address, Listener, Settings};
+use crate::token::{self, Token, TokenHash, Tokens};
+use bind::Socket;
+
+/// After an accept that failed because the process or the system has run out of something.
+const AFTER_EXHAUSTION: Duration = Duration::from_secs(1);
+
+/// A listener that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("the listener `{name}` cannot listen at {address}: {why}")]
+pub struct CannotListen {
+    name: String,
+    address: Address,
+    why: String,
+}
+
+/// The listeners of a host.
+pub struct Server {
+    routes: Routes,
+    failures: Arc<Failures>,
+    open: Vec<Open>,
+    /// The connections of listeners that were closed.
+    closed: Vec<TaskTracker>,
+    /// What stands for the tokens of the settings where those have none.
+    ephemeral: Option<String>,
+}
+
+/// One listener that is open.
+struct Open {
+    listener: Arc<Listener>,
+    /// Where it listens, with the port that the system chose.
+    local: Address,
+    shared: Arc<Shared>,
+    limit: Arc<Limit>,
+    connections: TaskTracker,
+    closing: CancellationToken,
+    accepting: JoinHandle<()>,
+}
+
+/// How many connections a listener has at once.
+struct Limit {
+    open: AtomicUsize,
+    most: AtomicUsize,
+    changed: Notify,
+}
+
+/// One connection that counts.
+struct Counted(Arc<Limit>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed.notify_one();
+    }
+}
+
+impl Limit {
+    fn new(most: usize) -> Arc<Self> {
+        let (open, changed) = (AtomicUsize::new(0), Notify::new());
+        Arc::new(Self { open, most: AtomicUsize::new(most), changed })
+    }
+
+    fn set(&self, most: usize) {
+        self.most.store(most, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    /// Waits until there is room for one more. Only the accepting task asks.
+    async fn one(self: &Arc<Self>) -> Counted {
+        while self.open.load(Ordering::Acquire) >= self.most.load(Ordering::Acquire) {
+            self.changed.notified().await;
+        }
+        self.open.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(self))
+    }
+}
+
+impl Server {
+    /// Opens the listeners.
+    ///
+    /// # Errors
+    /// With the first that cannot be opened; then none is.
+    pub async fn start(settings: &Settings, routes: Routes) -> Result<Self, CannotListen> {
+        let mut server = Self {
+            routes,
+            failures: Arc::default(),
+            open: Vec::new(),
+            closed: Vec::new(),
+            ephemeral: None,
+        };
+        server.apply(settings).await?;
+        Ok(server)
+    }
+
+    /// Takes over other settings.
+    ///
+    /// # Errors
+    /// With the first listener that cannot be opened. Then everything stays as it is.
+    pub async fn apply(&mut self, settings: &Settings) -> Result<(), CannotListen> {
+        let mut fresh = Vec::new();
+        for listener in &settings.listeners {
+            if self.open.iter().all(|open| open.listener.address != listener.address) {
+                let failed = |why: io::Error| CannotListen {
+                    name: listener.name.clone(),
+                    address: listener.address.clone(),
+                    why: bind::explain(&why, &listener.address),
+                };
+                let socket = Socket::bind(&listener.address, listener.socket_mode);
+                let socket = socket.map_err(failed)?;
+                let local = socket.local().map_err(failed)?;
+                fresh.push((listener, socket, local));
+            }
+        }
+        if settings.tokens.is_empty() && self.ephemeral.is_none() {
+            self.ephemeral = token::generate().ok();
+        } else if !settings.tokens.is_empty() {
+            self.ephemeral = None;
+        }
+        let tokens = Arc::new(Tokens::new(settings.tokens.iter().cloned()));
+        let ephemeral = self.ephemeral.as_deref().map(TokenHash::of);
+        let ephemeral = ephemeral.map(|hash| Token::unlimited("ephemeral", hash));
+        let ephemeral = Arc::new(Tokens::new(ephemeral));
+        let tenants = settings.tenants.clone().map(Arc::new);
+        let routes = self.routes.clone();
+        let policy = |listener: &Arc<Listener>| {
+            let lets_in = if settings.tokens.is_empty() && listener.address.is_local() {
+                &ephemeral
+            } else {
+                &tokens
+            };
+            let tenants: Option<Arc<BTreeSet<Tenant>>> = tenants.clone();
+            Policy::new(Arc::clone(listener), Arc::clone(lets_in), tenants, &routes)
+        };
+        let mut open = Vec::new();
+        for before in std::mem::take(&mut self.open) {
+            let now = settings.listeners.iter().find(|l| l.address == before.listener.address);
+            let Some(now) = now else {
+                self.closed.push(before.close());
+                continue;
+            };
+            let now = Arc::new(now.clone());
+            before.shared.set_policy(policy(&now));
+            before.limit.set(now.max_connections);
+            if before.listener.socket_mode != now.socket_mode {
+                bind::set_mode(&now.address, now.socket_mode);
+            }
+            open.push(Open { listener: now, ..before });
+        }
+        for (listener, socket, local) in fresh {
+            let listener = Arc::new(listener.clone());
+            let shared = Arc::new(Shared::new(policy(&listener), Arc::clone(&self.failures)));
+            open.push(Open::start(listener, socket, local, shared));
+        }
+        self.open = open;
+        self.closed.retain(|connections| !connections.is_empty());
+        Ok(())
+    }
+
+    /// The name and the address of each listener, with the port that the system chose.
+    pub fn addresses(&self) -> impl Iterator<Item = (&str, &Address)> {
+        self.open.iter().map(|open| (open.listener.name.as_str(), &open.local))
+    }
+
+    /// The token that stands for those of the settings, where these have none, and the
+    /// addresses that take it.
+    #[must_use]
+    pub fn ephemeral(&self) -> Option<(&str, Vec<String>)> {
+        let local = self.open.iter().filter(|open| open.local.is_local());
+        let urls: Vec<String> = local
+            .map(|open| Listener { address: open.local.clone(), ..(*open.listener).clone() }.url())
+            .collect();
+        self.ephemeral.as_deref().filter(|_| !urls.is_empty()).map(|token| (token, urls))
+    }
+
+    /// Closes the listeners, lets the requests that are under way end, and waits for that
+    /// until `deadline`. What is not answered by then is broken off.
+    pub async fn stop(self, deadline: Instant) {
+        let mut connections = self.closed;
+        connections.extend(self.open.into_iter().map(Open::close));
+        let all = futures_util::future::join_all(connections.iter().map(TaskTracker::wait));
+        if tokio::time::timeout_at(deadline, all).await.is_err() {
+            let left: usize = connections.iter().map(TaskTracker::len).sum();
+            warn!(connections = left, "requests that did not end in time are broken off");
+        }
+    }
+}
+
+impl Open {
+    fn start(listener: Arc<Listener>, socket: Socket, local: Address, shared: Arc<Shared>) -> Self {
+        let limit = Limit::new(listener.max_connections);
+        let (connections, closing) = (TaskTracker::new(), CancellationToken::new());
+        let serves: Vec<&str> = listener.serve.iter().map(|part| part.name()).collect();
+        info!(listener = listener.name, address = %local, serves = serves.join(" "), "listening");
+        let accepting = tokio::spawn(accept(
+            socket,
+            Arc::clone(&shared),
+            Arc::clone(&limit),
+            connections.clone(),
+            closing.clone(),
+        ));
+        Self { listener, local, shared, limit, connections, closing, accepting }
+    }
+
+    /// Takes no more connections, and has those that are there end after the request that
+    /// is under way.
+    fn close(self) -> TaskTracker {
+        info!(listener = self.listener.name, address = %self.local, "closed");
+        self.closing.cancel();
+        self.accepting.abort();
+        self.connections.close();
+        self.connections
+    }
+}
+
+/// Accepts connections, until it is aborted.
+async fn accept(
+    socket: Socket,
+    shared: Arc<Shared>,
+    limit: Arc<Limit>,
+    connections: TaskTracker,
+    closing: CancellationToken,
+) {
+    loop {
+        let counted = limit.one().await;
+        let (stream, peer) = match socket.accept().await {
+            Ok(accepted) => accepted,
+            // That of one connection, which is gone.
+            Err(why) if bind::is_of_one_connection(&why) => continue,
+            Err(why) => {
+                warn!("cannot accept a connection: {why}");
+                tokio::time::sleep(AFTER_EXHAUSTION).await;
+                continue;
+            }
+        };
+        let service = Service::new(Arc::clone(&shared), peer, false, closing.clone());
+        let closing = closing.clone();
+        connections.spawn(async move {
+            connection::serve(stream, service, &closing).await;
+            drop(counted);
+        });
+    }
+}
