@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::postgres::{self, InvalidPostgresUrl, PostgresUrl};
-use super::value::Environment;
+use super::variables::Environment;
 
 /// A database, by its URL. `Debug` and `Display` leave its password out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,21 +6,21 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Problem, place};
-use super::value::Environment;
+use super::variables::Variables;
 use event_host_core::event::quoted;
 
 /// A parsed file, and what is wrong with it.
 pub(super) struct Document<'a> {
     text: &'a str,
-    pub(super) environment: &'a Environment<'a>,
+    pub(super) variables: Variables<'a>,
     /// The byte that a problem points at, and its message.
     problems: RefCell<Vec<(usize, String)>>,
 }
 
 impl<'a> Document<'a> {
     /// Nothing wrong yet.
-    pub(super) fn new(text: &'a str, environment: &'a Environment<'a>) -> Self {
-        Self { text, environment, problems: RefCell::default() }
+    pub(super) fn new(text: &'a str, variables: Variables<'a>) -> Self {
+        Self { text, variables, problems: RefCell::default() }
     }
 
     /// Notes a problem.

@@ -18,6 +18,7 @@ mod postgres;
 mod section;
 mod tenants;
 mod value;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,8 +35,8 @@ pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 use section::Section;
 pub use tenants::TenantSettings;
 use tenants::Tenants;
-use value::Environment;
 pub(crate) use value::duration;
+use variables::{Environment, Variables};
 
 use event_host_core::clock::LONGEST_WAIT;
 use event_host_delivery::admission::MAX_CONCURRENCY;
@@ -150,7 +151,7 @@ impl Config {
         environment: &Environment<'_>,
     ) -> Result<Self, ConfigErrors> {
         let table = syntax(text, path)?;
-        let document = Document::new(text, environment);
+        let document = Document::new(text, Variables { environment, directory: directory(path) });
         let mut top = Section::top(&document, &table);
         let directory = directory(path);
         let (database, lock_database) = match &overrides.database {
@@ -257,7 +258,7 @@ fn parse_databases(
     environment: &Environment<'_>,
 ) -> Result<Databases, ConfigErrors> {
     let table = syntax(text, path)?;
-    let document = Document::new(text, environment);
+    let document = Document::new(text, Variables { environment, directory: directory(path) });
     let mut top = Section::top(&document, &table);
     let (database, lock_database) = databases(&mut top, directory(path), environment);
     drop(top);

@@ -158,7 +158,7 @@ impl<'a> Section<'a> {
 
     /// Replaces the variables in a string.
     fn expand(&self, at: usize, raw: &'a str) -> Option<Text<'a>> {
-        match value::expand(raw, self.document.environment) {
+        match self.document.variables.expand(raw) {
             Ok(value) => Some(Text { at, raw, value }),
             Err(problem) => {
                 self.problem(at, problem);

@@ -20,7 +20,7 @@ pub use error::InvalidPostgresUrl;
 use syntax::Parts;
 pub(super) use syntax::is_scheme;
 
-use super::value::Environment;
+use super::variables::Environment;
 
 /// The URL of a PostgreSQL server. `Debug` and `Display` leave its secrets out.
 #[derive(Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use super::error::InvalidPostgresUrl;
 use super::syntax::Parts;
-use crate::config::value::Environment;
+use crate::config::variables::Environment;
 
 const CERTIFICATE: &[&str] = &["-----BEGIN CERTIFICATE-----"];
 
