@@ -27,6 +27,7 @@ pub(super) const TOP: Place = Place {
         "compile_timeout",
         "retention",
         "retention_size",
+        "sources",
         "tenants",
         "handlers",
     ],
@@ -50,6 +51,40 @@ pub(super) const TENANT: Place = Place {
         "state",
         "pinned_log",
         "http",
+    ],
+};
+
+/// One source of webhooks.
+pub(super) const SOURCE: Place = Place {
+    name: "sources.NAME",
+    keys: &[
+        "verify",
+        "secrets",
+        "tenant",
+        "type",
+        "id",
+        "source",
+        "subject",
+        "time",
+        "partitionkey",
+        "extensions",
+        "duplicate_key",
+        "tolerance",
+        "dedup",
+        "rate",
+        "max_body",
+        "ping",
+        "retired",
+        "allow_from",
+        "origins",
+        "require_origin",
+        "query_token",
+        "header",
+        "prefix",
+        "signed",
+        "algorithm",
+        "encoding",
+        "timestamp",
     ],
 };
 
@@ -131,8 +166,8 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 9] =
-    [&TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT];
+pub(super) const PLACES: [&Place; 10] =
+    [&TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE];
 
 impl Place {
     /// The table's header as it is written in the file, with the name of its handler

@@ -16,6 +16,7 @@ mod handlers;
 mod keys;
 mod postgres;
 mod section;
+mod sources;
 mod tenants;
 mod value;
 mod variables;
@@ -33,6 +34,7 @@ pub use error::{ConfigErrors, Problem};
 pub use handlers::HandlerSettings;
 pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 use section::Section;
+pub use sources::SourceSettings;
 pub use tenants::TenantSettings;
 use tenants::Tenants;
 pub(crate) use value::duration;
@@ -77,6 +79,8 @@ pub struct Config {
     /// The tenants that the file knows, in its order. Without any, a handler's
     /// tenant is no more than a name.
     pub tenants: Vec<TenantSettings>,
+    /// Who sends webhooks, in the order of the file.
+    pub sources: Vec<SourceSettings>,
     /// At least one, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
 }
@@ -175,6 +179,7 @@ impl Config {
             max_bytes: top.size("retention_size", "1MiB"..="1PiB").map(|bytes| bytes as u64),
         };
         let tenants = Tenants::read(&mut top, &document);
+        let sources = sources::sources(&mut top, &document, &tenants);
         let handlers = handlers_of(&mut top, &document, &tenants, directory);
         top.finish();
         let tenants = tenants.into_settings();
@@ -192,6 +197,7 @@ impl Config {
             compilation,
             retention,
             tenants,
+            sources,
             handlers,
         })
     }

@@ -55,6 +55,11 @@ impl<'a> Section<'a> {
         Self::named(document, entry, &keys::TENANT)
     }
 
+    /// The table of one source.
+    pub(super) fn source(document: &'a Document<'a>, entry: Entry<'a>) -> Self {
+        Self::named(document, entry, &keys::SOURCE)
+    }
+
     fn named(document: &'a Document<'a>, entry: Entry<'a>, place: &'static Place) -> Self {
         let table = match entry.value {
             DeValue::Table(table) => Some(table),

@@ -139,6 +139,15 @@ impl<'a> Tenants<'a> {
         limits
     }
 
+    /// Whoever names a tenant names one of the file, if the file has any.
+    pub(super) fn check_known(&self, tenant: &Tenant, entry: Entry<'_>) {
+        if let Some(found) = self.found.as_deref()
+            && !found.iter().any(|found| found.settings.name == *tenant)
+        {
+            self.unknown(found, tenant, entry);
+        }
+    }
+
     /// A handler may reach no more by HTTP than its tenant.
     pub(super) fn check_http(&self, tenant: &Tenant, handler: Entry<'_>, http: &HttpPolicy) {
         let owner = self.found.iter().flatten().find(|found| found.settings.name == *tenant);

@@ -1,4 +1,5 @@
 mod fuzz;
+mod sources;
 
 use std::env::VarError;
 
@@ -23,6 +24,9 @@ fn environment(name: &str) -> Result<String, VarError> {
     match name {
         "TOKEN" | "DB_PASSWORD" => Ok("hunter2".to_owned()),
         "REGION" => Ok("eu".to_owned()),
+        "GITHUB_SECRET" => Ok("hunter2-hunter2".to_owned()),
+        "SHOP_KEY" => Ok("aHVudGVyMi1odW50ZXIy".to_owned()),
+        "HEX" => Ok("00112233445566778899".to_owned()),
         "EMPTY" => Ok(String::new()),
         _ => Err(VarError::NotPresent),
     }
@@ -85,6 +89,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         compilation: Compilation::default(),
         retention: Retention::FOREVER,
         tenants: Vec::new(),
+        sources: Vec::new(),
         handlers: vec![handler],
     };
     assert_eq!(config, expected);
@@ -1015,6 +1020,7 @@ fn the_documentations_examples_are_right() {
     std::fs::write(directory.path().join("ca.pem"), "-----BEGIN CERTIFICATE-----").unwrap();
     std::fs::write(directory.path().join("host.pem"), "-----BEGIN CERTIFICATE-----").unwrap();
     std::fs::write(directory.path().join("host.key"), "-----BEGIN PRIVATE KEY-----").unwrap();
+    std::fs::write(directory.path().join("github-old.secret"), "hunter1-hunter1\n").unwrap();
     let path = directory.path().join("handlers.toml");
     for example in &examples {
         let result = Config::parse(example, &path, &Overrides::default(), &environment);
@@ -1027,10 +1033,12 @@ fn the_documentations_examples_are_right() {
     assert_eq!(defaults, bare);
     for place in keys::PLACES {
         for key in place.keys {
-            let later = ["lock_database", "tenant", "tenants", "digest", "build"].contains(key);
+            let later =
+                ["lock_database", "tenant", "tenants", "sources", "digest", "build"].contains(key);
             // A tenant is bound by nothing but what its table says, and nothing is built
-            // without its table.
-            let unbound = [keys::TENANT.name, keys::BUILD.name].contains(&place.name);
+            // nor taken from a sender without its table.
+            let tables = [keys::TENANT.name, keys::BUILD.name, keys::SOURCE.name];
+            let unbound = tables.contains(&place.name);
             let shown = examples[examples.len() - 1].contains(key);
             assert!(shown || later || unbound, "{key} is not among the defaults");
         }
