@@ -407,6 +407,9 @@ CREATE TABLE event_host.consumer_groups (
                       CONSTRAINT open_ranges_are_some_or_null CHECK (NOT isempty(open_ranges)),
     -- How many events were committed there so far.
     late_events       bigint NOT NULL DEFAULT 0,
+    -- Events that were handled successfully, and that became dead letters, so far.
+    handled_events    bigint NOT NULL DEFAULT 0,
+    dead_events       bigint NOT NULL DEFAULT 0,
     leader            text,
     leader_since      timestamptz,
     state             text NOT NULL DEFAULT 'running'

@@ -261,6 +261,9 @@ CREATE TABLE consumer_groups (
     -- Failed attempts so far, by the kind of the failure: a JSON object.
     failures          TEXT NOT NULL DEFAULT '{}'
                       CONSTRAINT failures_are_an_object CHECK (json_valid(failures) AND json_type(failures) = 'object'),
+    -- Events that were handled successfully, and that became dead letters, so far.
+    handled_events    INTEGER NOT NULL DEFAULT 0,
+    dead_events       INTEGER NOT NULL DEFAULT 0,
     created_at        INTEGER NOT NULL,
     settled_at        INTEGER,
     CONSTRAINT a_head_is_whole CHECK (

@@ -352,6 +352,7 @@ mod tests {
             redelivered: Vec::new(),
             failures: None,
             undecided: None,
+            handled: 0,
             mark: None,
             deferred: Vec::new(),
         };

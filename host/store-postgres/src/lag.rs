@@ -42,8 +42,14 @@ pub(super) async fn read(
         }
     }
     let far = backlog.far();
-    let looked_at = counting.first(far.len());
-    for name in far {
+    if !far.is_empty() {
+        for (name, first) in beginnings(connection, far, backlog.is_split()).await? {
+            backlog.first(&name, first);
+        }
+    }
+    let unknown = backlog.unknown();
+    let looked_at = counting.search(unknown.len());
+    for name in unknown {
         if let Some(group) = groups.get(name.as_str()) {
             let first = first(connection, group, looked_at).await?;
             let published_at = first.map(|row| optional_time(&row, 0)).transpose()?.flatten();
@@ -97,6 +103,50 @@ async fn part(
         part.add_all(class, events.map(seen));
     }
     Ok(part)
+}
+
+/// The first event above each of these cursors, whoever receives it.
+pub(crate) const BEGINNINGS: &str = concat!(
+    "SELECT e.tenant, e.deliver_to, e.type, e.position,
+            greatest(least(e.published_at, now()), 'epoch'), CASE WHEN $2 THEN ",
+    partition_hash!(),
+    " ELSE 0 END
+     FROM unnest($1::bigint[]) WITH ORDINALITY AS c (after, place)
+     LEFT JOIN LATERAL (
+         SELECT * FROM event_host.events WHERE position > c.after ORDER BY position LIMIT 1) e
+       ON true
+     ORDER BY c.place"
+);
+
+/// The first event above the cursor of each of these, whoever receives it: one look at an
+/// index each, in one statement.
+async fn beginnings(
+    connection: &mut PgConnection,
+    far: Vec<(GroupName, Position)>,
+    is_split: bool,
+) -> Result<Vec<(GroupName, Option<(Class, Seen)>)>, PostgresError> {
+    let cursors: Vec<i64> = far.iter().map(|(_, cursor)| cursor.0).collect();
+    let rows = sqlx::query(BEGINNINGS).bind(cursors).bind(is_split).fetch_all(connection).await?;
+    let mut beginnings = Vec::with_capacity(far.len());
+    for ((name, _), row) in far.into_iter().zip(&rows) {
+        let position: Option<i64> = row.try_get_unchecked(3)?;
+        let first = match position {
+            None => None,
+            Some(position) => {
+                let class = Class {
+                    tenant: row.try_get_unchecked(0)?,
+                    deliver_to: row.try_get_unchecked(1)?,
+                    event_type: row.try_get_unchecked(2)?,
+                };
+                let Time(published_at) = row.try_get_unchecked(4)?;
+                let hash: i64 = row.try_get_unchecked(5)?;
+                let hash = hash.unsigned_abs();
+                Some((class, Seen { position: Position(position), published_at, hash }))
+            }
+        };
+        beginnings.push((name, first));
+    }
+    Ok(beginnings)
 }
 
 /// When the first event was published that one receives of the next so many in the log.

@@ -221,6 +221,8 @@ async fn join_cursors(
              mark_position = NULL, mark_attempt = NULL,
              failures = CASE WHEN part_of IS NULL THEN $5::jsonb ELSE '{}' END,
              late_events = CASE WHEN part_of IS NULL THEN $6 ELSE 0 END,
+             handled_events = CASE WHEN part_of IS NULL THEN $7 ELSE 0 END,
+             dead_events = CASE WHEN part_of IS NULL THEN $8 ELSE 0 END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
              (state, reason, unpinned) = (SELECT g.state, g.reason, g.unpinned FROM event_host.consumer_groups g
                                 WHERE g.name = $1)
@@ -232,6 +234,8 @@ async fn join_cursors(
     .bind(before.epoch.0)
     .bind(stored::failures_json(&before.failures))
     .bind(before.late_events)
+    .bind(before.handled_events)
+    .bind(before.dead_events)
     .execute(connection)
     .await?;
     Ok(())
@@ -340,7 +344,8 @@ async fn locked_rows(
     group: &GroupName,
 ) -> Result<Vec<Part>, PostgresError> {
     let rows = sqlx::query(concat!(
-        "SELECT name, position, epoch, late_events, failures::text, open_ranges IS NOT NULL, ",
+        "SELECT name, position, epoch, late_events, failures::text, open_ranges IS NOT NULL,
+                handled_events, dead_events, ",
         head_columns!(),
         " FROM event_host.consumer_groups
          WHERE name = $1 OR part_of = $1 ORDER BY name FOR NO KEY UPDATE"
@@ -360,7 +365,9 @@ async fn locked_rows(
             epoch: Epoch(row.try_get_unchecked(2)?),
             late_events: row.try_get_unchecked(3)?,
             failures: stored::failures(row.try_get_unchecked(4)?),
-            head: read_head(row, 6)?,
+            handled_events: row.try_get_unchecked(6)?,
+            dead_events: row.try_get_unchecked(7)?,
+            head: read_head(row, 8)?,
         });
     }
     Ok(parts)

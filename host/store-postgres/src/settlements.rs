@@ -94,7 +94,9 @@ const MOVE_CURSOR: &str = "UPDATE event_host.consumer_groups
          head_failure_kind = $4, head_failure_text = $5,
          mark_position = $6, mark_attempt = $7,
          position = $8, settled = $9, settled_at = clock_timestamp(), fruitless = 0,
-         failures = coalesce($12::jsonb, failures)
+         failures = coalesce($12::jsonb, failures),
+         handled_events = least(handled_events, 9223372036854775807 - $13) + $13,
+         dead_events = least(dead_events, 9223372036854775807 - $14) + $14
      WHERE name = $10 AND epoch = $11 AND settled = $9 - 1
        AND EXISTS (SELECT FROM event_host.incarnation)
        AND $8 <= coalesce(pg_sequence_last_value('event_host.events_position_seq'::regclass),
@@ -154,6 +156,8 @@ async fn move_cursor(
         .bind(settlement.group.as_str())
         .bind(settlement.epoch.0)
         .bind(settlement.failures.as_ref().map(stored::failures_json))
+        .bind(i64::try_from(settlement.handled).unwrap_or(i64::MAX))
+        .bind(i64::try_from(settlement.dead_letters.len()).unwrap_or(i64::MAX))
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };

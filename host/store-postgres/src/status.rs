@@ -77,7 +77,7 @@ macro_rules! select {
             ", s.pid, s.gid, s.application, s.role, s.age,
                w.pid, w.gid, w.application, w.role, w.age, ",
             mark_columns!(),
-            ", g.unpinned FROM event_host.consumer_groups g
+            ", g.unpinned, g.handled_events, g.dead_events FROM event_host.consumer_groups g
               LEFT JOIN event_host.hosts h ON h.id = g.leader
               LEFT JOIN held led ON led.key = g.lock_key
               LEFT JOIN strangers s ON s.key = g.lock_key
@@ -107,6 +107,7 @@ pub(super) async fn log_and_groups(
         .fetch_one(&mut *snapshot)
         .await?;
     let (events, events_is_estimate) = count_events(&mut snapshot, counting).await?;
+    let bytes = size(&mut snapshot).await?;
     let rows = sqlx::query(select!("WHERE g.part_of IS NULL OR (g.partitions > 1 AND g.partition < g.partitions) ORDER BY g.name")).fetch_all(&mut *snapshot).await?;
     let Sifted { read: groups, unreadable } = statuses(&mut snapshot, &rows, counting).await?;
     let groups = whole(groups);
@@ -126,6 +127,7 @@ pub(super) async fn log_and_groups(
         safe_position: safe_position.max(settled).min(last),
         events,
         events_is_estimate,
+        bytes,
         held_up_by,
         pinned_by,
         groups,
@@ -158,6 +160,18 @@ async fn count_events(
     .await?;
     // A log that grows fast has more than the server has noticed.
     Ok((estimated.max(counted), true))
+}
+
+/// What the log takes, with its indexes. A table partition that is dropped meanwhile takes
+/// nothing.
+async fn size(connection: &mut PgConnection) -> Result<u64, PostgresError> {
+    let bytes: i64 = sqlx::query_scalar(
+        "SELECT coalesce(sum(pg_total_relation_size(p.relation)), 0)::bigint
+         FROM event_host.partitions p",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(bytes.unsigned_abs())
 }
 
 async fn begin_snapshot(
@@ -225,6 +239,7 @@ async fn statuses(
         status.lag_events_is_at_least = lag.is_at_least;
         status.lag_seconds = lag.seconds();
         status.lag_seconds_is_at_least = lag.may_be_older;
+        status.unread_seconds = lag.unread_seconds();
         if let Some(waiting) = waiting.get(status.name.as_str()) {
             status.parked = waiting.parked.rows;
             status.parked_is_at_least = waiting.parked.is_at_least;
@@ -286,6 +301,7 @@ fn read(row: &PgRow) -> Result<Read, PostgresError> {
         lag_events_is_at_least: false,
         lag_seconds: 0.0,
         lag_seconds_is_at_least: false,
+        unread_seconds: 0.0,
         retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked: 0,
         parked_is_at_least: false,
@@ -299,6 +315,8 @@ fn read(row: &PgRow) -> Result<Read, PostgresError> {
         open_ranges: read_open(row, 22)?.as_slice().to_vec(),
         open_ranges_held_by: Vec::new(),
         late_events: row.try_get_unchecked(9)?,
+        handled_events: row.try_get_unchecked(37)?,
+        dead_events: row.try_get_unchecked(38)?,
         partitions: Vec::new(),
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
@@ -315,14 +333,15 @@ fn read(row: &PgRow) -> Result<Read, PostgresError> {
 macro_rules! by_few {
     ($names:expr, $counting:expr, |$some:ident, $most:ident| $look:expr, $is_full:expr) => {{
         let counting: Counting = $counting;
+        let few = counting.few($names.len());
         let mut counts = {
-            let ($some, $most) = ($names, counting.few());
+            let ($some, $most) = ($names, few);
             $look
         };
         let is_full = $is_full;
         let full: Vec<&str> =
             $names.iter().copied().filter(|name| counts.get(*name).is_some_and(is_full)).collect();
-        if let Some(more) = counting.more(full.len()) {
+        if let Some(more) = counting.more(full.len(), few) {
             let ($some, $most) = (&full[..], more);
             counts.extend($look);
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::columns::{optional_text, text};
@@ -39,9 +40,13 @@ pub(super) async fn read(
             break;
         }
     }
-    let far = backlog.far();
-    let looked_at = counting.first(far.len());
-    for name in far {
+    for (name, cursor) in backlog.far() {
+        let first = beginning(connection, cursor, backlog.is_split()).await?;
+        backlog.first(&name, first);
+    }
+    let unknown = backlog.unknown();
+    let looked_at = counting.search(unknown.len());
+    for name in unknown {
         if let Some(group) = groups.get(name.as_str()) {
             let published_at = first(connection, group, looked_at).await?;
             backlog.begins(&name, published_at);
@@ -67,20 +72,43 @@ async fn part(
     .fetch(connection);
     let mut part = Part::default();
     while let Some(row) = rows.try_next().await? {
-        let class = Class {
-            tenant: text(&row, 0)?,
-            deliver_to: optional_text(&row, 1)?,
-            event_type: text(&row, 2)?,
-        };
-        let position = Position(row.try_get_unchecked(3)?);
-        let hash = match is_split {
-            true => Partition::hash(optional_text(&row, 5)?.as_deref(), position),
-            false => 0,
-        };
-        let published_at = published_at(row.try_get_unchecked(4)?);
-        part.add(class, Seen { position, published_at, hash });
+        let (class, seen) = seen(&row, is_split)?;
+        part.add(class, seen);
     }
     Ok(part)
+}
+
+/// The first event above a cursor, whoever receives it: one look at an index.
+async fn beginning(
+    connection: &mut SqliteConnection,
+    after: Position,
+    is_split: bool,
+) -> Result<Option<(Class, Seen)>, SqliteError> {
+    let row = sqlx::query(
+        "SELECT tenant, deliver_to, type, position, published_at, iif(?2, partitionkey, NULL)
+         FROM events WHERE position > ?1 ORDER BY position LIMIT 1",
+    )
+    .bind(after.0)
+    .bind(is_split)
+    .fetch_optional(connection)
+    .await?;
+    row.map(|row| seen(&row, is_split)).transpose()
+}
+
+/// An event, as far as it matters for the lag of groups.
+fn seen(row: &SqliteRow, is_split: bool) -> Result<(Class, Seen), SqliteError> {
+    let class = Class {
+        tenant: text(row, 0)?,
+        deliver_to: optional_text(row, 1)?,
+        event_type: text(row, 2)?,
+    };
+    let position = Position(row.try_get_unchecked(3)?);
+    let hash = match is_split {
+        true => Partition::hash(optional_text(row, 5)?.as_deref(), position),
+        false => 0,
+    };
+    let published_at = published_at(row.try_get_unchecked(4)?);
+    Ok((class, Seen { position, published_at, hash }))
 }
 
 /// When the first event was published that one receives of the next so many in the log.

@@ -95,6 +95,8 @@ pub(super) async fn repartition(
              head_failure_kind = NULL, head_failure_text = NULL,
              mark_position = NULL, mark_attempt = NULL,
              failures = CASE WHEN part_of IS NULL THEN ?5 ELSE '{}' END,
+             handled_events = CASE WHEN part_of IS NULL THEN ?6 ELSE 0 END,
+             dead_events = CASE WHEN part_of IS NULL THEN ?7 ELSE 0 END,
              remark = CASE WHEN part_of IS NULL THEN remark END,
              (state, reason, unpinned) = (SELECT g.state, g.reason, g.unpinned FROM consumer_groups g
                                 WHERE g.name = ?1)
@@ -105,6 +107,8 @@ pub(super) async fn repartition(
     .bind(highest.0)
     .bind(parts_before.epoch.0)
     .bind(stored::failures_json(&parts_before.failures))
+    .bind(parts_before.handled_events)
+    .bind(parts_before.dead_events)
     .execute(&mut *connection)
     .await?;
     make_parts(connection, group, partitions).await?;
@@ -190,7 +194,7 @@ async fn rows_of(
     group: &GroupName,
 ) -> Result<Vec<Part>, SqliteError> {
     let rows = sqlx::query(concat!(
-        "SELECT name, position, epoch, failures, ",
+        "SELECT name, position, epoch, failures, handled_events, dead_events, ",
         head_columns!(),
         " FROM consumer_groups WHERE name = ?1 OR part_of = ?1 ORDER BY name"
     ))
@@ -206,7 +210,9 @@ async fn rows_of(
             // Nothing is late where one writes after the other.
             late_events: 0,
             failures: stored::failures(&text(row, 3)?),
-            head: read_head(row, 4)?,
+            handled_events: row.try_get_unchecked(4)?,
+            dead_events: row.try_get_unchecked(5)?,
+            head: read_head(row, 6)?,
         });
     }
     Ok(parts)

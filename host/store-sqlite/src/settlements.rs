@@ -86,7 +86,9 @@ const MOVE_CURSOR: &str = "UPDATE consumer_groups
      SET head_position = ?, head_attempt = ?, head_due_at = ?,
          head_failure_kind = ?, head_failure_text = ?, mark_position = ?, mark_attempt = ?,
          position = ?, settled_at = ?, settled = settled + 1, fruitless = 0,
-         failures = coalesce(?, failures)
+         failures = coalesce(?, failures),
+         handled_events = min(handled_events, 9223372036854775807 - ?) + ?,
+         dead_events = min(dead_events, 9223372036854775807 - ?) + ?
      WHERE name = ? AND epoch = ? AND settled + 1 = ?";
 
 pub(super) async fn settle(
@@ -129,12 +131,18 @@ async fn move_cursor(
     connection: &mut SqliteConnection,
     settlement: &Settlement,
 ) -> Result<Settled, SqliteError> {
+    let handled = i64::try_from(settlement.handled).unwrap_or(i64::MAX);
+    let dead = i64::try_from(settlement.dead_letters.len()).unwrap_or(i64::MAX);
     let done = bind_head(sqlx::query(MOVE_CURSOR), settlement.head.as_ref())
         .bind(settlement.mark.map(|mark| mark.position.0))
         .bind(settlement.mark.map(|mark| i64::from(mark.attempt.0)))
         .bind(settlement.position.0)
         .bind(Timestamp::now().as_microsecond())
         .bind(settlement.failures.as_ref().map(stored::failures_json))
+        .bind(handled)
+        .bind(handled)
+        .bind(dead)
+        .bind(dead)
         .bind(settlement.group.as_str())
         .bind(settlement.epoch.0)
         .bind(settlement.number)

@@ -34,7 +34,7 @@ macro_rules! select {
             head_columns!(),
             ", ",
             mark_columns!(),
-            ", unpinned FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
+            ", unpinned, handled_events, dead_events FROM consumer_groups LEFT JOIN hosts ON hosts.id = leader ",
             $rest
         )
     };
@@ -48,6 +48,12 @@ pub(super) async fn log_and_groups(
     let mut snapshot = connection.begin().await?;
     let last = log::last_position(&mut snapshot).await?;
     let (events, events_is_estimate) = count_events(&mut snapshot, counting).await?;
+    // With what the file has besides: the pages of one table are not told apart for nothing.
+    let bytes: i64 = sqlx::query_scalar(
+        "SELECT p.page_count * s.page_size FROM pragma_page_count p, pragma_page_size s",
+    )
+    .fetch_one(&mut *snapshot)
+    .await?;
     let pinned_by = retention::pinned_by(&mut snapshot, counting).await?;
     let rows = sqlx::query(select!(
         "WHERE part_of IS NULL OR (partitions > 1 AND partition < partitions) ORDER BY name"
@@ -62,6 +68,7 @@ pub(super) async fn log_and_groups(
         safe_position: last,
         events,
         events_is_estimate,
+        bytes: bytes.unsigned_abs(),
         held_up_by: Vec::new(),
         pinned_by,
         groups: whole(groups),
@@ -155,6 +162,7 @@ async fn statuses(
         status.lag_events_is_at_least = lag.is_at_least;
         status.lag_seconds = lag.seconds();
         status.lag_seconds_is_at_least = lag.may_be_older;
+        status.unread_seconds = lag.unread_seconds();
         if let Some(waiting) = waiting.get(status.name.as_str()) {
             status.parked = waiting.parked.rows;
             status.parked_is_at_least = waiting.parked.is_at_least;
@@ -196,6 +204,7 @@ fn read(row: &SqliteRow, database: &Path) -> Result<Read, SqliteError> {
         lag_events_is_at_least: false,
         lag_seconds: 0.0,
         lag_seconds_is_at_least: false,
+        unread_seconds: 0.0,
         retries_pending: i64::from(head.as_ref().is_some_and(|head| head.failure.is_some())),
         parked: 0,
         parked_is_at_least: false,
@@ -210,6 +219,8 @@ fn read(row: &SqliteRow, database: &Path) -> Result<Read, SqliteError> {
         open_ranges: Vec::new(),
         open_ranges_held_by: Vec::new(),
         late_events: 0,
+        handled_events: row.try_get_unchecked(24)?,
+        dead_events: row.try_get_unchecked(25)?,
         partitions: Vec::new(),
         created_at: time(row, 7)?,
         settled_at: optional_time(row, 8)?,
@@ -229,8 +240,9 @@ async fn count_dead_letters(
     counting: Counting,
 ) -> Result<HashMap<String, Counted>, SqliteError> {
     let mut counts = HashMap::with_capacity(names.len());
+    let few = counting.few(names.len());
     for name in names {
-        let dead = dead_letters(connection, name, counting.few()).await?;
+        let dead = dead_letters(connection, name, few).await?;
         counts.insert((*name).to_owned(), dead);
     }
     let full: Vec<String> = counts
@@ -238,7 +250,7 @@ async fn count_dead_letters(
         .filter(|(_, counted)| counted.is_at_least)
         .map(|(name, _)| name.clone())
         .collect();
-    if let Some(more) = counting.more(full.len()) {
+    if let Some(more) = counting.more(full.len(), few) {
         for name in full {
             let dead = dead_letters(connection, &name, more).await?;
             counts.insert(name, dead);
@@ -280,8 +292,9 @@ async fn count_redeliveries(
     counting: Counting,
 ) -> Result<HashMap<String, Waiting>, SqliteError> {
     let mut counts = HashMap::with_capacity(names.len());
+    let few = counting.few(names.len());
     for name in names {
-        let waiting = redeliveries(connection, name, counting.few()).await?;
+        let waiting = redeliveries(connection, name, few).await?;
         counts.insert((*name).to_owned(), waiting);
     }
     let full: Vec<String> = counts
@@ -289,7 +302,7 @@ async fn count_redeliveries(
         .filter(|(_, waiting)| waiting.parked.is_at_least || waiting.deferred.is_at_least)
         .map(|(name, _)| name.clone())
         .collect();
-    if let Some(more) = counting.more(full.len()) {
+    if let Some(more) = counting.more(full.len(), few) {
         for name in full {
             let waiting = redeliveries(connection, &name, more).await?;
             counts.insert(name, waiting);

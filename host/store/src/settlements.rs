@@ -82,6 +82,8 @@ pub struct Settlement {
     pub number: i64,
     /// The cursor after; never below the cursor before.
     pub position: Position,
+    /// How many events it settles that were handled successfully.
+    pub handled: u64,
     /// The retry that is pending after it.
     pub head: Option<Head>,
     /// The attempt that is marked after it: the one that was marked before, or none.

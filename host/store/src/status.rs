@@ -65,6 +65,10 @@ pub struct GroupStatus {
     /// An older one may be where nobody has looked.
     #[serde(skip_serializing_if = "is_exact")]
     pub lag_seconds_is_at_least: bool,
+    /// Age in seconds of the first event above the cursor, whoever receives it: no event
+    /// that the group has not passed is older, unless a client said an older time.
+    #[serde(skip)]
+    pub unread_seconds: f64,
     /// Retries that wait: the one at the head, and all that are parked but those
     /// that are to be delivered later and were never attempted.
     pub retries_pending: i64,
@@ -102,6 +106,11 @@ pub struct GroupStatus {
     /// Events that were committed after the group had passed them, since it was
     /// created: they only ever grow.
     pub late_events: i64,
+    /// Events that were handled successfully, since the group was created: they only ever
+    /// grow.
+    pub handled_events: i64,
+    /// Events that became dead letters, since the group was created: they only ever grow.
+    pub dead_events: i64,
     /// Its partitions, by their numbers; left out where it has none. What is said
     /// above is said of all of them: their sums, the lowest cursor, the highest epoch,
     /// and no leader.
@@ -132,6 +141,8 @@ pub struct LogStatus {
     /// The number is estimated: the log has more events than were counted.
     #[serde(skip_serializing_if = "is_exact")]
     pub events_is_estimate: bool,
+    /// What it takes in the database, in bytes; of an embedded one, the whole file.
+    pub bytes: u64,
     /// Who holds the log up, and has for more than a second.
     pub held_up_by: Vec<Blocker>,
     /// The group, if there is one, that keeps events in the log which would have

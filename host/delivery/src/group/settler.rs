@@ -115,6 +115,7 @@ impl Leader<'_> {
             redelivered: Vec::new(),
             deferred: Vec::new(),
             undecided: None,
+            handled: 0,
         };
         let retired = std::mem::take(&mut cut.retired);
         let only = cut.only();

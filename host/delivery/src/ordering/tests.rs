@@ -712,6 +712,7 @@ fn settlement() -> Settlement {
         state: Vec::new(),
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
         redeliveries: Vec::new(),

@@ -303,6 +303,7 @@ fn first_settlement(name: &str, position: i64) -> Settlement {
         redelivered: Vec::new(),
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
     }

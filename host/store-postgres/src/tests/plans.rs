@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::{PostgresDatabase, group, led, publish, run, value};
 use crate::deferred::{DEFER, DUE};
+use crate::lag::BEGINNINGS;
 use crate::log::{FETCH, FETCH_OF_PARTITION};
 use crate::overtaking::{GAPS, LATE};
 use crate::redeliveries::EVENTS;
@@ -267,5 +268,38 @@ async fn what_is_due_is_read_and_nothing_of_what_waits() {
             let read: f64 = read.sum();
             assert!(read <= f64::from(most), "{read} rows: {plan}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_first_events_of_groups_are_looked_up_and_nothing_behind_them_is_read() {
+    let database = PostgresDatabase::new().await;
+    let mut owner = database.raw().await;
+    fill(&mut owner).await;
+    for analyzed in [false, true] {
+        if analyzed {
+            run(&mut owner, "ANALYZE event_host.events").await;
+        }
+        let prepare = format!(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off;
+             SET plan_cache_mode = force_generic_plan;
+             PREPARE beginnings_{analyzed} (bigint[], boolean) AS {BEGINNINGS}"
+        );
+        run(&mut owner, prepare).await;
+        let explain = format!(
+            "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
+             EXECUTE beginnings_{analyzed} ('{{0, 7, 100000, {MANY}}}', true)"
+        );
+        let plan: Vec<String> =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(&mut owner).await.unwrap();
+        let plan = plan.join("\n");
+        assert!(!plan.contains("Seq Scan") && !plan.contains("Sort Method"), "{plan}");
+        let reads: Vec<&str> = plan.lines().filter(|line| line.contains("events_0_pkey")).collect();
+        assert_eq!(reads.len(), 1, "{plan}");
+        // Of the four, one has nothing before it.
+        assert!(reads[0].contains("loops=4"), "{plan}");
+        let rows = reads[0].split_once("rows=").unwrap().1;
+        let rows: f64 = rows[..rows.find(' ').unwrap()].parse().unwrap();
+        assert!(rows <= 1.0, "{plan}");
     }
 }

@@ -135,6 +135,7 @@ pub(super) fn one_more(n: i64, epoch: event_host_core::event::Epoch) -> Settleme
         redelivered: vec![],
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
     }

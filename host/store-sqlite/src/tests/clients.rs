@@ -379,6 +379,7 @@ async fn other_writers_never_make_a_settlement_fail() {
             redelivered: vec![],
             failures: None,
             undecided: None,
+            handled: 0,
             mark: None,
             deferred: Vec::new(),
         };
@@ -459,6 +460,7 @@ async fn positions_use_all_64_bits_and_a_gap_of_any_size_costs_one_fetch() {
         redelivered: vec![],
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
     };

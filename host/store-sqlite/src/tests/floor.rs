@@ -92,6 +92,7 @@ async fn store_alone(store: &SqliteStore, batch: usize) -> Duration {
             redelivered: vec![],
             failures: None,
             undecided: None,
+            handled: 0,
             mark: None,
             deferred: Vec::new(),
         };

@@ -19,9 +19,16 @@ use event_host_core::event::{GroupName, Partition, Position, Tenant};
 /// redeliveries.
 const MOST_COUNTED: i64 = 100_000;
 
-/// How many rows of each group are counted before those groups that have more share what
-/// is left to be counted.
+/// Up to how many rows of each group are counted before those groups that have more share
+/// what is left to be counted.
 const FEW: i64 = 1_000;
+
+/// How many rows of each group are counted, however many groups there are.
+const FEWEST: i64 = 10;
+
+/// For how many groups, of those that are further behind than a part, the log is searched
+/// for their first event.
+const SEARCHES: usize = 32;
 
 /// How exact the numbers of a status are to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,21 +56,25 @@ impl Counting {
         self.most.unwrap_or(MOST_COUNTED)
     }
 
-    /// Up to how many rows of each group are counted at first.
-    pub fn few(self) -> i64 {
-        self.most.map_or(i64::MAX - 1, |most| most.min(FEW))
+    /// Up to how many rows of each of so many groups are counted at first.
+    pub fn few(self, groups: usize) -> i64 {
+        let Some(most) = self.most else { return i64::MAX - 1 };
+        let share = most / i64::try_from(groups.max(1)).unwrap_or(i64::MAX);
+        share.clamp(FEWEST.min(most), FEW.min(most))
     }
 
     /// Up to how many rows of each are counted of so many groups that have more than a
     /// few, if that is worth another look.
-    pub fn more(self, groups: usize) -> Option<i64> {
+    ///
+    /// `few` rows of each were counted before.
+    pub fn more(self, groups: usize, few: i64) -> Option<i64> {
         let each = self.most? / i64::try_from(groups).ok().filter(|groups| *groups > 0)?;
-        (each > self.few()).then_some(each)
+        (each > few).then_some(each)
     }
 
-    /// How many rows of the log are looked at for the first event of a group that is
+    /// How many rows of the log are searched for the first event of a group that is
     /// further behind than a part, when there are so many of these.
-    pub fn first(self, groups: usize) -> i64 {
+    pub fn search(self, groups: usize) -> i64 {
         const ENOUGH: i64 = 100;
         let share = self.part() / i64::try_from(groups.max(1)).unwrap_or(i64::MAX);
         share.max(ENOUGH)
@@ -97,14 +108,27 @@ pub struct Lag {
     pub is_at_least: bool,
     /// There may be an older one.
     pub may_be_older: bool,
+    /// When the first event above the cursor was published, whoever receives it, where that
+    /// was looked for.
+    pub unread: Option<Timestamp>,
 }
 
 impl Lag {
     /// The age of the oldest event, in seconds.
     pub fn seconds(&self) -> f64 {
-        let age = |oldest| Timestamp::now().duration_since(oldest).as_secs_f64();
-        self.oldest.map_or(0.0, age).max(0.0)
+        age(self.oldest)
     }
+
+    /// The age of the first event above the cursor, whoever receives it, in seconds; that
+    /// of the oldest event where all are known.
+    pub fn unread_seconds(&self) -> f64 {
+        age(self.unread).max(self.seconds())
+    }
+}
+
+fn age(published_at: Option<Timestamp>) -> f64 {
+    let age = |then| Timestamp::now().duration_since(then).as_secs_f64();
+    published_at.map_or(0.0, age).max(0.0)
 }
 
 /// An event, as far as it matters here.
@@ -234,14 +258,47 @@ impl Backlog {
         }
     }
 
-    /// The groups and partitions of which something has not been read: what was found of
-    /// them is the least that there is.
-    pub fn far(&self) -> Vec<GroupName> {
+    /// The groups and partitions of which something has not been read, with their cursors:
+    /// what was found of them is the least that there is. Of each, the first event above its
+    /// cursor is to be looked up ([`Backlog::first`]), whoever receives it: a look at an
+    /// index, so that it can be done for all.
+    pub fn far(&self) -> Vec<(GroupName, Position)> {
         let far = self.readers.iter().flat_map(|(name, reader)| {
             let far = reader.cursors.iter().filter(|(_, (cursor, _))| *cursor < self.read_down_to);
-            far.map(move |(number, _)| reader.name_of(name, *number))
+            far.map(move |(number, (cursor, _))| (reader.name_of(name, *number), *cursor))
         });
         far.collect()
+    }
+
+    /// Takes the first event above the cursor of one that is far behind; none where there
+    /// is none any more.
+    pub fn first(&mut self, name: &GroupName, first: Option<(Class, Seen)>) {
+        let Some((class, seen)) = first else { return self.begins(name, None) };
+        let receives = self.readers.get(name.whole()).is_some_and(|reader| {
+            let number = name.partition_number();
+            let is_in = number
+                .is_none_or(|number| seen.hash % u64::from(reader.of.max(1)) == u64::from(number));
+            is_in && reader.receives(name.whole(), &class)
+        });
+        self.begins(name, receives.then_some(seen.published_at));
+        if let Some(lag) = self.lag_mut(name) {
+            lag.unread = Some(seen.published_at);
+        }
+    }
+
+    /// Those of them whose first event is still not known, in which the log is to be
+    /// searched for it ([`Counting::search`], [`Backlog::begins`]): no more than a few, those
+    /// that are furthest behind.
+    pub fn unknown(&self) -> Vec<GroupName> {
+        let mut unknown: Vec<(Position, GroupName)> = self
+            .far()
+            .into_iter()
+            .filter(|(name, _)| self.lag(name).may_be_older)
+            .map(|(name, cursor)| (cursor, name))
+            .collect();
+        unknown.sort_unstable();
+        unknown.truncate(SEARCHES);
+        unknown.into_iter().map(|(_, name)| name).collect()
     }
 
     /// The first event was found of one that is far behind, or none in the rows that
@@ -252,6 +309,7 @@ impl Backlog {
         lag.is_at_least = true;
         match first {
             Some(first) => {
+                lag.may_be_older = false;
                 lag.oldest = Some(first);
                 lag.events = lag.events.max(1);
             }

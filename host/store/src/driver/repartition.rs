@@ -71,6 +71,10 @@ pub struct Part {
     pub epoch: Epoch,
     /// How many events it was given late.
     pub late_events: i64,
+    /// How many it handled.
+    pub handled_events: i64,
+    /// How many became dead letters.
+    pub dead_events: i64,
     /// How often its attempts failed, by kind.
     pub failures: FailureCounts,
     /// The event at its head, while that waits for another attempt.
@@ -89,6 +93,10 @@ pub struct Parts {
     pub epoch: Epoch,
     /// How many events they were given late, together.
     pub late_events: i64,
+    /// How many they handled, together.
+    pub handled_events: i64,
+    /// How many became dead letters, together.
+    pub dead_events: i64,
     /// How often their attempts failed, together.
     pub failures: FailureCounts,
 }
@@ -98,11 +106,14 @@ impl Parts {
     pub fn new(rows: Vec<Part>, before: u32) -> Self {
         let mut failures = FailureCounts::new();
         rows.iter().for_each(|part| add_failures(&mut failures, &part.failures));
+        let sum = |of: fn(&Part) -> i64| rows.iter().map(of).fold(0, i64::saturating_add);
         let mut parts = Self {
             before,
             highest: Position::ZERO,
             epoch: Epoch(rows.iter().map(|part| part.epoch.0).max().unwrap_or(0) + 1),
-            late_events: rows.iter().fold(0, |sum, part| part.late_events.saturating_add(sum)),
+            late_events: sum(|part| part.late_events),
+            handled_events: sum(|part| part.handled_events),
+            dead_events: sum(|part| part.dead_events),
             failures,
             rows,
         };
@@ -190,6 +201,7 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
         group.lag_events_is_at_least = false;
         group.lag_seconds = 0.0;
         group.lag_seconds_is_at_least = false;
+        group.unread_seconds = 0.0;
         group.retries_pending = 0;
         group.parked = 0;
         group.parked_is_at_least = false;
@@ -209,7 +221,10 @@ fn add(group: &mut GroupStatus, part: GroupStatus) {
     group.deferred = group.deferred.saturating_add(part.deferred);
     group.deferred_is_at_least |= part.deferred_is_at_least;
     group.next_due_at = [group.next_due_at, part.next_due_at].into_iter().flatten().min();
+    group.unread_seconds = group.unread_seconds.max(part.unread_seconds);
     group.late_events = group.late_events.saturating_add(part.late_events);
+    group.handled_events = group.handled_events.saturating_add(part.handled_events);
+    group.dead_events = group.dead_events.saturating_add(part.dead_events);
     group.settled_at = group.settled_at.max(part.settled_at);
     add_failures(&mut group.failures, &part.failures);
     if group.state < part.state {

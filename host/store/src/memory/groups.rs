@@ -40,6 +40,7 @@ impl Groups for MemoryStore {
                 safe_position: log.last_position(),
                 events: i64::try_from(log.events.len()).unwrap_or(i64::MAX),
                 events_is_estimate: false,
+                bytes: log.events.values().map(|stored| stored.event.bytes() as u64).sum(),
                 unreadable: Vec::new(),
                 held_up_by: Vec::new(),
                 pinned_by: log.pinned_by(None),
@@ -141,17 +142,17 @@ impl Groups for MemoryStore {
     }
 }
 
-impl Part {
-    fn add_stored(&mut self, stored: &Stored) {
-        let LogEvent { position, deliver_to, event, .. } = &stored.event;
+impl Stored {
+    /// What the lag of groups is told by.
+    fn seen(&self) -> (Class, Seen) {
+        let LogEvent { position, deliver_to, event, .. } = &self.event;
         let class = Class {
-            tenant: stored.tenant.as_str().to_owned(),
+            tenant: self.tenant.as_str().to_owned(),
             deliver_to: deliver_to.as_ref().map(|only| only.as_str().to_owned()),
             event_type: event.event_type.clone(),
         };
         let hash = Partition::hash(event.partitionkey.as_deref(), *position);
-        let published_at = stored.published_at;
-        self.add(class, Seen { position: *position, published_at, hash });
+        (class, Seen { position: *position, published_at: self.published_at, hash })
     }
 }
 
@@ -207,16 +208,21 @@ impl Log {
             let mut part = Part::default();
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             for stored in self.events.range(after.0 + 1..=up_to.0).rev().take(most) {
-                part.add_stored(stored.1);
+                let (class, seen) = stored.1.seen();
+                part.add(class, seen);
             }
             backlog.take(part);
             if counting != Counting::EXACT {
                 break;
             }
         }
-        let far = backlog.far();
-        let looked_at = usize::try_from(counting.first(far.len())).unwrap_or(usize::MAX);
-        for name in far {
+        for (name, after) in backlog.far() {
+            let first = self.events.range(after.0 + 1..).next();
+            backlog.first(&name, first.map(|(_, stored)| stored.seen()));
+        }
+        let unknown = backlog.unknown();
+        let looked_at = usize::try_from(counting.search(unknown.len())).unwrap_or(usize::MAX);
+        for name in unknown {
             let Some(group) = self.groups.get(&name) else { continue };
             let number = name.partition_number();
             let partition = number.map(|number| Partition { number, of: group.partitions });
@@ -271,6 +277,7 @@ impl Log {
             lag_events_is_at_least: lag.is_at_least,
             lag_seconds: lag.seconds(),
             lag_seconds_is_at_least: lag.may_be_older,
+            unread_seconds: lag.unread_seconds(),
             retries_pending: parked - i64::try_from(delayed).unwrap_or(i64::MAX)
                 + i64::from(group.head.as_ref().is_some_and(|head| head.failure.is_some())),
             parked,
@@ -285,6 +292,8 @@ impl Log {
             open_ranges: group.undecided.as_slice().to_vec(),
             open_ranges_held_by: Vec::new(),
             late_events: i64::try_from(group.late_events).unwrap_or(i64::MAX),
+            handled_events: group.handled_events,
+            dead_events: group.dead_events,
             partitions: Vec::new(),
             created_at: group.created_at,
             settled_at: group.settled_at,

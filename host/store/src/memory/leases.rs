@@ -79,6 +79,8 @@ impl Leases for MemoryStore {
                 deferred: BTreeMap::new(),
                 undecided: UndecidedRanges::NONE,
                 late_events: 0,
+                handled_events: 0,
+                dead_events: 0,
                 fruitless: 0,
                 created_at: Timestamp::now(),
                 settled_at: None,

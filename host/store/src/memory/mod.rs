@@ -152,6 +152,8 @@ struct Group {
     deferred: BTreeMap<Position, Kept>,
     undecided: UndecidedRanges,
     late_events: u64,
+    handled_events: i64,
+    dead_events: i64,
     fruitless: u32,
     created_at: Timestamp,
     settled_at: Option<Timestamp>,

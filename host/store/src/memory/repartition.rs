@@ -63,6 +63,8 @@ impl Log {
             deferred: std::collections::BTreeMap::new(),
             undecided: UndecidedRanges::NONE,
             late_events: 0,
+            handled_events: 0,
+            dead_events: 0,
             fruitless: 0,
             created_at: Timestamp::now(),
             settled_at: None,
@@ -129,6 +131,8 @@ impl Log {
         }
         let epoch = old.iter().map(|(_, row)| row.epoch.0).max().unwrap_or(0) + 1;
         let late_events = old.iter().map(|(_, row)| row.late_events).sum();
+        let handled_events = old.iter().map(|(_, row)| row.handled_events).sum();
+        let dead_events = old.iter().map(|(_, row)| row.dead_events).sum();
         self.groups.retain(|row, _| {
             row.whole() != name.as_str()
                 || row.partition_number().is_none_or(|number| partitions > 1 && number < partitions)
@@ -145,11 +149,12 @@ impl Log {
             row.mark = None;
             row.deferred.clear();
             row.failures.clear();
-            row.late_events = 0;
+            (row.late_events, row.handled_events, row.dead_events) = (0, 0, 0);
             row.redeliveries.clear();
         }
         let group = self.group_mut(name)?;
         (group.failures, group.late_events) = (failures, late_events);
+        (group.handled_events, group.dead_events) = (handled_events, dead_events);
         self.make_parts(name);
         let place = |key: Option<&str>, position| match partitions {
             0 | 1 => name.clone(),

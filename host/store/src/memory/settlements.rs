@@ -214,6 +214,9 @@ impl Log {
             group.undecided.clone_from(undecided);
             group.late_events = group.late_events.saturating_add(*late);
         }
+        let sum = |sum: i64, more: usize| sum.saturating_add_unsigned(more as u64);
+        group.handled_events = group.handled_events.saturating_add_unsigned(settlement.handled);
+        group.dead_events = sum(group.dead_events, settlement.dead_letters.len());
         group.settled_at = Some(Timestamp::now());
         let tenant = group.tenant.clone();
         for dead in &settlement.dead_letters {

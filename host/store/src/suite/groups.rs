@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::samples::{
-    bury_all, event, fetch_all, group, head, host, led, letters, publish, publish_some, redelivery,
-    settings, settlement, tenant, time, try_lock, write,
+    bury_all, dead, event, fetch_all, group, head, host, led, letters, publish, publish_some,
+    redelivery, settings, settlement, tenant, time, try_lock, write,
 };
 use super::{DeliveryDatabase, TestDatabase};
 use crate::{
@@ -483,4 +483,75 @@ pub async fn what_status_counts_is_bounded_and_exact_where_it_is_asked(
     assert_eq!(keys(Counting::EXACT).await, Vec::<String>::new());
     let events = store.status_counted(Counting::EXACT).await.unwrap();
     assert_eq!((events.events, events.events_is_estimate), (150, false));
+}
+
+pub async fn what_a_group_has_done_is_counted_with_what_it_settles(database: &dyn TestDatabase) {
+    let store = database.handle().await;
+    let events = publish_some(&store, 5).await;
+    let epoch = led(&store, "g").await;
+    let fetched = fetch_all(&store, "g", 0).await;
+    let counted = async || {
+        let status = store.group_status(&group("g")).await.unwrap();
+        (status.handled_events, status.dead_events)
+    };
+    assert_eq!(counted().await, (0, 0));
+    let three = Settlement {
+        handled: 2,
+        dead_letters: vec![dead(fetched[2].clone())],
+        ..settlement(&store, "g", epoch, events[2].0).await
+    };
+    assert_eq!(store.settle(&three).await.unwrap(), Settled::Committed);
+    assert_eq!(counted().await, (2, 1));
+    assert_eq!(store.settle(&three).await.unwrap(), Settled::NotLeader);
+    assert_eq!(counted().await, (2, 1), "one that is refused counts nothing");
+    let letter = letters(&store, "g").await[0].id;
+    store.discard(letter).await.unwrap();
+    let last = Settlement { handled: 1, ..settlement(&store, "g", epoch, events[3].0).await };
+    assert_eq!(store.settle(&last).await.unwrap(), Settled::Committed);
+    assert_eq!(counted().await, (3, 1), "they only ever grow");
+
+    let split = GroupRegistration { partitions: 3, ..settings("g") };
+    store.ensure_group(&split).await.unwrap();
+    assert_eq!(counted().await, (3, 1), "a split group has done what it did before");
+    let part = group("g").partition(1);
+    let epoch = store.begin_leadership(&part, &host("one")).await.unwrap().epoch;
+    let number = store.cursor(&part).await.unwrap().settled + 1;
+    let whole = settlement(&store, "g", epoch, events[4].0).await;
+    let of_part = Settlement { group: part, number, handled: 1, ..whole };
+    assert_eq!(store.settle(&of_part).await.unwrap(), Settled::Committed);
+    assert_eq!(counted().await, (4, 1));
+    store.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(counted().await, (4, 1));
+}
+
+pub async fn the_first_event_of_many_groups_that_are_far_behind_is_known(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let of = |name: &str, types: &str| GroupRegistration {
+        subscription: Subscription::new([types]).unwrap(),
+        ..settings(name)
+    };
+    // More than the log is searched for.
+    let names: Vec<String> = (0..50).map(|number| format!("g{number:02}")).collect();
+    for name in &names {
+        store.ensure_group(&of(name, "some")).await.unwrap();
+        store.ensure_group(&of(&format!("{name}-other"), "other")).await.unwrap();
+    }
+    store.ensure_group(&settings("near")).await.unwrap();
+    let at = publish_some(&store, 150).await;
+    store.seek(&group("near"), Start::Latest).await.unwrap();
+    let status = store.status_counted(Counting::at_most(10)).await.unwrap();
+    for shown in &status.groups {
+        let name = shown.name.as_str();
+        let is_known = !shown.lag_seconds_is_at_least;
+        // What is of another type is the oldest that there may be.
+        assert_eq!(is_known, !name.ends_with("-other"), "{name}");
+        assert_eq!(shown.lag_events_is_at_least, name != "near", "{name}");
+        assert_eq!(shown.unread_seconds > 0.0, name != "near", "{name}");
+        assert!(shown.unread_seconds >= shown.lag_seconds, "{name}");
+    }
+    assert_eq!(status.groups.len(), 101);
+    assert!(status.bytes > 0);
+    assert_eq!(status.last_position, at[149]);
 }

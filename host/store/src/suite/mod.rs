@@ -263,6 +263,8 @@ macro_rules! groups_suite {
                 a_removed_group_leaves_nothing_behind
                 a_group_that_does_not_exist_is_not_found
                 status_counts_what_the_group_has_before_it
+                what_a_group_has_done_is_counted_with_what_it_settles
+                the_first_event_of_many_groups_that_are_far_behind_is_known
                 what_status_counts_is_bounded_and_exact_where_it_is_asked
             }
             leadership {

@@ -114,6 +114,7 @@ pub(super) async fn settlement(
         redelivered: Vec::new(),
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
     }

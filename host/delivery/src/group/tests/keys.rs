@@ -99,6 +99,7 @@ async fn the_keys_of_all_scopes_count() {
         state: vec![write("a"), write("b")],
         failures: None,
         undecided: None,
+        handled: 0,
         mark: None,
         deferred: Vec::new(),
         redeliveries: Vec::new(),

@@ -321,6 +321,7 @@ impl Cut {
     /// Puts everything but the counts into a settlement, and returns the writes that are
     /// forgotten once it is committed.
     pub fn fill(self, settlement: &mut Settlement) -> CommittedWrites {
+        settlement.handled = self.done.saturating_sub(self.dead_letters()) as u64;
         settlement.position = self.position;
         settlement.head = self.head;
         settlement.redeliveries = self.redeliveries;
