@@ -49,3 +49,4 @@ mod sandbox;
 mod swap;
 mod tenants;
 mod watch;
+mod webhooks;

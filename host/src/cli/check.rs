@@ -10,7 +10,7 @@ use super::{Global, database, output, progress, say};
 use crate::app::database::{Expected, connect};
 use crate::app::loading::{Loaded, Loader, deployed_ones};
 use crate::app::permissions::{self, Imported};
-use crate::config::Config;
+use crate::config::{Config, SourceSettings};
 use event_host_core::handler::Handler as _;
 use event_host_sandbox::Interface;
 
@@ -88,6 +88,9 @@ impl Check {
         for loaded in &handlers {
             about(loaded)?;
         }
+        for source in &config.sources {
+            about_source(source)?;
+        }
         output::line(format!("\n{}: all well", path.display()))?;
         Ok(())
     }
@@ -126,6 +129,28 @@ fn about(loaded: &Loaded) -> anyhow::Result<()> {
     let imports = permissions::imported(&inspection.imports, &settings.grants);
     if !imports.is_empty() {
         output::field("  imports", &permissions::lines(&imports).join("\n"))?;
+    }
+    Ok(())
+}
+
+/// Prints how a source's requests are verified, and how an event is made of them.
+fn about_source(source: &SourceSettings) -> anyhow::Result<()> {
+    let retired = if source.retired { ", which is retired" } else { "" };
+    output::line(format!("\nsource {}{retired}", source.name))?;
+    output::field("  address", &format!("/hooks/{}", source.name))?;
+    output::field("  verify", source.source.preset().name())?;
+    if !source.tenant.is_none() {
+        output::field("  tenant", source.tenant.as_str())?;
+    }
+    if !source.allow_from.is_empty() {
+        let networks: Vec<_> = source.allow_from.iter().map(ToString::to_string).collect();
+        output::field("  from", &networks.join(", "))?;
+    }
+    for (attribute, template) in source.source.attributes() {
+        output::field(&format!("  {attribute}"), &template)?;
+    }
+    if let Some(key) = source.source.duplicate_key() {
+        output::field("  repetitions", &format!("by id, or by {key}"))?;
     }
     Ok(())
 }

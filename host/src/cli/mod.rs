@@ -31,6 +31,7 @@ mod rollback;
 mod run;
 mod status;
 mod versions;
+mod webhook;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
@@ -114,6 +115,9 @@ enum Command {
     Rollback(rollback::Rollback),
     /// Show what was deployed for a handler: when, by whom, and what is active
     Versions(versions::Versions),
+    /// Try out a source of webhooks: check a request, or sign one
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
     /// Print the SQL that gives a PostgreSQL role what it needs
@@ -245,6 +249,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Deploy(deploy) => deploy.run(&global).await,
         Command::Rollback(rollback) => rollback.run(&global).await,
         Command::Versions(versions) => versions.run(&global).await,
+        Command::Webhook(webhook) => webhook.run(&global),
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,
