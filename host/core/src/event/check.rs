@@ -38,12 +38,29 @@ const LONGEST_DELAY: i64 = 366 * 24;
 
 /// Text that is not a CloudEvents 1.0 event, in one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidEvent(pub(super) String);
+#[error("{sentence}")]
+pub struct InvalidEvent {
+    pub(super) sentence: String,
+    attribute: Option<String>,
+}
 
 impl InvalidEvent {
+    /// Something is wrong with this attribute.
     pub(super) fn new(attribute: &str, problem: impl AsRef<str>) -> Self {
-        Self(format!("{} {}", quoted(attribute), problem.as_ref()))
+        let attribute = quoted(attribute);
+        let sentence = format!("{attribute} {}", problem.as_ref());
+        Self { sentence, attribute: Some(attribute.trim_matches('`').to_owned()) }
+    }
+
+    /// Something is wrong with all of it, or with several attributes together.
+    pub(super) fn of_all(sentence: String) -> Self {
+        Self { sentence, attribute: None }
+    }
+
+    /// The attribute that it is about, if it is about one: cut and cleaned, to be shown.
+    #[must_use]
+    pub fn attribute(&self) -> Option<&str> {
+        self.attribute.as_deref()
     }
 }
 
@@ -99,7 +116,7 @@ impl Event {
         }
         let bytes = json_bytes(&self.extensions);
         if bytes > EXTENSIONS_BYTES {
-            return Err(InvalidEvent(format!(
+            return Err(InvalidEvent::of_all(format!(
                 "the extension attributes are {bytes} bytes of JSON together; the most is {EXTENSIONS_BYTES}: what is large belongs in `data`"
             )));
         }

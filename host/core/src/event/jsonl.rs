@@ -51,7 +51,7 @@ pub enum LineProblem {
 
 impl From<InvalidEvent> for LineProblem {
     fn from(error: InvalidEvent) -> Self {
-        if error.0 == INCOMPLETE { Self::Incomplete } else { Self::Invalid(error) }
+        if error.sentence == INCOMPLETE { Self::Incomplete } else { Self::Invalid(error) }
     }
 }
 

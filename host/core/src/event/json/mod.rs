@@ -41,7 +41,7 @@ impl Event {
     pub fn from_json(json: impl AsRef<[u8]>) -> Result<Self, InvalidEvent> {
         let json = utf8(json.as_ref())?;
         match first_byte(json) {
-            Some(b'[') => Err(InvalidEvent(
+            Some(b'[') => Err(InvalidEvent::of_all(
                 "a list stands where one event is expected, a JSON object".to_owned(),
             )),
             _ => event(json),
@@ -121,7 +121,8 @@ fn numbered<T>(
     let numbered = (1_usize..).zip(batch);
     numbered
         .map(|(number, one)| {
-            read(one.get()).map_err(|e| InvalidEvent(format!("event {number} of the batch: {e}")))
+            read(one.get())
+                .map_err(|e| InvalidEvent::of_all(format!("event {number} of the batch: {e}")))
         })
         .collect()
 }
@@ -197,7 +198,8 @@ pub fn essence(content_type: &str) -> String {
 }
 
 /// Whether `data` is JSON. It is by default.
-fn is_json(content_type: Option<&str>) -> bool {
+#[must_use]
+pub fn is_json(content_type: Option<&str>) -> bool {
     content_type.map(essence).is_none_or(|e| e.ends_with("/json") || e.ends_with("+json"))
 }
 
@@ -208,9 +210,16 @@ fn is_text(content_type: Option<&str>) -> bool {
         .is_some_and(|e| e.starts_with("text/") || e.ends_with("/xml") || e.ends_with("+xml"))
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, InvalidEvent> {
+/// JSON, which is text.
+///
+/// # Errors
+/// With the first byte that is none.
+pub fn utf8(bytes: &[u8]) -> Result<&str, InvalidEvent> {
     std::str::from_utf8(bytes).map_err(|e| {
-        InvalidEvent(format!("not UTF-8 from byte {} on: JSON is UTF-8 text", e.valid_up_to() + 1))
+        InvalidEvent::of_all(format!(
+            "not UTF-8 from byte {} on: JSON is UTF-8 text",
+            e.valid_up_to() + 1
+        ))
     })
 }
 
@@ -220,15 +229,16 @@ fn first_byte(json: &str) -> Option<u8> {
 
 /// The sentence for what serde_json refuses. Its messages hold nothing of the
 /// input.
-fn not_json(error: &serde_json::Error) -> InvalidEvent {
+#[must_use]
+pub fn not_json(error: &serde_json::Error) -> InvalidEvent {
     if error.is_eof() {
-        return InvalidEvent(INCOMPLETE.to_owned());
+        return InvalidEvent::of_all(INCOMPLETE.to_owned());
     }
     let whole = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let what = whole.strip_suffix(&place).unwrap_or(&whole);
     let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
-    InvalidEvent(format!("not JSON: {what} ({line}column {})", error.column()))
+    InvalidEvent::of_all(format!("not JSON: {what} ({line}column {})", error.column()))
 }
 
 /// The members of a JSON object as they stand, duplicates included.
@@ -270,7 +280,7 @@ fn draft(json: &str) -> Result<Draft, InvalidEvent> {
     if first_byte(json) != Some(b'{') {
         // Broken JSON first; otherwise it is a value of another kind.
         let value: &RawValue = serde_json::from_str(json).map_err(|e| not_json(&e))?;
-        return Err(InvalidEvent(format!(
+        return Err(InvalidEvent::of_all(format!(
             "{} stands where an event is expected, a JSON object",
             kind(value)
         )));
