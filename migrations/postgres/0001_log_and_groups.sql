@@ -1117,3 +1117,24 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION event_host.drop_partition(bigint) FROM PUBLIC;
+
+-- What was ingested, for a while: by it an event that is sent again is known. The key is a
+-- hash of tenant, source and id, the fingerprint one of what the event holds.
+--
+-- Who ingests makes the row first, before it draws a position, and so waits for whoever
+-- ingests the same while the log waits for neither. The position follows in the same
+-- transaction: an update that stays on its page.
+CREATE TABLE event_host.published (
+    fingerprint bigint NOT NULL,
+    position    bigint,
+    expires_at  timestamptz NOT NULL,
+    key         bytea PRIMARY KEY
+                CONSTRAINT key_has_16_bytes CHECK (octet_length(key) = 16)
+) WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX published_by_time ON event_host.published (expires_at);

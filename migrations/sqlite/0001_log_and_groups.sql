@@ -422,3 +422,15 @@ CREATE TABLE gone (
     position INTEGER NOT NULL,
     events   INTEGER NOT NULL
 );
+
+-- What was ingested, for a while: by it an event that is sent again is known. The key is a
+-- hash of tenant, source and id, the fingerprint one of what the event holds.
+CREATE TABLE published (
+    key         BLOB PRIMARY KEY NOT NULL
+                CONSTRAINT key_has_16_bytes CHECK (typeof(key) = 'blob' AND length(key) = 16),
+    fingerprint INTEGER NOT NULL,
+    position    INTEGER NOT NULL,
+    expires_at  INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX published_by_time ON published (expires_at);

@@ -24,6 +24,7 @@ use tracing::debug;
 use super::blockers;
 use super::error::PostgresError;
 use super::incarnation::{self, Incarnation, Known};
+use super::ingest::MOST_INGESTING;
 use super::session::{FIRST, Patience, Reads, SESSION, begin_text};
 use event_host_store::StoreError;
 
@@ -113,6 +114,8 @@ pub(super) struct Connections {
     #[cfg(test)]
     waits_for_ever: bool,
     permits: Semaphore,
+    /// For those who take events in, besides.
+    ingest_permits: Semaphore,
     idle: StdMutex<Idle>,
     /// Which incarnation of the server they lead to.
     known: watch::Sender<Known>,
@@ -140,6 +143,7 @@ impl Connections {
             waits_for_ever: false,
             shared,
             permits: Semaphore::new(POOL_SIZE),
+            ingest_permits: Semaphore::new(MOST_INGESTING),
             idle: StdMutex::default(),
             known: watch::Sender::new(Known::Nothing),
             is_suspect: AtomicBool::new(false),
@@ -228,9 +232,17 @@ impl Connections {
 
     /// Waits for a shared connection.
     pub(super) async fn shared(&self) -> Result<Shared<'_>, PostgresError> {
+        self.lend(&self.permits).await
+    }
+
+    /// The same for who takes events in, besides those of the groups.
+    pub(super) async fn for_ingest(&self) -> Result<Shared<'_>, PostgresError> {
+        self.lend(&self.ingest_permits).await
+    }
+
+    async fn lend<'a>(&'a self, permits: &'a Semaphore) -> Result<Shared<'a>, PostgresError> {
         // Nobody closes the semaphore.
-        let permit = self
-            .permits
+        let permit = permits
             .acquire()
             .await
             .map_err(|_| StoreError::Unavailable("the connections are closed".to_owned()))?;

@@ -9,6 +9,8 @@ pub enum Purpose {
     Inserter,
     /// It looks at everything, moves cursors, replays dead letters, and deploys.
     Operator,
+    /// It takes events in for all tenants, and sees none of them.
+    Ingest,
     /// It runs handlers. It does not migrate: that is for the owner.
     Host,
 }
@@ -33,6 +35,16 @@ const INSERTER: &[&str] = &[
 
 /// What the host and its commands insert into the log: all but the position.
 const APPEND: &str = "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, deliver_after, tenant, deliver_to, digest, published_at) ON event_host.events";
+
+/// What was ingested is known by the ledger, whose entries it makes and lets go of. The
+/// position alone it may read of the log, because an insert tells it.
+const INGEST: &[&str] = &[
+    "USAGE ON SCHEMA event_host",
+    "EXECUTE ON FUNCTION event_host.next_position()",
+    "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, deliver_after, tenant) ON event_host.events",
+    "SELECT (position) ON event_host.events",
+    "SELECT, INSERT, UPDATE, DELETE ON event_host.published",
+];
 
 const OPERATOR: &[&str] = &[
     "USAGE ON SCHEMA event_host",
@@ -71,6 +83,8 @@ const HOST: &[&str] = &[
     "INSERT ON event_host.dead_letters",
     "INSERT, UPDATE, DELETE ON event_host.redeliveries",
     "INSERT, UPDATE, DELETE ON event_host.deferred",
+    // What was ingested, to know it when it is sent again.
+    "INSERT, UPDATE, DELETE ON event_host.published",
     "INSERT, UPDATE, DELETE ON event_host.state",
     "INSERT, UPDATE, DELETE ON event_host.hosts",
     "INSERT ON event_host.home",
@@ -91,7 +105,7 @@ const HOST: &[&str] = &[
 /// bounds that. As comments, because the owner of the schema may not change roles.
 fn besides(role: &str, purpose: Purpose) -> String {
     let draws = match purpose {
-        Purpose::Inserter => {
+        Purpose::Inserter | Purpose::Ingest => {
             "-- - draw positions and publish nothing (SELECT event_host.next_position()), which
 --   leaves gaps in the log;
 "
@@ -125,6 +139,7 @@ pub fn grants(role: &str, purpose: Purpose) -> String {
     let (rights, note) = match purpose {
         Purpose::Publisher => (PUBLISHER, None),
         Purpose::Inserter => (INSERTER, None),
+        Purpose::Ingest => (INGEST, None),
         Purpose::Operator => {
             (OPERATOR, Some("show the sessions of other roles that hold the log up"))
         }
@@ -132,7 +147,7 @@ pub fn grants(role: &str, purpose: Purpose) -> String {
     };
     let mut sql: String =
         rights.iter().map(|right| format!("GRANT {right} TO {role};\n")).collect();
-    if matches!(purpose, Purpose::Publisher | Purpose::Inserter) {
+    if matches!(purpose, Purpose::Publisher | Purpose::Inserter | Purpose::Ingest) {
         sql.push_str(&besides(&role, purpose));
     }
     if let Some(use_of_it) = note {

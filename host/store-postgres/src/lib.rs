@@ -13,7 +13,8 @@
 //! the migrations, `guards` refuses a database that would lose or repeat events,
 //! `locks` says who leads, `listen` brings hints; the rest is SQL, by subject. What
 //! a host opens: the session for the locks, the listener, the watcher's connection
-//! and at most [`POOL_SIZE`] for its groups, however many they are.
+//! at most [`POOL_SIZE`] for its groups, however many they are, and where it takes events in,
+//! at most [`MOST_INGESTING`] for those.
 
 mod blockers;
 mod columns;
@@ -30,6 +31,7 @@ mod groups;
 mod guards;
 mod hosts;
 mod incarnation;
+mod ingest;
 mod keys;
 mod lag;
 mod leases;
@@ -73,6 +75,7 @@ use event_host_store::{Counting, StoreError};
 
 pub use connection::{POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
+pub use ingest::MOST_INGESTING;
 pub use owner::Owner;
 
 /// Deadline of a status with exact numbers, which takes as long as there is to count.
@@ -88,6 +91,7 @@ pub struct PostgresStore {
     pool: Arc<EventPool>,
     keys: Arc<HeldKeys>,
     ahead: Arc<Mutex<retention::Ahead>>,
+    hints: Arc<ingest::Hints>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -119,6 +123,7 @@ impl PostgresStore {
             pool: Arc::default(),
             keys: Arc::default(),
             ahead: Arc::default(),
+            hints: Arc::default(),
         })
     }
 

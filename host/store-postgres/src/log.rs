@@ -24,8 +24,8 @@ const MOST_SCANNED: i64 = 50_000;
 
 /// What one statement appends at most, in events and in their bytes: a message to the
 /// server ends at 1 GB.
-const EVENTS_A_STATEMENT: usize = 1_000;
-const BYTES_A_STATEMENT: usize = 64 << 20;
+pub(super) const EVENTS_A_STATEMENT: usize = 1_000;
+pub(super) const BYTES_A_STATEMENT: usize = 64 << 20;
 
 /// The last position that was drawn, whether it holds an event or not.
 pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, PostgresError> {

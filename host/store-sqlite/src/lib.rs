@@ -20,6 +20,7 @@ mod event_log;
 mod files;
 mod group_columns;
 mod groups;
+mod ingest;
 mod lag;
 mod leases;
 mod locks;

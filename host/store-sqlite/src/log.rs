@@ -60,12 +60,21 @@ pub(super) async fn append(
     tenant: &Tenant,
     events: &[Event],
 ) -> Result<Vec<Position>, SqliteError> {
+    let events: Vec<(&Tenant, &Event)> = events.iter().map(|event| (tenant, event)).collect();
+    append_of_tenants(connection, &events).await
+}
+
+/// The same of events of several tenants.
+pub(super) async fn append_of_tenants(
+    connection: &mut SqliteConnection,
+    events: &[(&Tenant, &Event)],
+) -> Result<Vec<Position>, SqliteError> {
     let now = Timestamp::now().as_microsecond();
     let mut positions = Vec::with_capacity(events.len());
     let (chunks, rest) = events.as_chunks::<EVENTS_A_STATEMENT>();
     for chunk in chunks.iter().map(|chunk| &chunk[..]).chain(rest.chunks(1)) {
         let mut statement: Statement<'_> = sqlx::query(AssertSqlSafe(insert_of(chunk.len())));
-        for event in chunk {
+        for (tenant, event) in chunk {
             statement = bind_event(statement.bind(tenant.as_str()).bind(now), event);
         }
         let last = statement.execute(&mut *connection).await?.last_insert_rowid();

@@ -2,8 +2,8 @@
 //!
 //! A store is a trait a subject, one file each: [`EventLog`], [`Leases`], [`Settlements`]
 //! and [`StateStore`] are what delivery needs of a database, together [`DeliveryStore`];
-//! with [`DeadLetters`], [`Groups`], [`Deployments`] and [`Schema`], which operators need,
-//! it is a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
+//! with [`Ingest`], which takes events in, and [`DeadLetters`], [`Groups`], [`Deployments`]
+//! and [`Schema`], which operators need, it is a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
 //! else. A store decides nothing: it records settlements that delivery computed, and
 //! guards them by the epoch and by their numbers.
 //!
@@ -18,6 +18,7 @@
 //!   the log lets it go;
 //! - no event goes that a group has not settled, and no position comes again;
 //! - a dead letter is replayed or discarded once, whoever asks at once;
+//! - what is ingested twice within its window stands in the log once;
 //! - of a handler's versions one is active from the first deployment on, its
 //!   component is there, whole, and no other tenant's.
 
@@ -27,6 +28,7 @@ mod deployments;
 pub mod driver;
 mod error;
 mod groups;
+mod ingest;
 mod leases;
 mod log;
 #[cfg(any(test, feature = "memory"))]
@@ -52,6 +54,7 @@ pub use driver::redelivery::Redelivery;
 pub use driver::repartition::PartitionStatus;
 pub use error::{Missing, StoreError};
 pub use groups::{Groups, Removed};
+pub use ingest::{Incoming, Ingest, Ingested, Placed, Pruned};
 pub use leases::{
     GroupControl, GroupRegistration, GroupState, HostIdentity, InvalidStart, Leadership, Leases,
     LockSession, Mark, Start,
@@ -78,14 +81,14 @@ pub trait DeliveryStore: EventLog + Leases + Settlements + StateStore {}
 impl<T: EventLog + Leases + Settlements + StateStore> DeliveryStore for T {}
 
 /// All that a host needs of a database: what delivery needs, and what operators do.
-pub trait Store: DeliveryStore + DeadLetters + Groups + Deployments + Schema {}
+pub trait Store: DeliveryStore + Ingest + DeadLetters + Groups + Deployments + Schema {}
 
-impl<T: DeliveryStore + DeadLetters + Groups + Deployments + Schema> Store for T {}
+impl<T: DeliveryStore + Ingest + DeadLetters + Groups + Deployments + Schema> Store for T {}
 
 /// Every trait of a store, to call its methods on a type of which they are known.
 pub mod traits {
     pub use super::{
-        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Leases, Schema, Settlements,
-        StateStore, Store,
+        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Ingest, Leases, Schema,
+        Settlements, StateStore, Store,
     };
 }

@@ -7,6 +7,7 @@ mod errors;
 mod generated;
 mod guards;
 mod incarnations;
+mod ingest;
 mod large;
 mod limits;
 mod locks;

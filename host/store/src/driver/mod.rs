@@ -4,6 +4,7 @@
 pub mod backlog;
 pub mod dead_letter_pages;
 pub mod gone;
+pub mod ledger;
 pub mod lock_key;
 pub mod migrations;
 pub mod prefix;

@@ -13,6 +13,7 @@
 mod dead_letters;
 mod deployments;
 mod groups;
+mod ingest;
 mod leases;
 mod log;
 mod operation;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use crate::driver::ledger::LedgerKey;
 use crate::driver::refusals;
 use crate::{
     DeadLetter, FailureCounts, GroupState, Head, Leader, Mark, Redelivery, Retention, Settled,
@@ -109,6 +111,7 @@ struct Log {
     severed: HashSet<u64>,
     /// Of whose partitions sessions take a share.
     shares: HashMap<u64, (String, Vec<GroupName>)>,
+    ledger: HashMap<LedgerKey, ingest::Entered>,
     /// What it does not store.
     refuses: Option<Box<Refuses>>,
     /// Events that nobody can read.

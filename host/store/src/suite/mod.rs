@@ -26,6 +26,7 @@ pub mod deployments;
 pub mod fetching;
 pub mod fuzzed;
 pub mod groups;
+pub mod ingest;
 pub mod leadership;
 pub mod log;
 pub mod partitions;
@@ -93,6 +94,7 @@ macro_rules! delivery_suite {
 macro_rules! store_suite {
     ($database:expr) => {
         $crate::delivery_suite!($database);
+        $crate::ingest_suite!($database);
         $crate::dead_letters_suite!($database);
         $crate::groups_suite!($database);
         $crate::deployments_suite!($database);
@@ -196,6 +198,27 @@ macro_rules! state_store_suite {
                 state_belongs_to_one_group_and_scope
                 the_longest_keys_of_the_longest_groups_and_scopes_are_kept
                 keys_are_listed_in_the_order_of_their_bytes
+            }
+        }
+    };
+}
+
+/// Makes a test of each promise of [`Ingest`](crate::Ingest): for a [`TestDatabase`].
+#[macro_export]
+macro_rules! ingest_suite {
+    ($database:expr) => {
+        $crate::promises! { $database =>
+            ingest {
+                what_is_ingested_stands_in_the_order_of_the_requests_under_their_tenants
+                an_event_that_comes_again_is_answered_with_its_position
+                the_same_id_with_other_content_is_refused_with_all_of_its_request
+                what_is_the_same_of_a_source_is_another_tenants_own
+                nothing_is_a_duplicate_without_a_window_and_after_it
+                what_a_store_refuses_leaves_nothing_in_log_and_ledger
+                the_same_request_from_many_at_once_is_there_once
+                batches_in_opposite_orders_at_once_all_pass
+                the_ledger_lets_go_of_what_is_over_and_of_the_oldest_beyond_a_number
+                any_number_of_events_is_ingested_at_once
             }
         }
     };

@@ -1,0 +1,183 @@
+//! Publishing for many at once: one transaction with the write lock, which reads the ledger,
+//! appends to the log and enters what it appended.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use sqlx::{Connection, Row, SqliteConnection};
+
+use super::connection::{LONG_DEADLINE, on_reader, on_writer};
+use super::error::SqliteError;
+use super::{SqliteStore, log};
+use event_host_core::event::{Event, Position, Tenant};
+use event_host_store::driver::ledger::{ENTRIES_A_ROUND, Entry, LedgerKey, New, Requests};
+use event_host_store::{Incoming, Ingest, Ingested, Pruned, StoreError};
+
+#[async_trait]
+impl Ingest for SqliteStore {
+    async fn ingest(&self, requests: &[Incoming]) -> Result<Vec<Ingested>, StoreError> {
+        if requests.iter().all(|request| request.events.is_empty()) {
+            return Ok(vec![Ingested::Committed(Vec::new()); requests.len()]);
+        }
+        on_writer!(self.connections, "publish", |c| ingest(c, requests))
+    }
+
+    async fn prune_ledger(&self, most: Option<u64>) -> Result<Pruned, StoreError> {
+        // Most rounds find nothing, and have no need of the write lock for that.
+        let over = on_reader!(self.connections, "look at the ledger", |c| expired(c))?;
+        let mut pruned = Pruned::default();
+        if over > 0 {
+            pruned.removed =
+                on_writer!(self.connections, "prune the ledger", |c| { remove_expired(c) })?;
+            pruned.has_more = over > i64::from(ENTRIES_A_ROUND);
+        }
+        let Some(most) = most else { return Ok(pruned) };
+        let left = on_reader!(self.connections, "count the ledger", LONG_DEADLINE, |c| async {
+            let left: i64 =
+                sqlx::query_scalar("SELECT count(*) FROM published").fetch_one(c).await?;
+            Ok::<_, SqliteError>(left.unsigned_abs())
+        })?;
+        let excess = left.saturating_sub(most).min(u64::from(ENTRIES_A_ROUND));
+        if excess > 0 {
+            let removed =
+                on_writer!(self.connections, "prune the ledger", |c| remove_oldest(c, excess))?;
+            pruned.removed += removed;
+            pruned.has_more |= left - removed > most;
+            pruned.left = Some(left - removed);
+        } else {
+            pruned.left = Some(left);
+        }
+        Ok(pruned)
+    }
+
+    async fn log_bytes(&self) -> Result<u64, StoreError> {
+        on_reader!(self.connections, "see how large the log is", |c| async {
+            // Free pages count for nothing: events to come use them.
+            let bytes: i64 = sqlx::query_scalar(
+                "SELECT (p.page_count - f.freelist_count) * s.page_size
+                 FROM pragma_page_count p, pragma_freelist_count f, pragma_page_size s",
+            )
+            .fetch_one(c)
+            .await?;
+            Ok::<_, SqliteError>(bytes.unsigned_abs())
+        })
+    }
+}
+
+async fn ingest(
+    connection: &mut SqliteConnection,
+    requests: &[Incoming],
+) -> Result<Vec<Ingested>, SqliteError> {
+    let requests = Requests::new(requests);
+    let asked = requests.asked();
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let now = Timestamp::now();
+    let known = if asked.is_empty() {
+        HashMap::new()
+    } else {
+        known(&mut transaction, asked.keys(), now).await?
+    };
+    let resolved = requests.resolve(&known);
+    let events: Vec<(&Tenant, &Event)> =
+        resolved.new.iter().map(|new| (new.tenant, new.event)).collect();
+    let positions = log::append_of_tenants(&mut transaction, &events).await?;
+    enter(&mut transaction, &resolved.new, &positions, now).await?;
+    transaction.commit().await?;
+    Ok(resolved.answers(&positions)?)
+}
+
+/// What the ledger knows of these keys.
+async fn known(
+    connection: &mut SqliteConnection,
+    keys: impl Iterator<Item = &LedgerKey>,
+    now: Timestamp,
+) -> Result<HashMap<LedgerKey, Entry>, SqliteError> {
+    let keys = Value::from_iter(keys.map(LedgerKey::hex)).to_string();
+    let rows = sqlx::query(
+        "SELECT key, fingerprint, position FROM published
+         WHERE key IN (SELECT unhex(value) FROM json_each(?1)) AND expires_at > ?2",
+    )
+    .bind(keys)
+    .bind(now.as_microsecond())
+    .fetch_all(connection)
+    .await?;
+    let mut known = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let key: &[u8] = row.try_get_unchecked(0)?;
+        // A constraint has it.
+        let Ok(key) = <[u8; 16]>::try_from(key) else { continue };
+        let position = Position(row.try_get_unchecked(2)?);
+        let entry = Entry { fingerprint: row.try_get_unchecked(1)?, position };
+        known.insert(LedgerKey(key), entry);
+    }
+    Ok(known)
+}
+
+/// Enters what is new; an entry whose window is over gives its place.
+async fn enter(
+    connection: &mut SqliteConnection,
+    new: &[New<'_>],
+    positions: &[Position],
+    now: Timestamp,
+) -> Result<(), SqliteError> {
+    let entries = new.iter().zip(positions).filter_map(|(new, position)| {
+        let (key, asked) = new.entry?;
+        let window = SignedDuration::try_from(asked.window).unwrap_or(SignedDuration::MAX);
+        let expires_at = now.checked_add(window).unwrap_or(Timestamp::MAX).as_microsecond();
+        Some(Value::from(vec![
+            Value::from(key.hex()),
+            asked.fingerprint.into(),
+            position.0.into(),
+            expires_at.into(),
+        ]))
+    });
+    let entries: Vec<Value> = entries.collect();
+    if entries.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "INSERT OR REPLACE INTO published (key, fingerprint, position, expires_at)
+         SELECT unhex(value ->> 0), value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)",
+    )
+    .bind(Value::from(entries).to_string())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// How many entries are over, up to one more than a round removes.
+async fn expired(connection: &mut SqliteConnection) -> Result<i64, SqliteError> {
+    let over = sqlx::query_scalar(
+        "SELECT count(*) FROM (SELECT 1 FROM published WHERE expires_at <= ?1 LIMIT ?2)",
+    )
+    .bind(Timestamp::now().as_microsecond())
+    .bind(i64::from(ENTRIES_A_ROUND) + 1)
+    .fetch_one(connection)
+    .await?;
+    Ok(over)
+}
+
+async fn remove_expired(connection: &mut SqliteConnection) -> Result<u64, SqliteError> {
+    let removed = sqlx::query(
+        "DELETE FROM published WHERE key IN (
+             SELECT key FROM published WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
+    )
+    .bind(Timestamp::now().as_microsecond())
+    .bind(i64::from(ENTRIES_A_ROUND))
+    .execute(connection)
+    .await?;
+    Ok(removed.rows_affected())
+}
+
+async fn remove_oldest(connection: &mut SqliteConnection, count: u64) -> Result<u64, SqliteError> {
+    let removed = sqlx::query(
+        "DELETE FROM published WHERE key IN (
+             SELECT key FROM published ORDER BY expires_at LIMIT ?1)",
+    )
+    .bind(i64::try_from(count).unwrap_or(i64::MAX))
+    .execute(connection)
+    .await?;
+    Ok(removed.rows_affected())
+}
