@@ -22,6 +22,8 @@ enum For {
     /// Publishes by INSERT as well, for data that is not JSON; can draw positions and
     /// publish nothing
     Inserter,
+    /// Takes events in by HTTP, for all tenants, and sees none of them
+    Ingest,
     /// Looks at everything, moves cursors, replays dead letters, deploys
     Operator,
     /// Runs handlers; the schema's owner migrates
@@ -33,6 +35,7 @@ impl Grants {
         let purpose = match self.purpose {
             For::Publisher => Purpose::Publisher,
             For::Inserter => Purpose::Inserter,
+            For::Ingest => Purpose::Ingest,
             For::Operator => Purpose::Operator,
             For::Host => Purpose::Host,
         };
