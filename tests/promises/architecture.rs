@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
     ("store-postgres", &["core", "store"]),
     ("sandbox", &["core", "metrics"]),
     ("delivery", &["core", "metrics", "store"]),
+    ("ingest", &["core", "store"]),
     ("http", &["core"]),
     ("webhooks", &["core"]),
 ];

@@ -1,0 +1,173 @@
+//! Where events go in: limits first, then the queue, then an answer once they are committed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use event_host_core::event::{Event, Tenant};
+use event_host_core::restart::spawn_with_restart;
+use event_host_store::{Incoming, Ingest, Placed};
+use std::time::Duration;
+
+use crate::binding::{Limits, check_size};
+use crate::budget::{Budget, Room};
+use crate::committer::{self, Commits};
+use crate::disk::Disk;
+use crate::keeper;
+use crate::rate::{Rate, RateOf, Rates};
+use crate::refusal::{Reason, Refusal};
+use crate::settings::Settings;
+
+/// What an event takes in memory besides its bytes, about.
+const BYTES_AN_EVENT: usize = 512;
+
+/// The events of one request, to be published together or not at all.
+#[derive(Debug)]
+pub struct Submission {
+    /// Whose they are.
+    pub tenant: Tenant,
+    /// In the order in which they come to stand in the log.
+    pub events: Vec<Event>,
+    /// For how long they are known when they are sent again; `None` for not at all.
+    pub window: Option<Duration>,
+    /// The rates that they are subject to, besides that of all senders.
+    pub rates: Vec<Rate>,
+    /// The part of the memory that the request has.
+    pub room: Room,
+}
+
+/// Takes events in, on behalf of one host. A clone is the same.
+#[derive(Clone)]
+pub struct Intake {
+    shared: Arc<Shared>,
+    _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Intake").field("settings", &self.settings()).finish_non_exhaustive()
+    }
+}
+
+/// What the requests, the dispatcher and the keeper share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Ingest>,
+    settings: RwLock<Arc<Settings>>,
+    pub(crate) commits: Commits,
+    budget: Arc<Budget>,
+    rates: Rates,
+    pub(crate) disk: Disk,
+}
+
+impl Shared {
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        // Replaced in one go, so a poisoned one is whole.
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Intake {
+    /// Begins to take events in. `log_folder` is where the log lies, if that is on a disk of
+    /// the host's. Must be called within a runtime.
+    pub fn start(store: Arc<dyn Ingest>, log_folder: Option<PathBuf>, settings: Settings) -> Self {
+        let shared = Arc::new(Shared {
+            store,
+            budget: Budget::new(settings.queue),
+            settings: RwLock::new(Arc::new(settings)),
+            commits: Commits::default(),
+            rates: Rates::default(),
+            disk: Disk::new(log_folder),
+        });
+        let (dispatched, kept) = (Arc::clone(&shared), Arc::clone(&shared));
+        let tasks = [
+            spawn_with_restart("the dispatcher of commits", move || {
+                committer::dispatch(Arc::clone(&dispatched))
+            }),
+            spawn_with_restart("the keeper of the ledger", move || keeper::keep(Arc::clone(&kept))),
+        ];
+        Self { shared, _tasks: Arc::new(tasks) }
+    }
+
+    /// The settings as they are now.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.shared.settings()
+    }
+
+    /// Has other settings from now on.
+    pub fn set(&self, settings: Settings) {
+        self.shared.budget.resize(settings.queue);
+        *self.shared.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Room for a body of so many bytes, before it is read.
+    ///
+    /// # Errors
+    /// [`Reason::Busy`] without room, [`Reason::Draining`] once it stops.
+    pub fn room(&self, bytes: usize) -> Result<Room, Refusal> {
+        if self.shared.commits.is_stopping() {
+            return Err(draining());
+        }
+        self.shared.budget.take(bytes)
+    }
+
+    /// Whether a request of usual size would find room now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !self.shared.commits.is_stopping() && self.shared.budget.used() < self.settings().queue
+    }
+
+    /// What events may come to.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let settings = self.settings();
+        Limits { max_event: settings.max_event, max_events: settings.max_events }
+    }
+
+    /// How many events wait for a commit, and their bytes.
+    #[must_use]
+    pub fn waiting(&self) -> (usize, usize) {
+        self.shared.commits.waiting()
+    }
+
+    /// Publishes, and gives the place of each event once they are committed. To go away before
+    /// that changes nothing: what stands in the queue is published.
+    ///
+    /// # Errors
+    /// When nothing of it was published; after [`Reason::Database`] that is not known.
+    pub async fn publish(&self, submission: Submission) -> Result<Vec<Placed>, Refusal> {
+        let Submission { tenant, events, window, mut rates, mut room } = submission;
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settings = self.settings();
+        for (index, event) in events.iter().enumerate() {
+            event.check().map_err(|error| Refusal::invalid(&error).event(index))?;
+            check_size(event, settings.max_event).map_err(|refusal| refusal.event(index))?;
+        }
+        self.shared.disk.check(&settings)?;
+        room.grow_to(events.iter().map(|event| event.bytes() + BYTES_AN_EVENT).sum())?;
+        if let Some(per_second) = settings.rate {
+            rates.push(Rate { of: RateOf::All, per_second });
+        }
+        self.shared.rates.take(&rates, events.len())?;
+        let deadline = Instant::now() + settings.timeout;
+        let incoming = Incoming { tenant, events, window };
+        self.shared.commits.publish(incoming, room, deadline).await
+    }
+
+    /// Takes nothing more, and returns when all that stood in the queue has its answer.
+    pub async fn stop(&self) {
+        self.shared.commits.stop().await;
+    }
+}
+
+/// What is said of a host that stops.
+pub(crate) fn draining() -> Refusal {
+    Refusal::new(
+        Reason::Draining,
+        "the host stops and takes no more events; nothing of the request was published: send it again, to another host or later",
+    )
+}
