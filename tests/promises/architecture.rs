@@ -15,8 +15,8 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
     ("store-postgres", &["core", "store"]),
     ("sandbox", &["core", "metrics"]),
     ("delivery", &["core", "metrics", "store"]),
-    ("ingest", &["core", "store"]),
-    ("http", &["core"]),
+    ("ingest", &["core", "metrics", "store"]),
+    ("http", &["core", "ingest", "metrics", "store"]),
     ("webhooks", &["core"]),
 ];
 

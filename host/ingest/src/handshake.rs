@@ -15,9 +15,11 @@ const ALLOWED_ORIGIN: HeaderName = HeaderName::from_static("webhook-allowed-orig
 const ALLOWED_RATE: HeaderName = HeaderName::from_static("webhook-allowed-rate");
 const ACCEPT_POST: HeaderName = HeaderName::from_static("accept-post");
 
-/// The formats that are asked for.
-pub(crate) const FORMATS: &str =
-    "application/cloudevents+json, application/cloudevents-batch+json, */*";
+/// The formats that are asked for, as `Accept-Post` lists them.
+pub const FORMATS: &str = "application/cloudevents+json, application/cloudevents-batch+json, */*";
+
+/// The codings of bodies, as `Accept-Encoding` lists them.
+pub const CODINGS: &str = "gzip, identity";
 
 /// What a handshake says of its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +39,12 @@ pub struct Origin {
 pub fn handshake(
     asked: &HeaderMap,
     origins: &[String],
-    rate: Option<u32>,
+    rate: Option<f64>,
 ) -> (HeaderMap, Option<Origin>) {
     let mut answer = HeaderMap::new();
     answer.insert(ALLOW, HeaderValue::from_static("POST, OPTIONS"));
     answer.insert(ACCEPT_POST, HeaderValue::from_static(FORMATS));
-    answer.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, identity"));
+    answer.insert(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS));
     let text = |name: &str| asked.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let Some(name) = text(REQUEST_ORIGIN).filter(|name| !name.is_empty()) else {
         return (answer, None);
@@ -58,7 +60,7 @@ pub fn handshake(
         answer.insert(ALLOWED_ORIGIN, value.clone());
         // Per minute. What is asked for is granted as far as there is no limit below it.
         let asked = text(REQUEST_RATE).and_then(|rate| rate.parse::<u64>().ok());
-        let limit = rate.map(|rate| u64::from(rate) * 60);
+        let limit = rate.map(|rate| (rate * 60.0) as u64);
         let granted = match (asked, limit) {
             (Some(asked), Some(limit)) => Some(asked.min(limit)),
             (asked, limit) => asked.or(limit),
@@ -108,9 +110,9 @@ mod tests {
         for (rate, limit, granted) in [
             (None, None, "*"),
             (Some("120"), None, "120"),
-            (None, Some(10), "600"),
-            (Some("120"), Some(10), "120"),
-            (Some("6000"), Some(10), "600"),
+            (None, Some(10.0), "600"),
+            (Some("120"), Some(10.0), "120"),
+            (Some("6000"), Some(10.0), "600"),
             (Some("often"), None, "*"),
         ] {
             let mut asked = asked(&[(REQUEST_ORIGIN, "EventEmitter.example.com")]);

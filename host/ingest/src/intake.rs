@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use event_host_core::event::{Event, Tenant};
 use event_host_core::restart::spawn_with_restart;
+use event_host_metrics::IngestMetrics;
 use event_host_store::{Incoming, Ingest, Placed};
-use std::time::Duration;
 
 use crate::binding::{Limits, check_size};
 use crate::budget::{Budget, Room};
@@ -32,6 +33,8 @@ pub struct Submission {
     pub events: Vec<Event>,
     /// For how long they are known when they are sent again; `None` for not at all.
     pub window: Option<Duration>,
+    /// What each is known by besides its id: empty, or one for each event.
+    pub also_known_as: Vec<String>,
     /// The rates that they are subject to, besides that of all senders.
     pub rates: Vec<Rate>,
     /// The part of the memory that the request has.
@@ -59,6 +62,7 @@ pub(crate) struct Shared {
     budget: Arc<Budget>,
     rates: Rates,
     pub(crate) disk: Disk,
+    pub(crate) metrics: IngestMetrics,
 }
 
 impl Shared {
@@ -71,7 +75,13 @@ impl Shared {
 impl Intake {
     /// Begins to take events in. `log_folder` is where the log lies, if that is on a disk of
     /// the host's. Must be called within a runtime.
-    pub fn start(store: Arc<dyn Ingest>, log_folder: Option<PathBuf>, settings: Settings) -> Self {
+    pub fn start(
+        store: Arc<dyn Ingest>,
+        log_folder: Option<PathBuf>,
+        settings: Settings,
+        metrics: IngestMetrics,
+    ) -> Self {
+        remember(&metrics, &settings);
         let shared = Arc::new(Shared {
             store,
             budget: Budget::new(settings.queue),
@@ -79,6 +89,7 @@ impl Intake {
             commits: Commits::default(),
             rates: Rates::default(),
             disk: Disk::new(log_folder),
+            metrics,
         });
         let (dispatched, kept) = (Arc::clone(&shared), Arc::clone(&shared));
         let tasks = [
@@ -96,9 +107,16 @@ impl Intake {
         self.shared.settings()
     }
 
+    /// What it counts with.
+    #[must_use]
+    pub fn metrics(&self) -> &IngestMetrics {
+        &self.shared.metrics
+    }
+
     /// Has other settings from now on.
     pub fn set(&self, settings: Settings) {
         self.shared.budget.resize(settings.queue);
+        remember(&self.shared.metrics, &settings);
         *self.shared.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
@@ -138,7 +156,7 @@ impl Intake {
     /// # Errors
     /// When nothing of it was published; after [`Reason::Database`] that is not known.
     pub async fn publish(&self, submission: Submission) -> Result<Vec<Placed>, Refusal> {
-        let Submission { tenant, events, window, mut rates, mut room } = submission;
+        let Submission { tenant, events, window, also_known_as, mut rates, mut room } = submission;
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -154,7 +172,7 @@ impl Intake {
         }
         self.shared.rates.take(&rates, events.len())?;
         let deadline = Instant::now() + settings.timeout;
-        let incoming = Incoming { tenant, events, window };
+        let incoming = Incoming { tenant, events, window, also_known_as };
         self.shared.commits.publish(incoming, room, deadline).await
     }
 
@@ -162,6 +180,11 @@ impl Intake {
     pub async fn stop(&self) {
         self.shared.commits.stop().await;
     }
+}
+
+/// Shows for how long what comes again is known.
+fn remember(metrics: &IngestMetrics, settings: &Settings) {
+    metrics.dedup_window.set(settings.dedup.unwrap_or_default().as_secs_f64());
 }
 
 /// What is said of a host that stops.

@@ -54,6 +54,7 @@ async fn round(shared: &Shared, counts_at: &mut Instant) -> Result<(), StoreErro
             debug!(removed = pruned.removed, "entries of the ledger went");
         }
         if let Some(left) = pruned.left {
+            shared.metrics.dedup_rows.set_count(left);
             let rounds = u32::try_from(1 + left / ENTRIES_A_COUNT).unwrap_or(u32::MAX);
             *counts_at = Instant::now() + COUNT_EVERY.saturating_mul(rounds);
         }

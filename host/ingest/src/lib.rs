@@ -25,7 +25,7 @@ mod settings;
 
 pub use budget::Room;
 pub use gzip::{MOST_TIMES, inflate};
-pub use handshake::{Origin, handshake, may_send};
+pub use handshake::{CODINGS, FORMATS, Origin, handshake, may_send};
 pub use intake::{Intake, Submission};
 pub use rate::{Rate, RateOf};
 pub use refusal::{Reason, Refusal};

@@ -1,6 +1,6 @@
 //! Rates in events a second: of all senders, of a token, a source or a tenant.
 //!
-//! A bucket keeps what was not used for one second. A request takes from each of its buckets
+//! A bucket keeps what was not used for one second, and one event in any case. A request takes from each of its buckets
 //! or from none. One that is larger than a bucket passes when the bucket is full, and those
 //! after it wait the longer.
 
@@ -38,12 +38,12 @@ impl RateOf {
 }
 
 /// A rate that a request is subject to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rate {
     /// Whose.
     pub of: RateOf,
-    /// Events a second. At least 1.
-    pub per_second: u32,
+    /// Events a second: above 0.
+    pub per_second: f64,
 }
 
 /// For how long unused tokens are kept.
@@ -71,8 +71,9 @@ impl Rates {
             .filter_map(|rate| {
                 let full_in = full_at.get(&rate.of).map(|at| at.saturating_duration_since(now));
                 // What is to be there: all that it takes, or all that the bucket holds.
-                let needed = time_for(events, rate.per_second).min(BURST);
-                let wait = (full_in.unwrap_or_default() + needed).saturating_sub(BURST);
+                let burst = BURST.max(time_for(1, rate.per_second));
+                let needed = time_for(events, rate.per_second).min(burst);
+                let wait = (full_in.unwrap_or_default() + needed).saturating_sub(burst);
                 (!wait.is_zero()).then_some((wait, rate))
             })
             .max_by_key(|(wait, _)| *wait);
@@ -86,7 +87,6 @@ impl Rates {
                     wait.as_secs_f64().ceil()
                 ),
             )
-            .limit(rate.per_second as usize)
             .retry_after(wait));
         }
         for rate in rates {
@@ -98,8 +98,8 @@ impl Rates {
 }
 
 /// In which time so many events come back.
-fn time_for(events: usize, per_second: u32) -> Duration {
-    let seconds = events as f64 / f64::from(per_second.max(1));
+fn time_for(events: usize, per_second: f64) -> Duration {
+    let seconds = events as f64 / per_second;
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_WAIT)
 }
 
@@ -107,14 +107,14 @@ fn time_for(events: usize, per_second: u32) -> Duration {
 mod tests {
     use super::*;
 
-    fn rate(of: RateOf, per_second: u32) -> Rate {
+    fn rate(of: RateOf, per_second: f64) -> Rate {
         Rate { of, per_second }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_that_is_told_suffices() {
         let rates = Rates::default();
-        let all = [rate(RateOf::All, 10)];
+        let all = [rate(RateOf::All, 10.0)];
         rates.take(&all, 10).unwrap();
         for events in [1, 3, 10, 25, 7] {
             let refused = rates.take(&all, events).unwrap_err();
@@ -130,8 +130,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_takes_from_each_of_its_buckets_or_from_none() {
         let rates = Rates::default();
-        let token = rate(RateOf::Token("a".to_owned()), 5);
-        let tenant = rate(RateOf::Tenant("acme".parse().unwrap()), 100);
+        let token = rate(RateOf::Token("a".to_owned()), 5.0);
+        let tenant = rate(RateOf::Tenant("acme".parse().unwrap()), 100.0);
         let both = [token.clone(), tenant.clone()];
         rates.take(&both, 5).unwrap();
         for _ in 0..50 {

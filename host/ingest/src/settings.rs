@@ -24,7 +24,7 @@ pub struct Settings {
     /// How many events are known at most.
     pub dedup_max: u64,
     /// Events a second, of all senders together.
-    pub rate: Option<u32>,
+    pub rate: Option<f64>,
     /// Who may send, as the handshake of webhooks names them; `*` for anybody.
     pub origins: Vec<String>,
     /// A request must name one of them.

@@ -16,6 +16,7 @@
 //! A route of the table without a handler does not exist for clients. A handler may take as
 //! long as it wants, but should answer while the host stops: the host waits for it.
 
+pub mod events;
 mod health;
 mod problems;
 mod whoami;
@@ -29,6 +30,7 @@ use http::{Method, Response};
 use percent_encoding::percent_decode_str;
 use tracing::error;
 
+pub use events::{EVENTS, HANDSHAKE};
 pub use health::{Health, LIVE, LIVE_ALIAS, READY};
 pub use problems::PROBLEM;
 pub use whoami::WHOAMI;
@@ -39,7 +41,7 @@ use crate::settings::Part;
 use crate::token::Role;
 
 /// Every route.
-pub const TABLE: &[&Spec] = &[&LIVE, &LIVE_ALIAS, &READY, &PROBLEM, &WHOAMI];
+pub const TABLE: &[&Spec] = &[&LIVE, &LIVE_ALIAS, &READY, &PROBLEM, &WHOAMI, &EVENTS, &HANDSHAKE];
 
 /// What a route is, its handler aside.
 #[derive(Debug, PartialEq, Eq)]

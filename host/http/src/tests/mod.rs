@@ -1,6 +1,7 @@
 //! What a host answers, request by request and connection by connection.
 
 mod connections;
+mod events;
 mod matrix;
 mod requests;
 

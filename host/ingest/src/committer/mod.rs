@@ -15,7 +15,7 @@ use tracing::{debug, error, info, warn};
 
 use event_host_core::event::Tenant;
 use event_host_core::repeats::Repeats;
-use event_host_store::{Incoming, Ingest, Ingested, Placed, StoreError};
+use event_host_store::{Incoming, Ingested, Placed, StoreError};
 
 use crate::budget::Room;
 use crate::intake::{Shared, draining};
@@ -162,9 +162,12 @@ pub(crate) async fn dispatch(shared: Arc<Shared>) {
             linger(commits, settings.linger).await;
         }
         let requests = commits.queue().take(MOST);
+        let (events, bytes) = commits.waiting();
+        shared.metrics.queue_events.set_count(events as u64);
+        shared.metrics.queue_bytes.set_count(bytes as u64);
         if !requests.is_empty() {
             let shared = Arc::clone(&shared);
-            running.spawn(async move { commit(&shared.commits, &*shared.store, requests).await });
+            running.spawn(async move { commit(&shared, requests).await });
         }
     }
 }
@@ -198,7 +201,8 @@ impl Drop for UnderWay<'_> {
 
 /// Commits requests together. Where the database refuses, nothing has happened: they are tried
 /// again in halves, so that one which it refuses spoils nobody's, and costs few commits.
-async fn commit(commits: &Commits, store: &dyn Ingest, requests: Vec<Request>) {
+async fn commit(shared: &Shared, requests: Vec<Request>) {
+    let commits = &shared.commits;
     // Answers first, then the count: whoever waits for the end finds every answer given.
     let _under_way = UnderWay { commits, requests: requests.len() };
     let mut groups = vec![requests];
@@ -220,10 +224,14 @@ async fn commit(commits: &Commits, store: &dyn Ingest, requests: Vec<Request>) {
                 (incoming, (answer, deadline, _room))
             })
             .unzip();
-        let ingested = store.ingest(&incoming).await;
+        let begun = Instant::now();
+        let ingested = shared.store.ingest(&incoming).await;
         commits.said(ingested.as_ref().map(|_| ()));
         match ingested {
             Ok(ingested) => {
+                shared.metrics.commit.observe(begun.elapsed());
+                let events = incoming.iter().map(|request| request.events.len()).sum();
+                shared.metrics.commit_events.observe_len(events);
                 for ((answer, ..), ingested) in answers.into_iter().zip(ingested) {
                     // Whoever has gone away is not told.
                     let _ = answer.send(told(ingested));

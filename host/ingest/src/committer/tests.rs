@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_host_core::event::{Event, Position};
+use event_host_metrics::Metrics;
 use event_host_store::Placed;
 use event_host_store::memory::{Fault, MemoryStore, Operation};
 use event_host_store::traits::*;
@@ -21,7 +22,8 @@ fn event(id: &str) -> Event {
 
 fn intake(store: &MemoryStore, settings: Settings) -> Intake {
     let settings = Settings { connections: 1, ..settings };
-    Intake::start(Arc::new(store.clone()), None, settings)
+    let metrics = Metrics::new(&event_host_metrics::Settings::default());
+    Intake::start(Arc::new(store.clone()), None, settings, metrics.ingest.clone())
 }
 
 fn submission(intake: &Intake, tenant: &str, events: Vec<Event>) -> Submission {
@@ -29,6 +31,7 @@ fn submission(intake: &Intake, tenant: &str, events: Vec<Event>) -> Submission {
         tenant: tenant.parse().unwrap(),
         events,
         window: HOUR,
+        also_known_as: Vec::new(),
         rates: Vec::new(),
         room: intake.room(100).unwrap(),
     }
@@ -220,10 +223,10 @@ async fn who_goes_away_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_rate_is_that_of_all_and_of_each() {
     let store = MemoryStore::new();
-    let intake = intake(&store, Settings { rate: Some(10), ..Settings::default() });
+    let intake = intake(&store, Settings { rate: Some(10.0), ..Settings::default() });
     let events = |from: usize, to: usize| (from..to).map(|n| event(&n.to_string())).collect();
     let mut of_token = submission(&intake, "", events(0, 3));
-    let token = Rate { of: RateOf::Token("ci".to_owned()), per_second: 3 };
+    let token = Rate { of: RateOf::Token("ci".to_owned()), per_second: 3.0 };
     of_token.rates = vec![token.clone()];
     intake.publish(of_token).await.unwrap();
     let mut again = submission(&intake, "", events(3, 4));

@@ -28,6 +28,15 @@ impl Operation {
     pub const FETCH_AT: Self = Self::reading("fetch_at");
 }
 
+impl MemoryStore {
+    /// Every event in the log, in its order, whosever it is.
+    #[must_use]
+    pub fn published(&self) -> Vec<Event> {
+        let log = locked(&self.shared.log);
+        log.events.values().map(|stored| stored.event.event.clone()).collect()
+    }
+}
+
 #[async_trait]
 impl EventLog for MemoryStore {
     async fn check(&self) -> Result<(), StoreError> {
