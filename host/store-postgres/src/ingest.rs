@@ -182,7 +182,7 @@ async fn ingest(
     }
     let resolved = requests.resolve(&known);
     for new in &resolved.new {
-        if let Some((key, _)) = new.entry {
+        for (key, _) in new.entries() {
             entered.remove(&key);
         }
     }
@@ -325,8 +325,8 @@ async fn place(
 ) -> Result<(), PostgresError> {
     let (mut keys, mut fingerprints, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (new, position) in new.iter().zip(positions) {
-        if let Some((key, asked)) = &new.entry {
-            keys.push(&key.0[..]);
+        for (key, asked) in new.entries() {
+            keys.push(key.0.to_vec());
             fingerprints.push(asked.fingerprint);
             places.push(position.0);
         }

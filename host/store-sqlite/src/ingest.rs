@@ -122,16 +122,17 @@ async fn enter(
     positions: &[Position],
     now: Timestamp,
 ) -> Result<(), SqliteError> {
-    let entries = new.iter().zip(positions).filter_map(|(new, position)| {
-        let (key, asked) = new.entry?;
+    let all = new.iter().zip(positions);
+    let all = all.flat_map(|(new, position)| new.entries().map(move |entry| (entry, position)));
+    let entries = all.map(|((key, asked), position)| {
         let window = SignedDuration::try_from(asked.window).unwrap_or(SignedDuration::MAX);
         let expires_at = now.checked_add(window).unwrap_or(Timestamp::MAX).as_microsecond();
-        Some(Value::from(vec![
+        Value::from(vec![
             Value::from(key.hex()),
             asked.fingerprint.into(),
             position.0.into(),
             expires_at.into(),
-        ]))
+        ])
     });
     let entries: Vec<Value> = entries.collect();
     if entries.is_empty() {

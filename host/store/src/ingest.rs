@@ -20,6 +20,9 @@ pub struct Incoming {
     pub events: Vec<Event>,
     /// For how long the ledger knows them; `None` enters nothing, and looks nothing up.
     pub window: Option<Duration>,
+    /// What each is known by besides its id, of its source: for senders whose ids anybody
+    /// could change on the way. Empty, or one for each event.
+    pub also_known_as: Vec<String>,
 }
 
 /// What became of one request.
@@ -65,7 +68,8 @@ pub trait Ingest: Send + Sync + 'static {
     ///
     /// A duplicate is known by the ledger: an event with the tenant, source and id of one that
     /// was ingested within its window. It is the same if its type, subject, content type and
-    /// data are; else its request is refused, and the others go on. Whoever ingests the same at
+    /// data are; else its request is refused, and the others go on. One that is known by
+    /// [`Incoming::also_known_as`] is a duplicate in any case. Whoever ingests the same at
     /// the same time waits, and no group waits for that: no position is drawn meanwhile.
     ///
     /// # Errors

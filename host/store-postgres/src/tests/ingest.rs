@@ -14,7 +14,7 @@ fn event(id: &str) -> Event {
 
 fn request(events: &[Event]) -> Incoming {
     let window = Some(Duration::from_secs(3_600));
-    Incoming { tenant: Tenant::none(), events: events.to_vec(), window }
+    Incoming { tenant: Tenant::none(), events: events.to_vec(), window, also_known_as: Vec::new() }
 }
 
 fn placed(ingested: &[Ingested]) -> Vec<(i64, bool)> {

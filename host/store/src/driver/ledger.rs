@@ -33,6 +33,19 @@ impl LedgerKey {
         Self(key)
     }
 
+    /// The key of what an event is known by besides its id.
+    #[must_use]
+    pub fn also_of(tenant: &Tenant, event: &Event, also_known_as: &str) -> Self {
+        let mut digest = Sha256::new();
+        // No id is empty, so it is nobody's first key.
+        for text in [tenant.as_str(), &event.source, "", also_known_as] {
+            part(&mut digest, Some(text.as_bytes()));
+        }
+        let mut key = [0; 16];
+        key.copy_from_slice(&digest.finalize()[..16]);
+        Self(key)
+    }
+
     /// In hexadecimal digits.
     #[must_use]
     pub fn hex(&self) -> String {
@@ -83,8 +96,16 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct Requests<'a> {
     requests: &'a [Incoming],
-    /// For each request with a window, key and fingerprint of each event.
-    known_by: Vec<Option<Vec<(LedgerKey, i64)>>>,
+    /// For each request with a window, what each event is known by.
+    known_by: Vec<Option<Vec<KnownBy>>>,
+}
+
+/// What an event is known by.
+#[derive(Debug, Clone, Copy)]
+struct KnownBy {
+    key: LedgerKey,
+    fingerprint: i64,
+    also: Option<LedgerKey>,
 }
 
 /// An event that is new.
@@ -94,8 +115,14 @@ pub struct New<'a> {
     pub tenant: &'a Tenant,
     /// The event.
     pub event: &'a Event,
-    /// Its entry in the ledger, with the window; none where there is none to be made.
-    pub entry: Option<(LedgerKey, Asked)>,
+    entries: [Option<(LedgerKey, Asked)>; 2],
+}
+
+impl New<'_> {
+    /// Its entries in the ledger; none where there is none to be made.
+    pub fn entries(&self) -> impl Iterator<Item = (LedgerKey, Asked)> {
+        self.entries.into_iter().flatten()
+    }
 }
 
 /// Where an answer finds the position of an event.
@@ -129,8 +156,15 @@ impl<'a> Requests<'a> {
     pub fn new(requests: &'a [Incoming]) -> Self {
         let known_by = requests.iter().map(|request| {
             request.window.map(|_| {
-                let of = |event| (LedgerKey::of(&request.tenant, event), fingerprint(event));
-                request.events.iter().map(of).collect()
+                let of = |(index, event): (usize, &Event)| KnownBy {
+                    key: LedgerKey::of(&request.tenant, event),
+                    fingerprint: fingerprint(event),
+                    also: request
+                        .also_known_as
+                        .get(index)
+                        .map(|also| LedgerKey::also_of(&request.tenant, event, also)),
+                };
+                request.events.iter().enumerate().map(of).collect()
             })
         });
         Self { requests, known_by: known_by.collect() }
@@ -142,8 +176,10 @@ impl<'a> Requests<'a> {
         let mut asked = BTreeMap::new();
         for (request, known_by) in self.requests.iter().zip(&self.known_by) {
             let (Some(window), Some(known_by)) = (request.window, known_by) else { continue };
-            for (key, fingerprint) in known_by {
-                asked.entry(*key).or_insert(Asked { fingerprint: *fingerprint, window });
+            for KnownBy { key, fingerprint, also } in known_by {
+                for key in [Some(key), also.as_ref()].into_iter().flatten() {
+                    asked.entry(*key).or_insert(Asked { fingerprint: *fingerprint, window });
+                }
             }
         }
         asked
@@ -163,17 +199,20 @@ impl<'a> Requests<'a> {
             let mut refused = None;
             for (index, event) in request.events.iter().enumerate() {
                 let by = known_by.as_ref().and_then(|known_by| known_by.get(index)).copied();
-                let Some(((key, fingerprint), window)) = by.zip(request.window) else {
+                let Some((KnownBy { key, fingerprint, also }, window)) = by.zip(request.window)
+                else {
                     places.push(Place::New(new.len()));
-                    new.push(New { tenant, event, entry: None });
+                    new.push(New { tenant, event, entries: [None; 2] });
                     continue;
                 };
-                let there = match (known.get(&key), entered.get(&key)) {
+                let look_up = |key| match (known.get(&key), entered.get(&key)) {
                     (Some(entry), _) => Some((entry.fingerprint, Place::There(entry.position))),
                     (None, Some((theirs, of))) => Some((*theirs, Place::SameAs(*of))),
                     (None, None) => None,
                 };
-                match there {
+                let known_otherwise =
+                    || also.and_then(look_up).map(|(_, place)| (fingerprint, place));
+                match look_up(key).or_else(known_otherwise) {
                     Some((theirs, place)) if theirs == fingerprint => places.push(place),
                     Some((_, place)) => {
                         let ours = matches!(place, Place::SameAs(of) if of >= first);
@@ -181,10 +220,13 @@ impl<'a> Requests<'a> {
                         break;
                     }
                     None => {
-                        entered.insert(key, (fingerprint, new.len()));
+                        let asked = Asked { fingerprint, window };
+                        let entries = [Some(key), also].map(|key| Some((key?, asked)));
+                        for (key, _) in entries.into_iter().flatten() {
+                            entered.insert(key, (fingerprint, new.len()));
+                        }
                         places.push(Place::New(new.len()));
-                        let entry = Some((key, Asked { fingerprint, window }));
-                        new.push(New { tenant, event, entry });
+                        new.push(New { tenant, event, entries });
                     }
                 }
             }
@@ -192,7 +234,7 @@ impl<'a> Requests<'a> {
                 None => Verdict::Accepted(places),
                 Some((event, other)) => {
                     for taken_out in new.drain(first..) {
-                        if let Some((key, _)) = taken_out.entry {
+                        for (key, _) in taken_out.entries() {
                             entered.remove(&key);
                         }
                     }
@@ -252,6 +294,7 @@ mod tests {
             tenant: Tenant::none(),
             events: events.iter().map(|(id, data)| event(id, data)).collect(),
             window: Some(Duration::from_secs(60)),
+            also_known_as: Vec::new(),
         }
     }
 
@@ -305,6 +348,38 @@ mod tests {
         resolved.answers(&[Position(5)]).unwrap_err();
     }
 
+    #[test]
+    fn what_is_known_otherwise_is_a_duplicate_whatever_its_id_is() {
+        let also = |id: &str, data: &str, also: &str| Incoming {
+            also_known_as: vec![also.to_owned()],
+            ..request(&[(id, data)])
+        };
+        let requests = [
+            also("1", "body", "hash"),
+            also("2", "body", "hash"),
+            also("2", "other", "other hash"),
+            also("1", "other", "hash"),
+        ];
+        let of = Requests::new(&requests);
+        assert_eq!(of.asked().len(), 4);
+        let resolved = of.resolve(&HashMap::new());
+        let entered: Vec<LedgerKey> =
+            resolved.new.iter().flat_map(New::entries).map(|(key, _)| key).collect();
+        assert_eq!(entered.len(), 4, "the id that came with a known body is not known by it");
+        let placed = |position, is_duplicate| {
+            Ingested::Committed(vec![Placed { position: Position(position), is_duplicate }])
+        };
+        assert_eq!(
+            resolved.answers(&[Position(1), Position(2)]).unwrap(),
+            [
+                placed(1, false),
+                placed(1, true),
+                placed(2, false),
+                Ingested::Reused { event: 0, position: Some(Position(1)) },
+            ]
+        );
+    }
+
     proptest! {
         /// However requests are put together, it is as if they had come one by one.
         #[test]
@@ -318,6 +393,8 @@ mod tests {
                     tenant: Tenant::none(),
                     events: events.iter().map(|(id, data)| event(&id.to_string(), &data.to_string())).collect(),
                     window: knows.then_some(Duration::from_secs(1)),
+                    // Some of those that have one id differ in it, and some of others do not.
+                    also_known_as: events.iter().map(|(id, data)| format!("{}", (id + data) % 3)).collect(),
                 })
                 .collect();
             let mut ledger = HashMap::new();
@@ -327,7 +404,7 @@ mod tests {
                 let resolved = of.resolve(&ledger);
                 let positions: Vec<Position> = resolved.new.iter().map(|_| { log += 1; Position(log) }).collect();
                 for (new, position) in resolved.new.iter().zip(&positions) {
-                    if let Some((key, asked)) = new.entry {
+                    for (key, asked) in new.entries() {
                         ledger.insert(key, Entry { fingerprint: asked.fingerprint, position: *position });
                     }
                 }

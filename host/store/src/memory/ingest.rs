@@ -60,7 +60,7 @@ impl Log {
         for new in &resolved.new {
             let position = self.append(new.tenant, new.event.clone());
             positions.push(position);
-            if let Some((key, asked)) = new.entry {
+            for (key, asked) in new.entries() {
                 let window = SignedDuration::try_from(asked.window).unwrap_or(SignedDuration::MAX);
                 let expires_at = now.checked_add(window).unwrap_or(Timestamp::MAX);
                 let entry = Entry { fingerprint: asked.fingerprint, position };

@@ -12,7 +12,12 @@ use event_host_core::event::{Event, Position};
 const HOUR: Option<Duration> = Some(Duration::from_secs(3_600));
 
 fn request(owner: &str, events: &[Event]) -> Incoming {
-    Incoming { tenant: tenant(owner), events: events.to_vec(), window: HOUR }
+    Incoming {
+        tenant: tenant(owner),
+        events: events.to_vec(),
+        window: HOUR,
+        also_known_as: Vec::new(),
+    }
 }
 
 async fn ingest(store: &Arc<dyn Store>, requests: &[Incoming]) -> Vec<Ingested> {
@@ -119,6 +124,25 @@ pub async fn what_is_the_same_of_a_source_is_another_tenants_own(database: &dyn 
     for ingested in ingest(&store, &requests).await {
         assert!(placed(&ingested).1.iter().all(|is_duplicate| !is_duplicate));
     }
+}
+
+pub async fn what_is_known_besides_its_id_is_a_duplicate_under_another(
+    database: &dyn TestDatabase,
+) {
+    let store = database.handle().await;
+    let also = |id: &str, also: &str| Incoming {
+        also_known_as: vec![also.to_owned()],
+        ..request("", &[event("t", id)])
+    };
+    let first = placed(&ingest(&store, &[also("1", "body")]).await[0]).0;
+    let again = ingest(&store, &[also("2", "body"), also("3", "another")]).await;
+    assert_eq!(placed(&again[0]), (first, vec![true]));
+    assert_eq!(placed(&again[1]).1, [false]);
+    // The id that came with a known body is free.
+    let other = Event { data: None, ..event("t", "2") };
+    let second = ingest(&store, &[request("", &[other])]).await;
+    assert_eq!(placed(&second[0]).1, [false]);
+    assert_eq!(ids(&fetch_all(&store, "any", 0).await), ["1", "3", "2"]);
 }
 
 pub async fn nothing_is_a_duplicate_without_a_window_and_after_it(database: &dyn TestDatabase) {

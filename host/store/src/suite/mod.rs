@@ -213,6 +213,7 @@ macro_rules! ingest_suite {
                 an_event_that_comes_again_is_answered_with_its_position
                 the_same_id_with_other_content_is_refused_with_all_of_its_request
                 what_is_the_same_of_a_source_is_another_tenants_own
+                what_is_known_besides_its_id_is_a_duplicate_under_another
                 nothing_is_a_duplicate_without_a_window_and_after_it
                 what_a_store_refuses_leaves_nothing_in_log_and_ledger
                 the_same_request_from_many_at_once_is_there_once
