@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates below the application, and which of the others each may depend on.
-const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("metrics", &["core"]),
     ("store", &["core"]),

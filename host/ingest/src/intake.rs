@@ -170,6 +170,9 @@ impl Intake {
         if let Some(per_second) = settings.rate {
             rates.push(Rate { of: RateOf::All, per_second });
         }
+        if let Some(per_second) = settings.tenant_rates.get(&tenant) {
+            rates.push(Rate { of: RateOf::Tenant(tenant.clone()), per_second: *per_second });
+        }
         self.shared.rates.take(&rates, events.len())?;
         let deadline = Instant::now() + settings.timeout;
         let incoming = Incoming { tenant, events, window, also_known_as };

@@ -1,6 +1,9 @@
 //! What ingest is told by the settings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use event_host_core::event::Tenant;
 
 /// `[ingest]`. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +28,8 @@ pub struct Settings {
     pub dedup_max: u64,
     /// Events a second, of all senders together.
     pub rate: Option<f64>,
+    /// The same of single tenants.
+    pub tenant_rates: BTreeMap<Tenant, f64>,
     /// Who may send, as the handshake of webhooks names them; `*` for anybody.
     pub origins: Vec<String>,
     /// A request must name one of them.
@@ -50,6 +55,7 @@ impl Default for Settings {
             dedup: Some(Duration::from_secs(3_600)),
             dedup_max: 10_000_000,
             rate: None,
+            tenant_rates: BTreeMap::new(),
             origins: Vec::new(),
             require_origin: false,
             min_free: 1 << 30,

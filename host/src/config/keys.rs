@@ -27,6 +27,7 @@ pub(super) const TOP: Place = Place {
         "compile_timeout",
         "retention",
         "retention_size",
+        "ingest",
         "sources",
         "tenants",
         "handlers",
@@ -40,6 +41,7 @@ pub(super) const TENANT: Place = Place {
         "memory",
         "concurrency",
         "events_per_second",
+        "ingested_per_second",
         "cpu",
         "emits_per_second",
         "emit_bytes_per_second",
@@ -51,6 +53,28 @@ pub(super) const TENANT: Place = Place {
         "state",
         "pinned_log",
         "http",
+    ],
+};
+
+/// Events that come in by HTTP.
+pub(super) const INGEST: Place = Place {
+    name: "ingest",
+    keys: &[
+        "max_body",
+        "max_event",
+        "max_events",
+        "queue",
+        "timeout",
+        "linger",
+        "connections",
+        "dedup",
+        "dedup_max",
+        "rate",
+        "origins",
+        "require_origin",
+        "min_free",
+        "max_log",
+        "stamp",
     ],
 };
 
@@ -166,8 +190,8 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 10] =
-    [&TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE];
+pub(super) const PLACES: [&Place; 11] =
+    [&TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE];
 
 impl Place {
     /// The table's header as it is written in the file, with the name of its handler

@@ -13,6 +13,7 @@ mod error;
 mod event_types;
 mod grants;
 mod handlers;
+mod ingest;
 mod keys;
 mod postgres;
 mod section;
@@ -76,6 +77,8 @@ pub struct Config {
     pub compilation: Compilation,
     /// How long events are kept once no group needs them any more.
     pub retention: Retention,
+    /// What events that come in by HTTP may come to, and how they are published.
+    pub ingest: event_host_ingest::Settings,
     /// The tenants that the file knows, in its order. Without any, a handler's
     /// tenant is no more than a name.
     pub tenants: Vec<TenantSettings>,
@@ -178,11 +181,16 @@ impl Config {
             max_age: top.duration("retention", RETENTION),
             max_bytes: top.size("retention_size", "1MiB"..="1PiB").map(|bytes| bytes as u64),
         };
+        let mut ingest = ingest::ingest(top.section("ingest", &keys::INGEST));
         let tenants = Tenants::read(&mut top, &document);
         let sources = sources::sources(&mut top, &document, &tenants);
         let handlers = handlers_of(&mut top, &document, &tenants, directory);
         top.finish();
         let tenants = tenants.into_settings();
+        ingest.tenant_rates = tenants
+            .iter()
+            .filter_map(|tenant| Some((tenant.name.clone(), tenant.ingested_per_second?)))
+            .collect();
         let problems = document.into_problems();
         if !problems.is_empty() {
             return Err(ConfigErrors { path: path.to_owned(), problems });
@@ -196,6 +204,7 @@ impl Config {
             concurrency,
             compilation,
             retention,
+            ingest,
             tenants,
             sources,
             handlers,

@@ -20,6 +20,8 @@ pub struct TenantSettings {
     pub name: Tenant,
     /// What its handlers may use together.
     pub quota: TenantQuota,
+    /// Events a second that may come in for it by HTTP; `None` is any number.
+    pub ingested_per_second: Option<f64>,
     /// What its handlers may be allowed by HTTP; `None` is everything.
     pub http: Option<HttpPolicy>,
     /// Bytes of events that its groups may keep in the log beyond its retention; `None`
@@ -245,9 +247,10 @@ fn tenant<'a>(document: &'a Document<'a>, entry: Entry<'a>) -> Option<Found<'a>>
             .map(|bytes| bytes as u64),
         state_bytes: section.size("state", "0B"..="1TiB"),
     };
+    let ingested_per_second = section.number("ingested_per_second", 0.001..=1_000_000_000.0, "100");
     let http = http(&mut section);
     let pinned_log = section.size("pinned_log", "64KiB"..="1PiB").map(|bytes| bytes as u64);
     section.finish();
-    let settings = TenantSettings { name: name?, quota, http, pinned_log };
+    let settings = TenantSettings { name: name?, quota, ingested_per_second, http, pinned_log };
     Some(Found { settings, entry })
 }

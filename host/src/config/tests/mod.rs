@@ -1,4 +1,5 @@
 mod fuzz;
+mod ingest;
 mod sources;
 
 use std::env::VarError;
@@ -88,6 +89,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         concurrency: None,
         compilation: Compilation::default(),
         retention: Retention::FOREVER,
+        ingest: event_host_ingest::Settings::default(),
         tenants: Vec::new(),
         sources: Vec::new(),
         handlers: vec![handler],
@@ -112,6 +114,7 @@ retention_size = "50GiB"
 memory = "64MiB"
 concurrency = 4
 events_per_second = 100
+ingested_per_second = 40
 cpu = 0.5
 emits_per_second = 200
 emit_bytes_per_second = "1MB"
@@ -223,6 +226,7 @@ partitions = 8
     let tenant = |name: &str, quota, http: &[&str]| TenantSettings {
         name: name.parse().unwrap(),
         quota,
+        ingested_per_second: (name == "acme").then_some(40.0),
         http: (!http.is_empty())
             .then(|| http.iter().map(|rule| rule.parse::<HttpRule>().unwrap()).collect()),
         pinned_log: (name == "acme").then_some(2 << 30),
