@@ -114,7 +114,9 @@ fn each_mistake_is_named_with_its_place() {
         sent
     };
     use Reason::{InvalidEvent, InvalidRequest, TooLarge, Unsupported};
-    let cases: Vec<(HeaderMap, String, Reason, Option<usize>, Option<&str>, &str)> = vec![
+    // Headers and body; the reason, the event, the attribute, and a part of the sentence.
+    type Case = (HeaderMap, String, Reason, Option<usize>, Option<&'static str>, &'static str);
+    let cases: Vec<Case> = vec![
         (headers(&[]), String::new(), InvalidRequest, None, None, "no CloudEvent"),
         (
             headers(&[("content-type", "application/json")]),
