@@ -16,7 +16,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 10] = [
     ("sandbox", &["core", "metrics"]),
     ("delivery", &["core", "metrics", "store"]),
     ("ingest", &["core", "metrics", "store"]),
-    ("http", &["core", "ingest", "metrics", "store"]),
+    ("http", &["core", "ingest", "metrics", "store", "webhooks"]),
     ("webhooks", &["core"]),
 ];
 

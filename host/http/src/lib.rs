@@ -27,5 +27,6 @@ pub use call::{Call, Caller};
 pub use listener::{CannotListen, Server};
 pub use peer::Peer;
 pub use problem::{Kind, Problem};
+pub use routes::hooks::{Hook, Hooks};
 pub use routes::{Access, Health, Routes, Spec};
 pub use settings::{Address, InvalidAddress, Listener, Part, Proxy, Settings, TlsFiles};

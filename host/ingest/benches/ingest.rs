@@ -57,6 +57,7 @@ async fn send(store: &Arc<dyn Store>, intake: &Intake, way: Way) {
         events,
         window: settings.dedup.filter(|_| way == Way::Grouped),
         also_known_as: Vec::new(),
+        max_event: None,
         rates: Vec::new(),
         room: intake.room(DATA).unwrap(),
     };

@@ -35,6 +35,8 @@ pub struct Submission {
     pub window: Option<Duration>,
     /// What each is known by besides its id: empty, or one for each event.
     pub also_known_as: Vec<String>,
+    /// How large each may be, in bytes; `None` is what the settings say.
+    pub max_event: Option<usize>,
     /// The rates that they are subject to, besides that of all senders.
     pub rates: Vec<Rate>,
     /// The part of the memory that the request has.
@@ -156,14 +158,16 @@ impl Intake {
     /// # Errors
     /// When nothing of it was published; after [`Reason::Database`] that is not known.
     pub async fn publish(&self, submission: Submission) -> Result<Vec<Placed>, Refusal> {
-        let Submission { tenant, events, window, also_known_as, mut rates, mut room } = submission;
+        let Submission { tenant, events, window, also_known_as, max_event, mut rates, mut room } =
+            submission;
         if events.is_empty() {
             return Ok(Vec::new());
         }
         let settings = self.settings();
         for (index, event) in events.iter().enumerate() {
             event.check().map_err(|error| Refusal::invalid(&error).event(index))?;
-            check_size(event, settings.max_event).map_err(|refusal| refusal.event(index))?;
+            check_size(event, max_event.unwrap_or(settings.max_event))
+                .map_err(|refusal| refusal.event(index))?;
         }
         self.shared.disk.check(&settings)?;
         room.grow_to(events.iter().map(|event| event.bytes() + BYTES_AN_EVENT).sum())?;

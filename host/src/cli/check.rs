@@ -10,8 +10,9 @@ use super::{Global, database, output, progress, say};
 use crate::app::database::{Expected, connect};
 use crate::app::loading::{Loaded, Loader, deployed_ones};
 use crate::app::permissions::{self, Imported};
-use crate::config::{Config, SourceSettings};
+use crate::config::Config;
 use event_host_core::handler::Handler as _;
+use event_host_http::Hook;
 use event_host_sandbox::Interface;
 
 #[derive(Debug, Args)]
@@ -134,7 +135,7 @@ fn about(loaded: &Loaded) -> anyhow::Result<()> {
 }
 
 /// Prints how a source's requests are verified, and how an event is made of them.
-fn about_source(source: &SourceSettings) -> anyhow::Result<()> {
+fn about_source(source: &Hook) -> anyhow::Result<()> {
     let retired = if source.retired { ", which is retired" } else { "" };
     output::line(format!("\nsource {}{retired}", source.name))?;
     output::field("  address", &format!("/hooks/{}", source.name))?;

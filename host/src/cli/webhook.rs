@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AlreadySaid, Global, UsageError, database, output};
-use crate::config::{Config, SourceSettings};
+use crate::config::Config;
 use crate::nearest::nearest;
 use event_host_core::event::quoted;
+use event_host_http::Hook;
 use event_host_webhooks::{Preset, Received, Refusal, Request};
 
 #[derive(Debug, Subcommand)]
@@ -73,7 +74,7 @@ impl Given {
         std::fs::read(&self.file).with_context(|| format!("cannot read {}", self.file.display()))
     }
 
-    fn settings(&self, global: &Global) -> anyhow::Result<SourceSettings> {
+    fn settings(&self, global: &Global) -> anyhow::Result<Hook> {
         let path = global.config_path();
         let config = Config::load(&path, &database::overrides(global))?;
         let names: Vec<String> = config.sources.iter().map(|source| source.name.clone()).collect();
@@ -153,7 +154,7 @@ impl Check {
     }
 }
 
-fn to_json(settings: &SourceSettings, received: &Result<Received, Refusal>) -> Value {
+fn to_json(settings: &Hook, received: &Result<Received, Refusal>) -> Value {
     let mut object = match received {
         Ok(Received::Event { event, duplicate_key }) => json!({
             "outcome": "event",

@@ -35,7 +35,6 @@ pub use error::{ConfigErrors, Problem};
 pub use handlers::HandlerSettings;
 pub use postgres::{InvalidPostgresUrl, PostgresUrl};
 use section::Section;
-pub use sources::SourceSettings;
 pub use tenants::TenantSettings;
 use tenants::Tenants;
 pub(crate) use value::duration;
@@ -43,6 +42,7 @@ use variables::{Environment, Variables};
 
 use event_host_core::clock::LONGEST_WAIT;
 use event_host_delivery::admission::MAX_CONCURRENCY;
+use event_host_http::Hook;
 use event_host_store::Retention;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.
@@ -83,7 +83,7 @@ pub struct Config {
     /// tenant is no more than a name.
     pub tenants: Vec<TenantSettings>,
     /// Who sends webhooks, in the order of the file.
-    pub sources: Vec<SourceSettings>,
+    pub sources: Vec<Hook>,
     /// At least one, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
 }

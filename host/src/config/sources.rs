@@ -15,6 +15,7 @@ use super::tenants::Tenants;
 use super::value::{NAME_RULE, YEAR};
 use crate::nearest::nearest;
 use event_host_core::event::{HandlerName, Tenant, quoted};
+use event_host_http::Hook;
 use event_host_webhooks::{
     Algorithm, Encoding, Hmac, Key, Misfit, Parts, Preset, Secret, Source, Template,
 };
@@ -24,39 +25,12 @@ use event_host_webhooks::{
 const TOLERANCE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// One source.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SourceSettings {
-    /// The name of its table, and the end of its address.
-    pub name: String,
-    /// Whose its events are.
-    pub tenant: Tenant,
-    /// How its requests are verified, and what becomes of them.
-    pub source: Source,
-    /// For how long a repetition is known as one; `None` as all other events.
-    pub dedup: Option<Duration>,
-    /// How many events it may send in a second; `None` is any number.
-    pub rate: Option<f64>,
-    /// The most bytes of a request's body; `None` as all others.
-    pub max_body: Option<usize>,
-    /// Whether it is over: its senders are told to send no more.
-    pub retired: bool,
-    /// The networks that it may send from; empty is all.
-    pub allow_from: Vec<IpNet>,
-    /// The origins that may send, for the handshake; `*` is all.
-    pub origins: Vec<String>,
-    /// Whether each request must name an origin that may send.
-    pub require_origin: bool,
-    /// With `verify = "token"`: whether the token may stand in the address.
-    pub query_token: bool,
-}
-
 /// Reads every source.
 pub(super) fn sources<'a>(
     top: &mut Section<'a>,
     document: &'a Document<'a>,
     tenants: &Tenants<'a>,
-) -> Vec<SourceSettings> {
+) -> Vec<Hook> {
     let Some(entry) = top.entry("sources") else { return Vec::new() };
     let DeValue::Table(table) = entry.value else {
         top.problem(
@@ -75,11 +49,7 @@ pub(super) fn sources<'a>(
 }
 
 /// Reads one source. `None` only after a problem.
-fn source<'a>(
-    document: &'a Document<'a>,
-    entry: Entry<'a>,
-    tenants: &Tenants<'a>,
-) -> Option<SourceSettings> {
+fn source<'a>(document: &'a Document<'a>, entry: Entry<'a>, tenants: &Tenants<'a>) -> Option<Hook> {
     let mut section = Section::source(document, entry);
     if entry.key.parse::<HandlerName>().is_err() {
         section.problem(
@@ -123,7 +93,7 @@ fn source<'a>(
     section.finish();
     let source = made?;
     let defaults = source.preset().defaults();
-    Some(SourceSettings {
+    Some(Hook {
         name: entry.key.to_owned(),
         tenant,
         dedup: dedup.or(defaults.dedup),

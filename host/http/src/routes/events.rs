@@ -51,8 +51,8 @@ const MINIMAL: &str = "return=minimal";
 const READ_HERE: usize = 256 << 10;
 
 /// The extensions that say who sent an event, in CloudEvents' words.
-const AUTHTYPE: &str = "authtype";
-const AUTHID: &str = "authid";
+pub(super) const AUTHTYPE: &str = "authtype";
+pub(super) const AUTHID: &str = "authid";
 
 /// Adds the routes.
 pub fn add(routes: &mut Routes, intake: &Intake) {
@@ -87,11 +87,11 @@ fn options(intake: &Intake, asked: &HeaderMap) -> Response<Answer> {
 }
 
 /// What is known of a request by the time that it is answered.
-struct Seen {
-    mode: IngestMode,
-    events: usize,
+pub(super) struct Seen {
+    pub(super) mode: IngestMode,
+    pub(super) events: usize,
     /// When the last byte of its body had come.
-    read_at: Option<Instant>,
+    pub(super) read_at: Option<Instant>,
 }
 
 /// Answers a request, and counts it.
@@ -102,12 +102,22 @@ async fn counted(
 ) -> Result<Response<Answer>, Problem> {
     let mut seen = Seen { mode: IngestMode::Unknown, events: 0, read_at: None };
     let answer = post(intake, source, call, &mut seen).await;
-    let status = match &answer {
+    count(source, &seen, &answer);
+    answer
+}
+
+/// Counts a request that is answered.
+pub(super) fn count(
+    source: &IngestSource,
+    seen: &Seen,
+    answer: &Result<Response<Answer>, Problem>,
+) {
+    let status = match answer {
         Ok(response) => response.status(),
         Err(problem) => problem.kind().status(),
     };
     source.answered(seen.mode, status.as_u16());
-    if let Err(problem) = &answer
+    if let Err(problem) = answer
         && let Some(reason) = refused_for(problem.kind())
     {
         source.refused(reason, seen.events);
@@ -115,7 +125,6 @@ async fn counted(
     if let Some(read_at) = seen.read_at {
         source.duration().observe(read_at.elapsed());
     }
-    answer
 }
 
 async fn post(
@@ -156,6 +165,7 @@ async fn post(
         tenant: tenant.unwrap_or_else(Tenant::none),
         window: settings.dedup,
         also_known_as: Vec::new(),
+        max_event: None,
         room,
         events,
     };
@@ -167,7 +177,11 @@ async fn post(
 
 /// Reads a body of at most so many bytes, and takes its part of the memory: before it is
 /// read, where its sender says how large it is, and as it comes otherwise.
-async fn read(intake: &Intake, mut body: Body, most: usize) -> Result<(Vec<u8>, Room), Problem> {
+pub(super) async fn read(
+    intake: &Intake,
+    mut body: Body,
+    most: usize,
+) -> Result<(Vec<u8>, Room), Problem> {
     let too_large = || {
         let detail =
             format!("the body has more than {most} bytes, which is the most: send it in parts");
@@ -190,6 +204,23 @@ async fn read(intake: &Intake, mut body: Body, most: usize) -> Result<(Vec<u8>, 
     Ok((bytes, room))
 }
 
+/// Reads a request: here if it is small, and on another thread if it has so many bytes that
+/// other connections would wait for it.
+pub(super) async fn on_its_own_thread<T: Send + 'static>(
+    bytes: usize,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    if bytes <= READ_HERE {
+        return Ok(read());
+    }
+    tokio::task::spawn_blocking(read).await.map_err(|_| {
+        Problem::new(
+            Kind::Internal,
+            "the host broke while it read the request; nothing of it was published: tell its operator",
+        )
+    })
+}
+
 /// A request whose body has come.
 struct Sent {
     mode: Mode,
@@ -203,19 +234,9 @@ struct Sent {
 impl Sent {
     /// Its events, its headers, and its part of the memory.
     async fn read(self, limits: Limits) -> Result<(Vec<Event>, HeaderMap, Room), Problem> {
-        let is_small = !self.is_gzip && self.body.len() <= READ_HERE;
-        let read = if is_small {
-            self.read_now(limits)
-        } else {
-            let reading = tokio::task::spawn_blocking(move || self.read_now(limits));
-            reading.await.map_err(|_| {
-                Problem::new(
-                    Kind::Internal,
-                    "the host broke while it read the request; nothing of it was published: tell its operator",
-                )
-            })?
-        };
-        Ok(read?)
+        // Nobody knows how large it gets.
+        let bytes = if self.is_gzip { usize::MAX } else { self.body.len() };
+        Ok(on_its_own_thread(bytes, move || self.read_now(limits)).await??)
     }
 
     fn read_now(mut self, limits: Limits) -> Result<(Vec<Event>, HeaderMap, Room), Refusal> {
@@ -228,7 +249,7 @@ impl Sent {
 }
 
 /// Refuses events that the token may not publish.
-fn allowed(token: &Token, events: &[Event]) -> Result<(), Problem> {
+pub(super) fn allowed(token: &Token, events: &[Event]) -> Result<(), Problem> {
     for (index, event) in events.iter().enumerate() {
         let attribute = if !token.may_publish_type(&event.event_type) {
             "type"
@@ -278,7 +299,7 @@ fn stamp(events: &mut [Event], caller: &Caller) -> Result<(), Problem> {
 }
 
 /// The rates that the caller is subject to.
-fn rates(caller: &Caller) -> Vec<Rate> {
+pub(super) fn rates(caller: &Caller) -> Vec<Rate> {
     let of_token = caller.token().and_then(|token| {
         Some(Rate { of: RateOf::Token(token.name.clone()), per_second: token.rate? })
     });
@@ -286,7 +307,11 @@ fn rates(caller: &Caller) -> Vec<Rate> {
 }
 
 /// The answer to events that are committed.
-fn answer(asked: &HeaderMap, names: &[(String, String)], placed: &[Placed]) -> Response<Answer> {
+pub(super) fn answer(
+    asked: &HeaderMap,
+    names: &[(String, String)],
+    placed: &[Placed],
+) -> Response<Answer> {
     let is_new = placed.iter().any(|placed| !placed.is_duplicate);
     let mut response = if wants_little(asked) {
         let mut response = Response::new(Answer::empty());
@@ -369,6 +394,8 @@ fn refused_for(kind: Kind) -> Option<Refused> {
         Kind::TooLarge => Some(Refused::TooLarge),
         Kind::IdReused => Some(Refused::IdReused),
         Kind::InvalidEvent | Kind::InvalidRequest | Kind::Unsupported => Some(Refused::Invalid),
+        Kind::Signature => Some(Refused::Signature),
+        Kind::StaleSignature => Some(Refused::Stale),
         _ => None,
     }
 }

@@ -18,6 +18,7 @@
 
 pub mod events;
 mod health;
+pub mod hooks;
 mod problems;
 mod whoami;
 
@@ -32,6 +33,7 @@ use tracing::error;
 
 pub use events::{EVENTS, HANDSHAKE};
 pub use health::{Health, LIVE, LIVE_ALIAS, READY};
+pub use hooks::{HOOK, HOOK_HANDSHAKE};
 pub use problems::PROBLEM;
 pub use whoami::WHOAMI;
 
@@ -41,7 +43,8 @@ use crate::settings::Part;
 use crate::token::Role;
 
 /// Every route.
-pub const TABLE: &[&Spec] = &[&LIVE, &LIVE_ALIAS, &READY, &PROBLEM, &WHOAMI, &EVENTS, &HANDSHAKE];
+pub const TABLE: &[&Spec] =
+    &[&LIVE, &LIVE_ALIAS, &READY, &PROBLEM, &WHOAMI, &EVENTS, &HANDSHAKE, &HOOK, &HOOK_HANDSHAKE];
 
 /// What a route is, its handler aside.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 mod connections;
 mod events;
+mod hooks;
 mod matrix;
 mod requests;
 

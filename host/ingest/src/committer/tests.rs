@@ -32,6 +32,7 @@ fn submission(intake: &Intake, tenant: &str, events: Vec<Event>) -> Submission {
         events,
         window: HOUR,
         also_known_as: Vec::new(),
+        max_event: None,
         rates: Vec::new(),
         room: intake.room(100).unwrap(),
     }

@@ -90,7 +90,7 @@ query_token = true
         duplicate_key: Key::Of(template("{body:sha256} {json:/event}")),
         ..Parts::new(Preset::Hmac)
     };
-    let expected = SourceSettings {
+    let expected = Hook {
         name: "shop".to_owned(),
         tenant: "acme".parse().unwrap(),
         source: Source::new(parts).unwrap(),
@@ -110,7 +110,7 @@ query_token = true
         duplicate_key: Key::Nothing,
         ..Parts::new(Preset::GitHub)
     };
-    let expected = SourceSettings {
+    let expected = Hook {
         name: "github".to_owned(),
         tenant: Tenant::none(),
         source: Source::new(parts).unwrap(),
