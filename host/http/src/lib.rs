@@ -18,13 +18,14 @@ mod service;
 mod settings;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub mod token;
 
 /// The body of an answer.
 pub use axum_core::body::Body as Answer;
 pub use body::{BODY_RATE, BODY_TIME, Body, BodyError};
 pub use call::{Call, Caller};
-pub use listener::{CannotListen, Server};
+pub use listener::{CannotListen, Inherited, Server};
 pub use peer::Peer;
 pub use problem::{Kind, Problem};
 pub use routes::hooks::{Hook, Hooks};

@@ -16,6 +16,7 @@ use http::header::{ALLOW, AUTHORIZATION, HOST, HeaderName, STRICT_TRANSPORT_SECU
 use http::header::{CONNECTION, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use tokio_rustls::TlsAcceptor;
 use tower_http::csrf::{Csrf, CsrfLayer, ProtectionError};
 use tower_layer::Layer as _;
 use tower_service::Service as _;
@@ -44,6 +45,8 @@ pub(crate) struct Policy {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) tenants: Option<Arc<BTreeSet<Tenant>>>,
     pub(crate) paths: Paths,
+    /// With a certificate, connections are encrypted.
+    pub(crate) tls: Option<TlsAcceptor>,
 }
 
 impl Policy {
@@ -52,9 +55,10 @@ impl Policy {
         tokens: Arc<Tokens>,
         tenants: Option<Arc<BTreeSet<Tenant>>>,
         routes: &Routes,
+        tls: Option<TlsAcceptor>,
     ) -> Self {
         let paths = routes.of_parts(|part| listener.serve.contains(&part));
-        Self { listener, tokens, tenants, paths }
+        Self { listener, tokens, tenants, paths, tls }
     }
 }
 

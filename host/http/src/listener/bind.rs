@@ -5,9 +5,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tracing::warn;
 
+use super::inherited::Inherited;
 use super::stream::Stream;
 use crate::peer::{self, Peer};
 use crate::settings::Address;
@@ -19,6 +20,15 @@ const BACKLOG: u32 = 1024;
 pub(super) enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
+    /// One of the service manager's, which the process does not remove.
+    InheritedUnix(UnixListener),
+}
+
+/// A connection that was accepted.
+pub(super) enum Accepted {
+    /// Not encrypted yet, where it is to be.
+    Tcp(TcpStream),
+    Unix(Stream),
 }
 
 /// A socket in the file system, removed with this if it is still the same.
@@ -43,7 +53,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl Socket {
     /// Opens a socket.
-    pub(super) fn bind(address: &Address, mode: u32) -> io::Result<Self> {
+    pub(super) fn bind(address: &Address, mode: u32, inherited: &Inherited) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
                 let socket = match address {
@@ -57,10 +67,7 @@ impl Socket {
                 Ok(Self::Tcp(socket.listen(BACKLOG)?))
             }
             Address::Unix(path) => bind_unix(path, mode),
-            Address::Inherited(_) => Err(io::Error::new(
-                ErrorKind::Unsupported,
-                "the service manager passed no such socket",
-            )),
+            Address::Inherited(name) => inherited.open(name.as_deref()),
         }
     }
 
@@ -69,23 +76,28 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.local_addr().map(Address::Tcp),
             Self::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
+            Self::InheritedUnix(socket) => {
+                let address = socket.local_addr()?;
+                let path = address.as_pathname().unwrap_or(Path::new("(unnamed)"));
+                Ok(Address::Unix(path.to_owned()))
+            }
         }
     }
 
     /// Waits for a connection.
-    pub(super) async fn accept(&self) -> io::Result<(Stream, Peer)> {
+    pub(super) async fn accept(&self) -> io::Result<(Accepted, Peer)> {
         match self {
             Self::Tcp(socket) => {
                 let (stream, address) = socket.accept().await?;
                 // Without it, an answer in several pieces waits for the peer. It fails only
                 // where the connection is gone.
                 let _ = stream.set_nodelay(true);
-                Ok((Stream::new(stream), peer::address_of(address)))
+                Ok((Accepted::Tcp(stream), peer::address_of(address)))
             }
-            Self::Unix(socket, _) => {
+            Self::Unix(socket, _) | Self::InheritedUnix(socket) => {
                 let (stream, _) = socket.accept().await?;
                 let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
-                Ok((Stream::new(stream), Peer::User(uid)))
+                Ok((Accepted::Unix(Stream::new(stream)), Peer::User(uid)))
             }
         }
     }

@@ -6,18 +6,18 @@
 
 mod bind;
 mod connection;
+mod inherited;
 mod stream;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use event_host_core::event::Tenant;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -26,8 +26,11 @@ use crate::failures::Failures;
 use crate::routes::Routes;
 use crate::service::{Policy, Service, Shared};
 use crate::settings::{Address, Listener, Settings};
+use crate::tls;
 use crate::token::{self, Token, TokenHash, Tokens};
-use bind::Socket;
+use bind::{Accepted, Socket};
+pub use inherited::Inherited;
+use stream::Stream;
 
 /// After an accept that failed because the process or the system has run out of something.
 const AFTER_EXHAUSTION: Duration = Duration::from_secs(1);
@@ -48,6 +51,7 @@ pub struct Server {
     open: Vec<Open>,
     /// The connections of listeners that were closed.
     closed: Vec<TaskTracker>,
+    inherited: Inherited,
     /// What stands for the tokens of the settings where those have none.
     ephemeral: Option<String>,
 }
@@ -107,12 +111,17 @@ impl Server {
     ///
     /// # Errors
     /// With the first that cannot be opened; then none is.
-    pub async fn start(settings: &Settings, routes: Routes) -> Result<Self, CannotListen> {
+    pub async fn start(
+        settings: &Settings,
+        routes: Routes,
+        inherited: Inherited,
+    ) -> Result<Self, CannotListen> {
         let mut server = Self {
             routes,
             failures: Arc::default(),
             open: Vec::new(),
             closed: Vec::new(),
+            inherited,
             ephemeral: None,
         };
         server.apply(settings).await?;
@@ -124,63 +133,83 @@ impl Server {
     /// # Errors
     /// With the first listener that cannot be opened. Then everything stays as it is.
     pub async fn apply(&mut self, settings: &Settings) -> Result<(), CannotListen> {
+        // All that can fail comes first.
+        let mut acceptors = Vec::new();
         let mut fresh = Vec::new();
         for listener in &settings.listeners {
+            acceptors.push(encryption(listener)?);
             if self.open.iter().all(|open| open.listener.address != listener.address) {
-                let failed = |why: io::Error| CannotListen {
-                    name: listener.name.clone(),
-                    address: listener.address.clone(),
-                    why: bind::explain(&why, &listener.address),
-                };
-                let socket = Socket::bind(&listener.address, listener.socket_mode);
-                let socket = socket.map_err(failed)?;
-                let local = socket.local().map_err(failed)?;
-                fresh.push((listener, socket, local));
+                let (socket, local) = self.bind(listener)?;
+                fresh.push((listener.name.clone(), socket, local));
             }
         }
-        if settings.tokens.is_empty() && self.ephemeral.is_none() {
-            self.ephemeral = token::generate().ok();
-        } else if !settings.tokens.is_empty() {
-            self.ephemeral = None;
-        }
+        self.choose_ephemeral(settings);
         let tokens = Arc::new(Tokens::new(settings.tokens.iter().cloned()));
         let ephemeral = self.ephemeral.as_deref().map(TokenHash::of);
         let ephemeral = ephemeral.map(|hash| Token::unlimited("ephemeral", hash));
         let ephemeral = Arc::new(Tokens::new(ephemeral));
         let tenants = settings.tenants.clone().map(Arc::new);
-        let routes = self.routes.clone();
-        let policy = |listener: &Arc<Listener>| {
-            let lets_in = if settings.tokens.is_empty() && listener.address.is_local() {
-                &ephemeral
-            } else {
-                &tokens
-            };
-            let tenants: Option<Arc<BTreeSet<Tenant>>> = tenants.clone();
-            Policy::new(Arc::clone(listener), Arc::clone(lets_in), tenants, &routes)
-        };
-        let mut open = Vec::new();
-        for before in std::mem::take(&mut self.open) {
-            let now = settings.listeners.iter().find(|l| l.address == before.listener.address);
-            let Some(now) = now else {
-                self.closed.push(before.close());
-                continue;
-            };
-            let now = Arc::new(now.clone());
-            before.shared.set_policy(policy(&now));
-            before.limit.set(now.max_connections);
-            if before.listener.socket_mode != now.socket_mode {
-                bind::set_mode(&now.address, now.socket_mode);
-            }
-            open.push(Open { listener: now, ..before });
-        }
-        for (listener, socket, local) in fresh {
+        let mut before = std::mem::take(&mut self.open);
+        for (listener, tls) in settings.listeners.iter().zip(acceptors) {
             let listener = Arc::new(listener.clone());
-            let shared = Arc::new(Shared::new(policy(&listener), Arc::clone(&self.failures)));
-            open.push(Open::start(listener, socket, local, shared));
+            let is_new = fresh.iter().position(|(name, ..)| *name == listener.name);
+            let is_kept = before.iter().position(|open| open.listener.address == listener.address);
+            let local = match (is_new, is_kept) {
+                (Some(index), _) => &fresh[index].2,
+                (None, Some(index)) => &before[index].local,
+                // Each is one or the other.
+                (None, None) => continue,
+            };
+            // Only this machine reaches it, so whoever started the host may show its token.
+            let lets_in = if local.is_local() { &ephemeral } else { &tokens };
+            let lets_in = if settings.tokens.is_empty() { lets_in } else { &tokens };
+            let (tokens, tenants) = (Arc::clone(lets_in), tenants.clone());
+            let policy = Policy::new(Arc::clone(&listener), tokens, tenants, &self.routes, tls);
+            let open = match (is_new, is_kept) {
+                (Some(index), _) => {
+                    let (_, socket, local) = fresh.swap_remove(index);
+                    let shared = Arc::new(Shared::new(policy, Arc::clone(&self.failures)));
+                    Open::start(listener, socket, local, shared)
+                }
+                (None, Some(index)) => before.swap_remove(index).change(listener, policy),
+                (None, None) => continue,
+            };
+            self.open.push(open);
         }
-        self.open = open;
+        self.closed.extend(before.into_iter().map(Open::close));
         self.closed.retain(|connections| !connections.is_empty());
         Ok(())
+    }
+
+    /// Opens the socket of a listener, which must not give away what it should not.
+    fn bind(&self, listener: &Listener) -> Result<(Socket, Address), CannotListen> {
+        let failed = |why: String| CannotListen {
+            name: listener.name.clone(),
+            address: listener.address.clone(),
+            why,
+        };
+        let explained = |why: io::Error| failed(bind::explain(&why, &listener.address));
+        let socket = Socket::bind(&listener.address, listener.socket_mode, &self.inherited);
+        let socket = socket.map_err(explained)?;
+        let local = socket.local().map_err(explained)?;
+        // Of a socket of the service manager, the settings do not know.
+        if !local.is_local() && listener.tls.is_none() && !listener.plaintext {
+            return Err(failed(format!(
+                "it is {local}, which other machines reach, and nothing there is encrypted: give it `tls`, or write `plaintext = true` if that is so by intent"
+            )));
+        }
+        Ok((socket, local))
+    }
+
+    /// A token stands for those of the settings as long as these have none.
+    fn choose_ephemeral(&mut self, settings: &Settings) {
+        if !settings.tokens.is_empty() {
+            self.ephemeral = None;
+        } else if self.ephemeral.is_none() {
+            self.ephemeral = token::generate()
+                .inspect_err(|why| warn!("there is no token, and none can be made: {why}"))
+                .ok();
+        }
     }
 
     /// The name and the address of each listener, with the port that the system chose.
@@ -228,6 +257,17 @@ impl Open {
         Self { listener, local, shared, limit, connections, closing, accepting }
     }
 
+    /// Goes on under other settings: the connections that are there too, from their next
+    /// request on.
+    fn change(self, listener: Arc<Listener>, policy: Policy) -> Self {
+        self.shared.set_policy(policy);
+        self.limit.set(listener.max_connections);
+        if self.listener.socket_mode != listener.socket_mode {
+            bind::set_mode(&listener.address, listener.socket_mode);
+        }
+        Self { listener, ..self }
+    }
+
     /// Takes no more connections, and has those that are there end after the request that
     /// is under way.
     fn close(self) -> TaskTracker {
@@ -249,7 +289,7 @@ async fn accept(
 ) {
     loop {
         let counted = limit.one().await;
-        let (stream, peer) = match socket.accept().await {
+        let (accepted, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
             // That of one connection, which is gone.
             Err(why) if bind::is_of_one_connection(&why) => continue,
@@ -259,11 +299,31 @@ async fn accept(
                 continue;
             }
         };
-        let service = Service::new(Arc::clone(&shared), peer, false, closing.clone());
-        let closing = closing.clone();
+        let (shared, closing) = (Arc::clone(&shared), closing.clone());
         connections.spawn(async move {
+            let (stream, is_encrypted) = match (accepted, shared.policy().tls.clone()) {
+                (Accepted::Tcp(stream), Some(acceptor)) => {
+                    // Not worth a line in the log: anybody can send anything.
+                    let Ok(stream) = tls::accept(&acceptor, stream).await else { return };
+                    (Stream::new(stream), true)
+                }
+                (Accepted::Tcp(stream), None) => (Stream::new(stream), false),
+                (Accepted::Unix(stream), _) => (stream, false),
+            };
+            let service = Service::new(shared, peer, is_encrypted, closing.clone());
             connection::serve(stream, service, &closing).await;
             drop(counted);
         });
     }
+}
+
+/// What encrypts the connections of a listener.
+fn encryption(listener: &Listener) -> Result<Option<TlsAcceptor>, CannotListen> {
+    let Some(files) = &listener.tls else { return Ok(None) };
+    let acceptor = tls::acceptor(files).map_err(|why| CannotListen {
+        name: listener.name.clone(),
+        address: listener.address.clone(),
+        why: why.to_string(),
+    })?;
+    Ok(Some(acceptor))
 }

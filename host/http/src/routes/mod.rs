@@ -185,7 +185,7 @@ mod tests {
         }
         let paths = routes.of_parts(|_| true);
         for spec in TABLE {
-            let path = spec.path.replace('{', "").replace('}', "");
+            let path = spec.path.replace(['{', '}'], "");
             let found = paths.find(&spec.method, &path);
             assert!(matches!(found, Found::Route(found, ..) if found == *spec), "{}", spec.path);
         }

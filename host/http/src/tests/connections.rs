@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::{known, listener};
-use crate::listener::Server;
+use crate::listener::{Inherited, Server};
 use crate::routes::{PROBLEM, Routes, WHOAMI};
-use crate::settings::{Address, Listener, Settings};
+use crate::settings::{Address, Listener, Settings, TlsFiles};
 
 /// How long a test waits for what should come at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,7 +55,7 @@ async fn start(routes: Routes) -> (Server, std::net::SocketAddr) {
 }
 
 async fn start_with(listener: Listener, routes: Routes) -> (Server, std::net::SocketAddr) {
-    let server = Server::start(&settings(listener), routes).await.unwrap();
+    let server = Server::start(&settings(listener), routes, Inherited::default()).await.unwrap();
     let address = server.addresses().next().unwrap().1.clone();
     let Address::Tcp(address) = address else { panic!("{address}") };
     (server, address)
@@ -219,13 +219,13 @@ async fn a_unix_socket_has_its_mode_replaces_a_dead_one_and_is_removed() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "what a host that was killed leaves");
     let at = Listener { address: Address::Unix(path.clone()), socket_mode: 0o600, ..listener() };
-    let server = Server::start(&settings(at.clone()), quick()).await.unwrap();
+    let server = Server::start(&settings(at.clone()), quick(), Inherited::default()).await.unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut stream = UnixStream::connect(&path).await.unwrap();
     stream.write_all(ASK).await.unwrap();
     assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
-    let again = Server::start(&settings(at), quick()).await.err().unwrap();
+    let again = Server::start(&settings(at), quick(), Inherited::default()).await.err().unwrap();
     assert!(again.to_string().contains("another process listens there"), "{again}");
     server.stop(Instant::now() + PATIENCE).await;
     assert!(!path.exists());
@@ -257,4 +257,111 @@ async fn a_reload_binds_first_and_leaves_everything_as_it_was_if_it_cannot() {
     server.apply(&settings(moved)).await.unwrap();
     assert!(is_closed(&mut stream).await);
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// A certificate of the test's own and its key, made by another implementation.
+fn certificate(folder: &std::path::Path, name: &str) -> TlsFiles {
+    let [cert, key] = ["pem", "key"].map(|kind| folder.join(format!("{name}.{kind}")));
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args([
+            "-days",
+            "2",
+            "-subj",
+            &format!("/CN={name}"),
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .expect("openssl runs");
+    assert!(made.status.success(), "{made:?}");
+    TlsFiles { cert, key }
+}
+
+/// Asks over TLS, and gives the certificate that was shown.
+async fn ask_encrypted(
+    address: std::net::SocketAddr,
+    trusted: &[&TlsFiles],
+) -> std::io::Result<(StatusCode, String, Vec<u8>)> {
+    let mut roots = rustls::RootCertStore::empty();
+    for files in trusted {
+        roots.add(crate::tls::certificates(&files.cert).unwrap().remove(0)).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = TcpStream::connect(address).await?;
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await?;
+    let shown = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+    stream.write_all(ASK).await?;
+    let (status, head, _) = answer(&mut stream).await;
+    Ok((status, head, shown))
+}
+
+#[tokio::test]
+async fn a_certificate_encrypts_and_is_read_again_with_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| certificate(folder.path(), name));
+    let used = TlsFiles { cert: folder.path().join("cert"), key: folder.path().join("key") };
+    let put = |files: &TlsFiles| {
+        std::fs::copy(&files.cert, &used.cert).unwrap();
+        std::fs::copy(&files.key, &used.key).unwrap();
+    };
+    put(&old);
+    let encrypted = Listener { tls: Some(used.clone()), ..anywhere() };
+    let (mut server, address) = start_with(encrypted.clone(), quick()).await;
+    let (status, head, first) = ask_encrypted(address, &[&old, &new]).await.unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert!(head.contains("strict-transport-security"), "{head}");
+
+    // A key that is not the certificate's leaves everything as it is.
+    std::fs::copy(&new.cert, &used.cert).unwrap();
+    let refused = server.apply(&settings(encrypted.clone())).await.unwrap_err().to_string();
+    assert!(refused.contains("do not go together"), "{refused}");
+    assert_eq!(ask_encrypted(address, &[&old, &new]).await.unwrap().2, first);
+
+    put(&new);
+    server.apply(&settings(encrypted)).await.unwrap();
+    let (status, _, second) = ask_encrypted(address, &[&old, &new]).await.unwrap();
+    assert_eq!(status, StatusCode::OK);
+    assert_ne!(first, second);
+
+    // Who speaks plainly there gets no answer, and holds nothing up.
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(ASK).await.unwrap();
+    let mut rest = Vec::new();
+    let _ = timeout(PATIENCE, plain.read_to_end(&mut rest)).await.unwrap();
+    assert!(!rest.starts_with(b"HTTP"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn files_that_hold_no_certificate_are_named_and_what_is_in_them_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = certificate(folder.path(), "good");
+    let secret = folder.path().join("secret.key");
+    std::fs::write(&secret, "-----BEGIN PRIVATE KEY-----\nhunter2!\n-----END PRIVATE KEY-----\n")
+        .unwrap();
+    let missing = folder.path().join("missing.pem");
+    for (cert, key, expected) in [
+        (missing.clone(), good.key.clone(), "missing.pem: cannot be read"),
+        (good.key.clone(), good.key.clone(), "good.key: it has no certificate"),
+        (good.cert.clone(), good.cert.clone(), "good.pem: has none"),
+        (good.cert.clone(), secret, "secret.key: is no PEM"),
+    ] {
+        let listener = Listener { tls: Some(TlsFiles { cert, key }), ..anywhere() };
+        let refused = Server::start(&settings(listener), quick(), Inherited::default()).await;
+        let refused = refused.err().unwrap().to_string();
+        assert!(refused.contains(expected), "{refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
 }

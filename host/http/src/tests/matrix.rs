@@ -49,7 +49,7 @@ async fn table() -> String {
                 let bearer = format!("Bearer {caller}");
                 let headers: &[_] =
                     if caller == "no token" { &[] } else { &[("authorization", bearer.as_str())] };
-                let path = spec.path.replace('{', "").replace('}', "");
+                let path = spec.path.replace(['{', '}'], "");
                 let request = request(spec.method.as_str(), &format!("{path}{named}"), headers);
                 let response = host.answer(request).await;
                 write!(table, " {}", response.status().as_u16()).unwrap();

@@ -58,7 +58,7 @@ fn connection(
 ) -> Service {
     let tenants = tenants.map(|names| names.iter().map(|name| name.parse().unwrap()).collect());
     let tokens = Arc::new(Tokens::new(tokens));
-    let policy = Policy::new(Arc::new(listener), tokens, tenants.map(Arc::new), routes);
+    let policy = Policy::new(Arc::new(listener), tokens, tenants.map(Arc::new), routes, None);
     let shared = Shared::new(policy, Arc::new(Failures::default()));
     Service::new(Arc::new(shared), peer, false, CancellationToken::new())
 }

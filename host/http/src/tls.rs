@@ -1,0 +1,106 @@
+//! Certificates: read from their files, and read again at each reload.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::settings::TlsFiles;
+
+/// In this time the two ends must have agreed on keys.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotEncrypt {
+    /// A file cannot be read, or holds nothing of what it should.
+    #[error("{file}: {why}: it must hold {wanted} in PEM")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+        /// What it must hold.
+        wanted: &'static str,
+    },
+    /// The key is not that of the certificate, or is of a kind that is not known.
+    #[error("{cert} and {key} do not go together: {why}")]
+    Pair {
+        /// The file of the certificate.
+        cert: String,
+        /// The file of the key.
+        key: String,
+        /// What is wrong with them.
+        why: String,
+    },
+}
+
+/// The certificates of a chain, the host's own first.
+///
+/// # Errors
+/// When the file cannot be read, or has none.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CannotEncrypt> {
+    let failed = |why: String| CannotEncrypt::File {
+        file: path.display().to_string(),
+        why,
+        wanted: "the certificate and those that vouch for it",
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|why| failed(explain(&why)));
+    let chain = chain?;
+    if chain.is_empty() { Err(failed("it has no certificate".to_owned())) } else { Ok(chain) }
+}
+
+/// Reads a certificate and its key.
+///
+/// # Errors
+/// When one of the files cannot be read, or they do not go together.
+pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, CannotEncrypt> {
+    let chain = certificates(&files.cert)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|why| CannotEncrypt::File {
+        file: files.key.display().to_string(),
+        why: explain(&why),
+        wanted: "the private key of the certificate",
+    })?;
+    let pair = |why: rustls::Error| CannotEncrypt::Pair {
+        cert: files.cert.display().to_string(),
+        key: files.key.display().to_string(),
+        why: why.to_string(),
+    };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(pair)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(pair)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn explain(why: &rustls::pki_types::pem::Error) -> String {
+    use rustls::pki_types::pem::Error;
+    match why {
+        Error::Io(why) => format!("cannot be read: {why}"),
+        Error::NoItemsFound => "has none".to_owned(),
+        // The others quote lines of the file, which may be a key.
+        _ => "is no PEM".to_owned(),
+    }
+}
+
+/// Agrees on keys with a peer.
+pub(crate) async fn accept(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let accepted = tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await;
+    accepted.map_err(|_| io::ErrorKind::TimedOut)?
+}
