@@ -19,6 +19,7 @@ mod delivery;
 mod deploy;
 mod documentation;
 mod embedded;
+mod exposure;
 mod faults;
 mod fire;
 mod first_load;

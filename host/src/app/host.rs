@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
 use super::database::{self, Expected};
+use super::http::Http;
 use super::loading::{Loaded, Loader, deployed_ones};
 use super::loads::Loads;
 use super::notes::Notes;
@@ -68,6 +69,7 @@ struct Parts {
     changes: mpsc::Receiver<Change>,
     retention: RetentionTask,
     reloader: Reloader,
+    http: Arc<Http>,
 }
 
 impl Host {
@@ -97,7 +99,9 @@ impl Host {
             }
             opened = self.open(&mut prepared) => opened?,
         };
-        self.assemble(prepared, store, handlers)?.run(stop, stopper, hangup).await
+        // Before any group runs: a host that cannot be reached as it is told to does nothing.
+        let http = Http::start(&prepared.config, &store, &self.say).await?;
+        self.assemble(prepared, store, handlers, http)?.run(stop, stopper, hangup).await
     }
 
     /// Reads the settings, starts the engine, and builds the components that are not there.
@@ -169,6 +173,7 @@ impl Host {
         prepared: Prepared,
         store: Arc<dyn Store>,
         handlers: Vec<Loaded>,
+        http: Arc<Http>,
     ) -> anyhow::Result<Parts> {
         let Prepared { config, watch, loader, loads, .. } = prepared;
         let is_loaded =
@@ -229,9 +234,10 @@ impl Host {
             rebuilder: prepared.rebuilder,
             problems: Problems::default(),
             starting,
+            http: Arc::clone(&http),
         };
         let retention = RetentionTask { store, settings: kept };
-        Ok(Parts { supervisor, later, changes: to_follow, retention, reloader })
+        Ok(Parts { supervisor, later, changes: to_follow, retention, reloader, http })
     }
 }
 
@@ -242,27 +248,44 @@ impl Parts {
         stopper: AbortOnDropHandle<Infallible>,
         hangup: Signal,
     ) -> anyhow::Result<()> {
-        let Self { supervisor, later, changes, retention, reloader } = self;
+        let Self { supervisor, later, changes, retention, reloader, http } = self;
+        let grace = supervisor.grace;
+        // `stop` is that somebody asked for it, `halt` that it begins: in between, load
+        // balancers learn of it.
+        let halt = CancellationToken::new();
         let supervising = async {
-            let result = supervisor.run_and_follow(stop.clone(), changes, later).await;
-            stop.cancel();
+            let result = supervisor.run_and_follow(halt.clone(), changes, later).await;
+            halt.cancel();
             result
         };
+        let closing = async {
+            tokio::select! {
+                () = halt.cancelled() => {}
+                () = async {
+                    stop.cancelled().await;
+                    http.drain().await;
+                } => halt.cancel(),
+            }
+            http.stop(grace).await;
+        };
         let upkeep = {
-            let stop = stop.clone();
+            let stop = halt.clone();
             let keep = move || retention.clone().run(stop.clone());
             spawn_with_restart("what keeps the log as long as it is to be kept", keep)
         };
-        let reloading = reloader.run(hangup, stop.clone());
+        let reloading = reloader.run(hangup, halt.clone());
         let reloading = AbortOnDropHandle::new(tokio::spawn(reloading));
         let reloading = async {
             let ended = reloading.await;
             // It ends before the stop only if something is refused that this host was
             // started with, or if it breaks. Then the groups end in order.
-            stop.cancel();
+            halt.cancel();
             ended
         };
-        let working = async { tokio::join!(supervising, reloading) };
+        let working = async {
+            let (result, reloaded, ()) = tokio::join!(supervising, reloading, closing);
+            (result, reloaded)
+        };
         tokio::pin!(working);
         let (result, reloaded) = tokio::select! {
             ended = &mut working => ended,

@@ -8,13 +8,16 @@
 //! started a command goes to a [`Say`], and everything else is logged. So the command line
 //! and another surface can both call it.
 
+pub(crate) mod asking;
 pub(crate) mod attempt;
 #[cfg(feature = "build")]
 pub(crate) mod build;
 pub(crate) mod database;
 mod deployments;
 pub(crate) mod engine;
+mod health;
 pub(crate) mod host;
+pub(crate) mod http;
 pub(crate) mod loading;
 pub(crate) mod loads;
 pub(crate) mod named_component;
@@ -26,6 +29,7 @@ pub(crate) mod rebuild;
 mod reload;
 mod running;
 pub(crate) mod secrets;
+pub(crate) mod serve;
 mod starting;
 mod watch;
 

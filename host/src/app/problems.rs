@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tracing::{info, warn};
+
 use event_host_core::event::{GroupName, HandlerName};
 
 /// What can be wrong with what a host is to run.
@@ -9,6 +11,7 @@ use event_host_core::event::{GroupName, HandlerName};
 pub(crate) enum Problem {
     Settings,
     Deployments,
+    Listeners,
     Handler(HandlerName),
     Group(GroupName),
     Restart(&'static str),
@@ -25,6 +28,25 @@ impl Problems {
         let is_new = self.0.get(&problem) != Some(&what);
         self.0.insert(problem, what);
         is_new || trigger == Trigger::Hangup
+    }
+
+    /// Tells of settings that take a restart: those that are another now than this host runs
+    /// with.
+    pub(crate) fn say_what_takes_a_restart(
+        &mut self,
+        settings: impl IntoIterator<Item = (&'static str, bool, String)>,
+        trigger: Trigger,
+    ) {
+        for (setting, is_another, value) in settings {
+            let problem = Problem::Restart(setting);
+            if !is_another {
+                if self.is_over(&problem) {
+                    info!("`{setting}` is again what this host runs with");
+                }
+            } else if self.begins(problem, value, trigger) {
+                warn!("`{setting}` changed: that takes a restart of the host");
+            }
+        }
     }
 
     /// There is no such problem. Whether the log has told of one.

@@ -22,10 +22,11 @@ use futures_util::FutureExt as _;
 use tokio::signal::unix::Signal;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 use super::Say;
 use super::deployments::watch_deployments;
+use super::http::Http;
 use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded, deployed_ones};
 use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
 use super::notes::Notes;
@@ -90,6 +91,8 @@ pub(crate) struct Reloader {
     pub(crate) problems: Problems,
     /// What of the start is still being loaded.
     pub(crate) starting: Starting,
+    /// What is served by HTTP.
+    pub(crate) http: Arc<Http>,
 }
 
 /// What a reload is to switch to.
@@ -177,7 +180,8 @@ impl Reloader {
     /// try again.
     async fn reload(&mut self, trigger: Trigger) -> Result<bool, NotAllLoaded> {
         let Some(config) = self.read_settings(trigger).await else { return Ok(true) };
-        self.say_what_takes_a_restart(&config, trigger);
+        let settings = restart_settings(&self.started, &config);
+        self.problems.say_what_takes_a_restart(settings, trigger);
         if let Some(watch) = &mut self.watch {
             // Before the components are read, so that no change is missed.
             watch.follow(files(&self.path, &config)).await;
@@ -197,6 +201,7 @@ impl Reloader {
         let mut changed = changed(&self.config, &config);
         apply_quotas(&self.admission, &self.loader, &config);
         self.retention.send_replace(retention(&config));
+        all &= self.http.change(&config, &mut self.problems, trigger).await;
         self.config = config;
         self.follow_sources();
         self.forget_what_is_gone();
@@ -370,7 +375,9 @@ impl Reloader {
         self.problems.0.retain(|about, _| match about {
             Problem::Handler(name) => handlers.iter().any(|handler| handler.name == *name),
             Problem::Group(group) => handlers.iter().any(|handler| handler.group == *group),
-            Problem::Settings | Problem::Deployments | Problem::Restart(_) => true,
+            Problem::Settings | Problem::Deployments | Problem::Listeners | Problem::Restart(_) => {
+                true
+            }
         });
     }
 
@@ -472,18 +479,5 @@ impl Reloader {
             self.loader.lower_compile_priority();
         }
         refusals.is_empty()
-    }
-
-    fn say_what_takes_a_restart(&mut self, now: &Config, trigger: Trigger) {
-        for (setting, is_another, value) in restart_settings(&self.started, now) {
-            let problem = Problem::Restart(setting);
-            if !is_another {
-                if self.problems.is_over(&problem) {
-                    info!("`{setting}` is again what this host runs with");
-                }
-            } else if self.problems.begins(problem, value, trigger) {
-                warn!("`{setting}` changed: that takes a restart of the host");
-            }
-        }
     }
 }

@@ -94,7 +94,9 @@ pub(crate) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Ite
         Component::File(path) => Some(path.as_path()),
         Component::Deployed => None,
     });
-    components.chain([path])
+    let certificates = config.http.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let certificates = certificates.flat_map(|tls| [tls.cert.as_path(), tls.key.as_path()]);
+    components.chain(certificates).chain([path])
 }
 
 /// What the settings say of all handlers otherwise than before, in their own words.
@@ -104,6 +106,7 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
         ("concurrency", before.concurrency != now.concurrency),
         ("retention", before.retention.max_age != now.retention.max_age),
         ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
+        ("drain_delay", before.drain_delay != now.drain_delay),
     ] {
         changed.extend(is_changed.then(|| setting.to_owned()));
     }
@@ -114,7 +117,22 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
             changed.push(format!("tenants.{name}"));
         }
     }
+    changed.extend(differing("listen", &before.http.listeners, &now.http.listeners, |l| &l.name));
+    changed.extend(differing("tokens", &before.http.tokens, &now.http.tokens, |t| &t.name));
     changed
+}
+
+/// The tables that are not the same as before.
+fn differing<'a, T: PartialEq>(
+    table: &str,
+    before: &'a [T],
+    now: &'a [T],
+    name: impl Fn(&'a T) -> &'a String,
+) -> Vec<String> {
+    let of = |all: &'a [T], wanted: &str| all.iter().find(|one| name(one) == wanted);
+    let names: BTreeSet<&String> = before.iter().chain(now).map(&name).collect();
+    let differs = |wanted: &&String| of(before, wanted) != of(now, wanted);
+    names.into_iter().filter(differs).map(|name| format!("{table}.{name}")).collect()
 }
 
 /// The settings that take a restart: their names, whether each is another than the host was

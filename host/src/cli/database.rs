@@ -19,7 +19,7 @@ pub(super) async fn open_or_create(global: &Global) -> anyhow::Result<Arc<dyn St
 
 /// What the command line says over the settings.
 pub(super) fn overrides(global: &Global) -> Overrides {
-    Overrides { database: global.database.clone() }
+    Overrides { database: global.database.clone(), ..Overrides::default() }
 }
 
 fn databases(global: &Global) -> anyhow::Result<Databases> {

@@ -17,6 +17,8 @@ mod deploy;
 mod dlq;
 mod grants;
 mod groups;
+mod health;
+mod http;
 mod interrupt;
 mod invoke;
 mod migrate;
@@ -29,7 +31,9 @@ mod publish;
 mod reproduce;
 mod rollback;
 mod run;
+mod serve;
 mod status;
+mod token;
 mod versions;
 mod webhook;
 
@@ -92,6 +96,13 @@ enum Command {
     New(new::New),
     /// Run the handlers
     Run(run::Run),
+    /// Serve by HTTP, without running handlers
+    Serve(serve::Serve),
+    /// Ask a host on this machine whether it is well
+    Health(health::Health),
+    /// Make tokens for HTTP
+    #[command(subcommand)]
+    Token(token::Tokens),
     /// Say everything that `run` would refuse, without running
     Check(check::Check),
     /// Make components of the sources that the settings name
@@ -164,6 +175,9 @@ pub fn main() -> ExitCode {
     // Before any other thread is there, because it is limited as a whole.
     if let Command::CompileComponent(compile) = &cli.command {
         return compile.run();
+    }
+    if matches!(cli.command, Command::Run(_) | Command::Serve(_)) {
+        app::http::take_inherited();
     }
     if let Err(wrong) = telemetry::start(cli.global.log_format, cli.global.log.as_deref()) {
         telemetry::say(&format!("error: {}", secrets::hidden(&wrong.to_string())));
@@ -238,6 +252,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         #[cfg(feature = "build")]
         Command::New(new) => new.run(&global).await,
         Command::Run(run) => run.run(&global).await,
+        Command::Serve(serve) => serve.run(&global).await,
+        Command::Health(health) => health.run(&global).await,
+        Command::Token(tokens) => tokens.run(),
         Command::Check(check) => check.run(&global).await,
         #[cfg(feature = "build")]
         Command::Build(build) => build.run(&global).await,

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use super::http::Serving;
 use super::{Global, database, progress, say};
 use crate::app::host::Host;
 use crate::runtime;
@@ -30,6 +31,8 @@ pub(super) struct Run {
     /// files are read again at SIGHUP
     #[arg(long)]
     watch: bool,
+    #[command(flatten)]
+    serving: Serving,
 }
 
 impl Run {
@@ -42,7 +45,7 @@ impl Run {
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
         let host = Host {
             path: self.file.unwrap_or_else(|| global.config_path()),
-            overrides: database::overrides(global),
+            overrides: self.serving.over(database::overrides(global)),
             drain: self.drain,
             watch: self.watch,
             say: say(),
@@ -59,7 +62,9 @@ impl Run {
 
 /// The first SIGTERM or Ctrl-C stops in order; a second one exits at once. The task that
 /// sees to it ends only if it breaks.
-fn stop_on_signals(stop: CancellationToken) -> anyhow::Result<AbortOnDropHandle<Infallible>> {
+pub(super) fn stop_on_signals(
+    stop: CancellationToken,
+) -> anyhow::Result<AbortOnDropHandle<Infallible>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     Ok(AbortOnDropHandle::new(tokio::spawn(async move {

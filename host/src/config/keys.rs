@@ -31,7 +31,36 @@ pub(super) const TOP: Place = Place {
         "sources",
         "tenants",
         "handlers",
+        "listen",
+        "tokens",
+        "drain_delay",
     ],
+};
+
+/// One listener.
+pub(super) const LISTEN: Place = Place {
+    name: "listen.NAME",
+    keys: &[
+        "address",
+        "serve",
+        "hosts",
+        "base_path",
+        "tls",
+        "plaintext",
+        "trusted_proxies",
+        "anonymous",
+        "max_connections",
+        "socket_mode",
+    ],
+};
+
+/// The certificate of a listener.
+pub(super) const TLS: Place = Place { name: "listen.NAME.tls", keys: &["cert", "key"] };
+
+/// One token.
+pub(super) const TOKEN: Place = Place {
+    name: "tokens.NAME",
+    keys: &["sha256", "roles", "tenant", "types", "sources", "rate", "payloads", "expires"],
 };
 
 /// One tenant.
@@ -190,8 +219,10 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 11] =
-    [&TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE];
+pub(super) const PLACES: [&Place; 14] = [
+    &TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE,
+    &LISTEN, &TLS, &TOKEN,
+];
 
 impl Place {
     /// The table's header as it is written in the file, with the name of its handler

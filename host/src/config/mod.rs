@@ -15,13 +15,16 @@ mod grants;
 mod handlers;
 mod ingest;
 mod keys;
+mod listen;
 mod postgres;
 mod section;
 mod sources;
 mod tenants;
+mod tokens;
 mod value;
 mod variables;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -84,8 +87,12 @@ pub struct Config {
     pub tenants: Vec<TenantSettings>,
     /// Who sends webhooks, in the order of the file.
     pub sources: Vec<Hook>,
-    /// At least one, in the order of the file; no two in one group.
+    /// At least one, unless none is needed, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
+    /// Where the host is reached by HTTP, and by whom.
+    pub http: event_host_http::Settings,
+    /// How long a stop that was asked for waits before anything is closed.
+    pub drain_delay: Duration,
 }
 
 /// What compiling one component may take; `None` leaves it to the sandbox.
@@ -113,6 +120,10 @@ pub struct Overrides {
     /// A database URL; relative paths are taken from the working directory. The
     /// file's `database` and `lock_database` then count for nothing.
     pub database: Option<GivenUrl>,
+    /// The loopback address to serve at, beside what the file says.
+    pub http: Option<SocketAddr>,
+    /// Whether a file without handlers will do.
+    pub needs_no_handlers: bool,
 }
 
 impl Config {
@@ -184,7 +195,13 @@ impl Config {
         let mut ingest = ingest::ingest(top.section("ingest", &keys::INGEST));
         let tenants = Tenants::read(&mut top, &document);
         let sources = sources::sources(&mut top, &document, &tenants);
-        let handlers = handlers_of(&mut top, &document, &tenants, directory);
+        let handlers = handlers_of(&mut top, &document, &tenants, directory, overrides);
+        let http = event_host_http::Settings {
+            listeners: listen::listeners(&mut top, &document, overrides.http, directory),
+            tokens: tokens::tokens(&mut top, &document, &tenants),
+            tenants: tenants.names(),
+        };
+        let drain_delay = top.duration("drain_delay", Duration::ZERO..=LONGEST_WAIT);
         top.finish();
         let tenants = tenants.into_settings();
         ingest.tenant_rates = tenants
@@ -208,6 +225,8 @@ impl Config {
             tenants,
             sources,
             handlers,
+            http,
+            drain_delay: drain_delay.unwrap_or_default(),
         })
     }
 }
@@ -329,12 +348,13 @@ fn handlers_of(
     document: &Document<'_>,
     tenants: &Tenants<'_>,
     directory: &Path,
+    overrides: &Overrides,
 ) -> Vec<HandlerSettings> {
     const HINT: &str =
         "add a table [handlers.NAME] with `component` and `subscribe`, and a name of your own";
     match top.entry("handlers") {
         None => {
-            if top.lacks("handlers") {
+            if !overrides.needs_no_handlers && top.lacks("handlers") {
                 top.problem(0, format!("the file has no handlers: {HINT}"));
             }
             Vec::new()

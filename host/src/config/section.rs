@@ -60,7 +60,12 @@ impl<'a> Section<'a> {
         Self::named(document, entry, &keys::SOURCE)
     }
 
-    fn named(document: &'a Document<'a>, entry: Entry<'a>, place: &'static Place) -> Self {
+    /// A table with a name of its owner's choice, such as one listener.
+    pub(super) fn named(
+        document: &'a Document<'a>,
+        entry: Entry<'a>,
+        place: &'static Place,
+    ) -> Self {
         let table = match entry.value {
             DeValue::Table(table) => Some(table),
             other => {

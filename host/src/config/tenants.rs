@@ -1,6 +1,8 @@
 //! `[tenants.NAME]`: what the handlers of one tenant may use together, and that
 //! none of them asks for more than its tenant has.
 
+use std::collections::BTreeSet;
+
 use toml::de::DeValue;
 
 use super::document::{self, Document, Entry, kind};
@@ -166,6 +168,12 @@ impl<'a> Tenants<'a> {
                 self.document.line(ceiling_at),
             ),
         );
+    }
+
+    /// The names of the tenants; `None` where any name is one.
+    pub(super) fn names(&self) -> Option<BTreeSet<Tenant>> {
+        let found = self.found.as_ref()?;
+        Some(found.iter().map(|found| found.settings.name.clone()).collect())
     }
 
     fn too_much(

@@ -1,4 +1,5 @@
 mod fuzz;
+mod http;
 mod ingest;
 mod sources;
 
@@ -93,6 +94,8 @@ fn everything_has_a_default_but_component_and_subscribe() {
         tenants: Vec::new(),
         sources: Vec::new(),
         handlers: vec![handler],
+        http: event_host_http::Settings::default(),
+        drain_delay: Duration::ZERO,
     };
     assert_eq!(config, expected);
 }
@@ -732,7 +735,8 @@ fn a_password_is_never_shown() {
     let mut taken = 0;
     for url in urls {
         let expanded = url.replace("${TOKEN}", "hunter2");
-        let overrides = Overrides { database: Some(expanded.as_str().into()) };
+        let overrides =
+            Overrides { database: Some(expanded.as_str().into()), ..Overrides::default() };
         let mut said = format!("{overrides:?}");
         let one = DatabaseUrl::read(&expanded, Path::new(""), &environment);
         said += &format!("{one:?}");
@@ -780,7 +784,8 @@ fn a_server_and_its_direct_address_are_read() {
     assert!(lock.expose().contains("hunter2") && lock.expose().contains("host=db"));
 
     // Another database has other locks.
-    let overrides = Overrides { database: Some("postgres://other/events".into()) };
+    let overrides =
+        Overrides { database: Some("postgres://other/events".into()), ..Overrides::default() };
     let path = Path::new("handlers.toml");
     let config = Config::parse(&text, path, &overrides, &environment).unwrap();
     assert_eq!(config.database.to_string(), "postgres://other/events?sslmode=prefer");
@@ -792,7 +797,8 @@ fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory
     let path = Path::new("/etc/host/handlers.toml");
     let text = with("");
     let read = |database: Option<&str>| {
-        let overrides = Overrides { database: database.map(GivenUrl::from) };
+        let overrides =
+            Overrides { database: database.map(GivenUrl::from), ..Overrides::default() };
         Config::parse(&text, path, &overrides, &environment)
     };
     let config = read(None).unwrap();
@@ -811,7 +817,7 @@ fn paths_are_relative_to_the_file_and_the_command_lines_to_the_working_directory
 #[test]
 fn the_command_lines_database_wins_over_a_broken_one() {
     let text = format!("database = \"${{MISSING}}\"\n{}", with(""));
-    let overrides = Overrides { database: Some("sqlite:x.db".into()) };
+    let overrides = Overrides { database: Some("sqlite:x.db".into()), ..Overrides::default() };
     let config = Config::parse(&text, Path::new("h.toml"), &overrides, &environment).unwrap();
     assert_eq!(config.database, DatabaseUrl::Sqlite("x.db".into()));
 }
@@ -931,7 +937,7 @@ fn a_database_is_found_while_handlers_are_broken() {
     assert!(Config::load(&path, &none).is_err());
 
     let missing = directory.path().join("missing.toml");
-    let named = Overrides { database: Some("sqlite:y.db".into()) };
+    let named = Overrides { database: Some("sqlite:y.db".into()), ..Overrides::default() };
     assert_eq!(Config::load_databases(&missing, &named), Ok(sqlite("y.db".into())));
     assert_eq!(
         Config::load_databases(&missing, &none).unwrap_err().to_string(),

@@ -1,0 +1,143 @@
+//! What a host serves by HTTP: puts the routes together, opens the listeners, and takes over
+//! what the settings say of them.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{error, info};
+
+use super::Say;
+use super::health::HostHealth;
+use super::problems::{Problem, Problems, Trigger};
+use crate::config::Config;
+use event_host_http::{CannotListen, Inherited, Routes, Server};
+use event_host_store::Store;
+
+/// Requests that are under way at the stop have so long to end, and as long as handlers have.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+
+/// The sockets that the service manager opened, until the host takes them.
+static INHERITED: std::sync::Mutex<Option<Inherited>> = std::sync::Mutex::new(None);
+
+/// Takes the sockets that the service manager opened. To be called before the process has
+/// threads.
+pub(crate) fn take_inherited() {
+    *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Inherited::take());
+}
+
+/// What a host serves by HTTP; nothing, while the settings have no listener.
+pub(crate) struct Http {
+    /// `None` once it was stopped.
+    server: Mutex<Option<Server>>,
+    health: Arc<HostHealth>,
+    /// How long a stop waits before anything is closed.
+    drain_delay: std::sync::Mutex<Duration>,
+    say: Say,
+    _looking: [AbortOnDropHandle<()>; 2],
+}
+
+impl Http {
+    /// Opens the listeners of the settings. Each part of the host adds its routes here.
+    ///
+    /// # Errors
+    /// With the first listener that cannot be opened; then none is.
+    pub(crate) async fn start(
+        config: &Config,
+        store: &Arc<dyn Store>,
+        say: &Say,
+    ) -> Result<Arc<Self>, CannotListen> {
+        let (health, looking) = HostHealth::start(store.clone());
+        let routes = Routes::new(health.clone());
+        let inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = Server::start(&config.http, routes, inherited.unwrap_or_default()).await?;
+        let http = Self {
+            server: Mutex::new(None),
+            health,
+            drain_delay: config.drain_delay.into(),
+            say: Arc::clone(say),
+            _looking: looking,
+        };
+        http.show_token(&server, None);
+        *http.server.lock().await = Some(server);
+        Ok(Arc::new(http))
+    }
+
+    /// Takes over other settings.
+    ///
+    /// # Errors
+    /// With the first listener that cannot be opened. Then everything stays as it is.
+    async fn apply(&self, config: &Config) -> Result<(), CannotListen> {
+        let mut server = self.server.lock().await;
+        // After the stop there is nothing to change.
+        let Some(server) = server.as_mut() else { return Ok(()) };
+        let before = server.ephemeral().map(|(token, _)| token.to_owned());
+        server.apply(&config.http).await?;
+        *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
+        self.show_token(server, before.as_deref());
+        Ok(())
+    }
+
+    /// Takes over other settings at a reload, and tells how that goes. Whether there is
+    /// nothing to try again.
+    pub(crate) async fn change(
+        &self,
+        config: &Config,
+        problems: &mut Problems,
+        trigger: Trigger,
+    ) -> bool {
+        match self.apply(config).await {
+            Ok(()) => {
+                if problems.is_over(&Problem::Listeners) {
+                    info!("the listeners are as the settings say");
+                }
+                true
+            }
+            Err(why) => {
+                if problems.begins(Problem::Listeners, why.to_string(), trigger) {
+                    error!("the listeners stay as they are: {why}");
+                }
+                false
+            }
+        }
+    }
+
+    /// Tells load balancers to send nothing more, and waits until they have had the time to
+    /// learn it. Everything is served meanwhile.
+    pub(crate) async fn drain(&self) {
+        self.health.drain();
+        let delay = *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delay.is_zero() {
+            info!(
+                seconds = delay.as_secs_f64(),
+                "serving on, so that load balancers learn of the stop"
+            );
+        }
+        tokio::time::sleep(delay).await;
+    }
+
+    /// Closes the listeners, and waits until what is under way has been answered: 10 s at
+    /// most, or as long as handlers may go on.
+    pub(crate) async fn stop(&self, grace: Duration) {
+        self.health.drain();
+        let deadline = Instant::now() + grace.max(LAST_ANSWERS);
+        let server = self.server.lock().await.take();
+        if let Some(server) = server {
+            server.stop(deadline).await;
+        }
+    }
+
+    /// Shows the person who started the host the token that stands for those that the
+    /// settings do not have. Never in the log, which others may read.
+    fn show_token(&self, server: &Server, before: Option<&str>) {
+        let Some((token, urls)) = server.ephemeral() else { return };
+        if before != Some(token) {
+            (self.say)(&format!(
+                "no [tokens] in the settings: until the host ends, {} takes `Authorization: Bearer {token}`",
+                urls.join(", ")
+            ));
+        }
+    }
+}

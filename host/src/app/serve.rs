@@ -1,0 +1,128 @@
+//! A host that serves by HTTP and runs no handler: it leads no group and compiles nothing.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use tokio::signal::unix::Signal;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{error, info};
+
+use super::Say;
+use super::database::{self, Expected};
+use super::http::Http;
+use super::problems::{Problem, Problems, Trigger};
+use super::running::{changed, files, restart_settings};
+use super::watch::Watch;
+use crate::config::{Config, Overrides};
+
+/// What a host that serves is started with.
+pub(crate) struct ServingHost {
+    /// The settings file.
+    pub(crate) path: PathBuf,
+    /// What is said over the settings.
+    pub(crate) overrides: Overrides,
+    /// Whether it follows the settings file.
+    pub(crate) watch: bool,
+    /// Says lines to the person who started it.
+    pub(crate) say: Say,
+}
+
+impl ServingHost {
+    /// Runs until `stop` is cancelled. `hangup` has the settings read again.
+    ///
+    /// # Errors
+    /// When the settings are refused or have nothing to serve, when the database cannot be
+    /// opened, and when a listener cannot.
+    pub(crate) async fn run(
+        mut self,
+        stop: CancellationToken,
+        stopper: AbortOnDropHandle<Infallible>,
+        mut hangup: Signal,
+    ) -> anyhow::Result<()> {
+        self.overrides.needs_no_handlers = true;
+        let mut watch = self.watch.then(Watch::new);
+        if let Some(watch) = &mut watch {
+            // Before it is read, so that no change is missed.
+            watch.follow([self.path.as_path()].into_iter()).await;
+        }
+        let started = Config::load(&self.path, &self.overrides)?;
+        if let Some(watch) = &mut watch {
+            watch.follow(files(&self.path, &started)).await;
+        }
+        if started.http.listeners.is_empty() {
+            bail!(
+                "{}: there is nothing to serve: write a table [listen.NAME], or start with `--http`",
+                self.path.display()
+            );
+        }
+        let databases = started.databases();
+        let store = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            opened = database::connect(&databases, Expected::Tables) => opened?,
+        };
+        info!(version = env!("CARGO_PKG_VERSION"), database = %started.database, "serving");
+        let http = Http::start(&started, &store, &self.say).await?;
+        let following = self.follow(&http, &started, watch, &mut hangup);
+        let broken = tokio::select! {
+            () = stop.cancelled() => None,
+            Err(why) = stopper => Some(why),
+            () = following => None,
+        };
+        http.drain().await;
+        http.stop(started.grace).await;
+        if let Some(why) = broken {
+            bail!("what waits for signals broke: {why}");
+        }
+        info!("stopped");
+        Ok(())
+    }
+
+    /// Takes over the settings again and again.
+    async fn follow(
+        &self,
+        http: &Http,
+        started: &Config,
+        mut watch: Option<Watch>,
+        hangup: &mut Signal,
+    ) {
+        let mut problems = Problems::default();
+        let mut config = started.clone();
+        loop {
+            let on_disk = async {
+                match &mut watch {
+                    Some(watch) => watch.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let trigger = tokio::select! {
+                Some(()) = hangup.recv() => Trigger::Hangup,
+                () = on_disk => Trigger::Files,
+            };
+            let now = match Config::load(&self.path, &self.overrides) {
+                Ok(now) => now,
+                Err(errors) => {
+                    if problems.begins(Problem::Settings, errors.to_string(), trigger) {
+                        error!(
+                            "the settings are refused, and everything goes on as before: {errors}"
+                        );
+                    }
+                    continue;
+                }
+            };
+            if problems.is_over(&Problem::Settings) {
+                info!("the settings are right again");
+            }
+            if let Some(watch) = &mut watch {
+                watch.follow(files(&self.path, &now)).await;
+            }
+            problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
+            if http.change(&now, &mut problems, trigger).await {
+                info!(changed = changed(&config, &now).join(", "), "reloaded");
+                config = now;
+            }
+        }
+    }
+}

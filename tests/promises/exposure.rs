@@ -1,0 +1,382 @@
+//! What a host shows and does by HTTP, and to whom: listeners, tokens, limits, health, the
+//! reload and the stop.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use test_postgres::{Server, Stop};
+use tests::{Answer, Handler, Http, PATIENCE, Rig, Running, Settings, get, wait_until};
+
+/// Settings of a host that only listens, anywhere, with more lines.
+fn listening(more: &str) -> Settings {
+    Settings::of([Handler::new("tally", "tally", &["a"])])
+        .top(&format!("listen.local.address = \"127.0.0.1:0\"\n{more}"))
+}
+
+/// Makes a token: the token, and the lines for the settings.
+fn token(rig: &Rig, arguments: &[&str]) -> (String, String) {
+    let made = rig.json(&[&["token", "new"], arguments].concat());
+    let name = made["name"].as_str().expect("a name");
+    let mut lines = format!(
+        "tokens.{name}.sha256 = {}\ntokens.{name}.roles = {}",
+        made["sha256"], made["roles"]
+    );
+    if let Some(tenant) = made["tenant"].as_str() {
+        lines += &format!("\ntokens.{name}.tenant = \"{tenant}\"");
+    }
+    (made["token"].as_str().expect("a token").to_owned(), lines)
+}
+
+fn whoami(address: SocketAddr, token: &str) -> Answer {
+    get(address, "/v1/whoami", &[("Authorization", &format!("Bearer {token}"))])
+}
+
+/// Starts `host run`, and gives the address of its listener `local`.
+fn run(rig: &Rig) -> (Running, SocketAddr) {
+    let host = rig.spawn_run();
+    let address = host.wait_until_listening("local");
+    (host, address)
+}
+
+#[test]
+fn nothing_is_served_unless_it_is_asked_for() {
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
+    let host = rig.spawn_run();
+    host.wait_until_leading("tally");
+    assert_eq!(host.count_messages("listening"), 0);
+    host.stop();
+}
+
+#[test]
+fn a_token_of_the_command_line_is_accepted_by_its_hash_and_tells_what_it_is() {
+    let rig = Rig::new(&listening(""));
+    let (secret, lines) =
+        token(&rig, &["--name", "ci", "--roles", "publish,read", "--tenant", "acme"]);
+    rig.configure(&listening(&lines));
+    let hashed = rig.host_reading(&["token", "hash"], format!("{secret}\n")).ok();
+    assert!(lines.contains(hashed.trim()), "{hashed} is not in {lines}");
+    let (host, address) = run(&rig);
+    let answer = whoami(address, &secret);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let expected = serde_json::json!({
+        "name": "ci", "tenant": "acme", "roles": ["publish", "read"], "expires": null,
+    });
+    assert_eq!(answer.json(), expected);
+    let wrong = whoami(address, &secret.replace("ehk_", "ehk-"));
+    assert_eq!((wrong.status, wrong.header("www-authenticate")), (401, Some("Bearer")));
+    assert_eq!(wrong.json()["type"], "/problems/unauthenticated");
+    assert_eq!(get(address, "/v1/whoami", &[]).status, 401);
+    let ended = host.log().iter().any(|line| line.to_string().contains(&secret));
+    assert!(!ended, "the token is in the log");
+    host.stop();
+}
+
+#[test]
+fn without_tokens_a_token_is_shown_that_lasts_as_long_as_the_host_and_is_not_logged() {
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
+    let host = rig.spawn(&["run", "--http=127.0.0.1:0"]);
+    let address = host.wait_until_listening("local");
+    let shown = host.wait_for_log("the token", |line| {
+        line.as_str().is_some_and(|line| line.contains("Authorization: Bearer ehk_"))
+    });
+    let shown = shown.as_str().expect("a line").to_owned();
+    let at = shown.find("ehk_").expect("a token");
+    let secret = &shown[at..at + 47];
+    let answer = whoami(address, secret);
+    assert_eq!((answer.status, answer.json()["tenant"].as_str()), (200, Some("*")));
+    let logged =
+        host.log().iter().any(|line| line.is_object() && line.to_string().contains("ehk_"));
+    assert!(!logged, "the token is in the log");
+    host.stop();
+    let refused = rig.host(["run", "--http=0.0.0.0:8480"]).failed(2);
+    assert!(refused.contains("[listen.NAME]"), "{refused}");
+}
+
+#[test]
+fn a_listener_that_cannot_be_opened_stops_the_start_and_says_why() {
+    let rig = Rig::new(&listening(""));
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    rig.configure(
+        &Settings::of([Handler::new("tally", "tally", &["a"])])
+            .top(&format!("listen.local.address = \"{address}\"")),
+    );
+    let said = rig.host(["run"]).failed(1);
+    let expected = format!("error: the listener `local` cannot listen at {address}: ");
+    assert!(said.contains(&expected) && said.contains("another process listens there"), "{said}");
+}
+
+#[test]
+fn serve_needs_no_handlers_and_leads_no_group() {
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
+    let _ = rig.host(["migrate"]).ok();
+    let database = rig.database().display().to_string();
+    rig.write(
+        "serve.toml",
+        format!("database = \"sqlite:{database}\"\n[listen.local]\naddress = \"127.0.0.1:0\"\n"),
+    );
+    let host = rig.spawn(&["serve", "serve.toml"]);
+    let address = host.wait_until_listening("local");
+    assert_eq!(get(address, "/livez", &[]).body, "ok\n");
+    assert_eq!(get(address, "/readyz", &[]).body, "ok\n");
+    host.stop();
+    let groups = rig.number("SELECT count(*) FROM consumer_groups");
+    assert_eq!(groups, 0);
+    rig.write("nothing.toml", format!("database = \"sqlite:{database}\"\n"));
+    let said = rig.host(["serve", "nothing.toml"]).failed(1);
+    assert!(said.contains("there is nothing to serve"), "{said}");
+}
+
+#[test]
+fn health_is_asked_by_the_program_itself() {
+    let settings = Settings::of([Handler::new("tally", "tally", &["a"])]);
+    let rig = Rig::new(&settings.top("listen.local.address = \"unix:http.sock\""));
+    let said = rig.host(["health"]).failed(1);
+    assert!(said.contains("cannot ask unix:"), "{said}");
+    let host = rig.spawn_run();
+    host.wait_for_log("the listener", |line| line["message"] == "listening");
+    assert!(rig.host(["health"]).ok().contains("\"status\":\"ok\""));
+    assert!(rig.host(["health", "--ready"]).ok().contains("\"status\":\"ok\""));
+    host.stop();
+}
+
+#[test]
+fn a_slow_sender_gets_408_and_a_header_bomb_431_and_others_notice_nothing() {
+    let rig = Rig::new(&listening(""));
+    let (host, address) = run(&rig);
+    let mut slow = Http::connect(address);
+    slow.send("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").expect("it is taken");
+    for headers in [
+        (0..100_000).map(|n| format!("X-{n}: 1\r\n")).collect::<String>(),
+        format!("X-Long: {}", "x".repeat(1 << 20)),
+    ] {
+        let mut bomb = Http::connect(address);
+        // It may be cut off before all is sent.
+        let _ = bomb.send(format!("GET /livez HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n"));
+        assert_eq!(bomb.answer().expect("an answer").status, 431);
+    }
+    let begun = Instant::now();
+    for _ in 0..50 {
+        assert_eq!(get(address, "/livez", &[]).status, 200);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let answer = slow.answer().expect("an answer");
+    assert_eq!((answer.status, answer.json()["type"].as_str()), (408, Some("/problems/too-slow")));
+    host.stop();
+}
+
+#[test]
+fn livez_stays_while_the_server_is_gone_and_readyz_follows_it() {
+    let mut server = Server::start(&[]).expect("a server starts");
+    let rig = Rig::at(&server.url("postgres"), &listening(""));
+    let (host, address) = run(&rig);
+    // One that is only starting ends when the server goes.
+    host.wait_until_leading("tally");
+    let is = |path: &str, status: u16| get(address, path, &[]).status == status;
+    wait_until("ready", PATIENCE, || is("/readyz", 200));
+    server.stop(Stop::Fast).expect("the server stops");
+    wait_until("not ready", PATIENCE, || is("/readyz", 503));
+    assert!(is("/livez", 200));
+    let why = get(address, "/readyz?verbose", &[]).json();
+    assert!(why["reason"].as_str().is_some_and(|why| why.contains("database")), "{why}");
+    server.resume().expect("the server starts");
+    wait_until("ready again", PATIENCE, || is("/readyz", 200));
+    host.stop();
+}
+
+/// Asks again and again on connections that stay open, until told to end; counts answers,
+/// and keeps what went wrong.
+struct Load {
+    over: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    askers: Vec<std::thread::JoinHandle<()>>,
+    wrong: Arc<Mutex<Vec<String>>>,
+}
+
+impl Load {
+    fn start(address: SocketAddr, askers: usize, path: &'static str) -> Self {
+        let (over, answered, wrong): (Arc<AtomicBool>, Arc<AtomicUsize>, Arc<Mutex<Vec<_>>>) =
+            Default::default();
+        let askers = (0..askers).map(|_| {
+            let (over, answered, wrong) =
+                (Arc::clone(&over), Arc::clone(&answered), Arc::clone(&wrong));
+            std::thread::spawn(move || {
+                let mut open = None;
+                while !over.load(Ordering::Acquire) {
+                    // Once nobody listens any more, it is over.
+                    let Ok(mut http) = open.take().map_or_else(|| Http::try_connect(address), Ok)
+                    else {
+                        return;
+                    };
+                    match http.try_get(path, &[]) {
+                        Ok(answer) if answer.status == 200 => {
+                            answered.fetch_add(1, Ordering::AcqRel);
+                            if answer.header("connection") != Some("close") {
+                                open = Some(http);
+                            }
+                        }
+                        other => wrong.lock().expect("no panic").push(format!("{other:?}")),
+                    }
+                }
+            })
+        });
+        Self { askers: askers.collect(), over, answered, wrong }
+    }
+
+    fn wait_for(&self, more: usize) {
+        let target = self.answered.load(Ordering::Acquire) + more;
+        wait_until("answers", PATIENCE, || self.answered.load(Ordering::Acquire) >= target);
+    }
+
+    fn end(self) -> Vec<String> {
+        self.over.store(true, Ordering::Release);
+        for asker in self.askers {
+            asker.join().expect("no panic");
+        }
+        self.wrong.lock().expect("no panic").clone()
+    }
+}
+
+#[test]
+fn a_reload_changes_tokens_and_listeners_and_loses_no_connection() {
+    let rig = Rig::new(&listening(""));
+    let (first, lines) = token(&rig, &["--name", "first", "--roles", "read"]);
+    let (second, more) = token(&rig, &["--name", "second", "--roles", "read"]);
+    rig.configure(&listening(&lines));
+    let (host, address) = run(&rig);
+    assert_eq!(whoami(address, &first).status, 200);
+    assert_eq!(whoami(address, &second).status, 401);
+    let load = Load::start(address, 4, "/livez");
+    load.wait_for(50);
+    rig.configure(&listening(&format!(
+        "{more}\nlisten.other.address = \"127.0.0.2:0\"\nlisten.other.serve = [\"health\"]"
+    )));
+    host.hangup();
+    let other = host.wait_until_listening("other");
+    let line = host.wait_for_message("reloaded");
+    let changed = "listen.other, tokens.first, tokens.second";
+    assert_eq!(line["changed"], changed, "{line}");
+    load.wait_for(50);
+    assert_eq!(whoami(address, &first).status, 401);
+    assert_eq!(whoami(address, &second).status, 200);
+    assert_eq!(get(other, "/livez", &[]).status, 200);
+    assert_eq!(get(other, "/v1/whoami", &[]).status, 404);
+
+    // A mistake, and an address that is taken, leave everything as it is.
+    rig.configure(&listening("listen.other.serve = [\"helth\"]"));
+    host.hangup();
+    host.wait_for_log("the mistake", |line| {
+        line["message"].as_str().is_some_and(|text| text.contains("did you mean \"health\"?"))
+    });
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken_at = taken.local_addr().expect("an address");
+    rig.configure(&listening(&format!("{lines}\nlisten.third.address = \"{taken_at}\"")));
+    host.hangup();
+    host.wait_for_log("the taken address", |line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("the listeners stay as they are"))
+    });
+    assert_eq!(whoami(address, &second).status, 200);
+    assert_eq!(get(other, "/livez", &[]).status, 200);
+    load.wait_for(50);
+    assert_eq!(load.end(), [""; 0]);
+
+    // Once it is free, the host takes it by itself.
+    drop(taken);
+    assert_eq!(host.wait_until_listening("third"), taken_at);
+    wait_until("the first token", PATIENCE, || whoami(address, &first).status == 200);
+    host.stop();
+}
+
+#[test]
+fn a_stop_under_load_resets_no_connection_before_its_answer() {
+    let rig = Rig::new(&listening("drain_delay = \"500ms\""));
+    let (mut host, address) = run(&rig);
+    let load = Load::start(address, 8, "/livez");
+    load.wait_for(200);
+    host.sigterm();
+    wait_until("not ready", PATIENCE, || get(address, "/readyz", &[]).status == 503);
+    // Everything else is served meanwhile.
+    load.wait_for(20);
+    assert!(host.wait().success(), "{:#?}", host.log());
+    assert_eq!(load.end(), [""; 0]);
+}
+
+#[test]
+fn a_second_signal_exits_at_once_also_while_the_stop_waits_for_load_balancers() {
+    let rig = Rig::new(&listening("drain_delay = \"1h\""));
+    let (mut host, address) = run(&rig);
+    host.sigterm();
+    wait_until("not ready", PATIENCE, || get(address, "/readyz", &[]).status == 503);
+    host.sigterm();
+    assert_eq!(host.wait().code(), Some(1));
+}
+
+/// Starts the host as a service manager does that has opened its socket.
+fn activated(rig: &Rig, socket: &TcpListener) -> Running {
+    let program = rig.command(["run"]).get_program().to_owned();
+    let mut command = Command::new("sh");
+    // The shell gives the socket the number 3, and the process its own in `LISTEN_PID`.
+    let script = format!(
+        "exec 3<&{}; export LISTEN_FDS=1 LISTEN_FDNAMES=edge LISTEN_PID=$$; exec \"$0\" run --log-format json",
+        socket.as_raw_fd()
+    );
+    command.arg("-c").arg(script).arg(program).current_dir(rig.folder()).env_remove("HOST_LOG");
+    Running::start(&mut command)
+}
+
+#[test]
+fn over_a_restart_under_socket_activation_no_connection_is_refused() {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // So that the child gets it.
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).expect("a flag can be set");
+    let address = socket.local_addr().expect("an address");
+    let settings = Settings::of([Handler::new("tally", "tally", &["a"])])
+        .top("listen.edge.address = \"systemd:edge\"");
+    let rig = Rig::new(&settings);
+    let host = activated(&rig, &socket);
+    host.wait_for_log("the listener", |line| line["message"] == "listening");
+    let load = Load::start(address, 4, "/livez");
+    load.wait_for(500);
+    host.stop();
+    let host = activated(&rig, &socket);
+    load.wait_for(500);
+    assert_eq!(load.end(), [""; 0]);
+    host.stop();
+    let said = rig.host(["run"]).failed(1);
+    assert!(said.contains("the service manager passed no socket"), "{said}");
+}
+
+#[test]
+fn planted_secrets_are_in_no_line_of_the_log() {
+    let rig = Rig::new(&listening(""));
+    let (secret, lines) = token(&rig, &["--name", "ci", "--roles", "read"]);
+    rig.configure(&listening(&lines));
+    let host = rig.spawn(&["run", "--log", "trace"]);
+    let address = host.wait_until_listening("local");
+    assert_eq!(whoami(address, &secret).status, 200);
+    let guess = secret.replace('a', "b");
+    assert_ne!(guess, secret);
+    assert_eq!(whoami(address, &guess).status, 401);
+    let path = format!("/v1/whoami?access_token={secret}");
+    let cookie = format!("a={secret}");
+    let answer = get(address, &path, &[("Cookie", &cookie), ("X-Signature", &secret)]);
+    assert_eq!(answer.status, 401);
+    assert!(!answer.body.contains(&secret), "{answer:?}");
+    assert_eq!(get(address, "/nowhere", &[("Authorization", &secret)]).status, 404);
+    host.wait_for_log("the last request", |line| {
+        line["message"] == "answered" && line["path"] == "`/nowhere`"
+    });
+    for line in host.log() {
+        let line: Value = line;
+        let text = line.to_string();
+        assert!(!text.contains(&secret[4..]) && !text.contains(&guess[4..]), "{text}");
+    }
+    host.stop();
+}
