@@ -1,11 +1,24 @@
 //! Webhooks of providers that know nothing of CloudEvents: who sent them is verified, and each
 //! is in the log once.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
-use tests::{Handler, Rig, Settings};
+use tests::{Answer, Handler, Http, PATIENCE, Rig, Settings, Store, wait_until};
+
+tests::on_both_stores! {
+    a_webhook_is_handled_once_whatever_is_sent_again_and_whoever_dies,
+    secrets_change_without_a_gap_and_show_nowhere,
+}
 
 /// A source with GitHub's preset, and one with a signature of its own kind.
 const SOURCES: &str = r#"
+[listen.local]
+address = "127.0.0.1:0"
+
+[ingest]
+min_free = "1MiB"
+
 [sources.github]
 verify = "github"
 secrets = ["${file:new.secret}", "${file:old.secret}"]
@@ -23,8 +36,12 @@ source = "/tides"
 "#;
 
 fn rig() -> Rig {
+    rig_on(Store::Sqlite)
+}
+
+fn rig_on(store: Store) -> Rig {
     let handler = Handler::new("counter", "tally", &["issues.*", "tide.*"]);
-    let rig = Rig::new(&Settings::of([]));
+    let rig = Rig::on(store, &Settings::of([]));
     rig.write("new.secret", "the key is under the third plank\n");
     rig.write("old.secret", "the key was under the fourth plank\n");
     rig.configure(&Settings::of([handler]).top(SOURCES));
@@ -137,4 +154,91 @@ fn what_is_wrong_with_the_question_is_said() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     assert!(!shown.contains("plank") && !shown.contains("00112233"), "{shown}");
+}
+
+/// The headers with which GitHub sends a file, as the program signs it.
+fn signed(rig: &Rig, delivery: &str) -> Vec<(String, String)> {
+    let delivery = format!("x-github-delivery: {delivery}");
+    let sign = ["webhook", "sign", "github", "--file", "issue.json", "--header", &delivery];
+    let command = rig.host(sign.iter().chain(&["--header", "x-github-event: issues"])).ok();
+    let headers = words(&command).into_iter();
+    headers
+        .filter_map(|word| {
+            let (name, value) = word.split_once(": ")?;
+            Some((name.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+fn post(address: SocketAddr, headers: &[(String, String)], body: &str) -> Answer {
+    let headers: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let mut http = Http::connect(address);
+    http.send(format!(
+        "POST /hooks/github HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    ))
+    .expect("the host reads");
+    http.answer().expect("an answer")
+}
+
+/// Promises 1 and 2, from the provider's request on.
+fn a_webhook_is_handled_once_whatever_is_sent_again_and_whoever_dies(store: Store) {
+    let rig = rig_on(store);
+    rig.write("issue.json", ISSUE);
+    let host = rig.spawn_run();
+    let address = host.wait_until_listening("local");
+    let first = post(address, &signed(&rig, "d-1"), ISSUE);
+    assert_eq!(first.status, 202, "{first:?}");
+    let position = first.json()["events"][0]["position"].clone();
+    // What GitHub sends again, and what somebody sends who has captured it.
+    for delivery in ["d-1", "d-2"] {
+        let again = post(address, &signed(&rig, delivery), ISSUE);
+        assert_eq!(again.status, 200, "{again:?}");
+        assert_eq!(again.json()["events"][0]["position"], position, "{again:?}");
+    }
+    let unsigned = post(address, &[("x-github-event".to_owned(), "issues".to_owned())], ISSUE);
+    assert_eq!(unsigned.status, 401, "{unsigned:?}");
+    wait_until("it is handled", PATIENCE, || rig.state("counter", "count") == 1);
+
+    // What is known of it is in the database, and not in a process.
+    host.kill9();
+    rig.wait_until_let_go();
+    let host = rig.spawn_run();
+    let address = host.wait_until_listening("local");
+    let again = post(address, &signed(&rig, "d-3"), ISSUE);
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!(again.json()["events"][0]["position"], position, "{again:?}");
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 1);
+    host.stop();
+    assert_eq!(rig.state("counter", "count"), 1);
+}
+
+fn secrets_change_without_a_gap_and_show_nowhere(store: Store) {
+    let rig = rig_on(store);
+    rig.write("issue.json", ISSUE);
+    let (new, old) = ("the key is under the third plank", "the key was under the fourth plank");
+    let host = rig.spawn_run();
+    let address = host.wait_until_listening("local");
+    let by_new = signed(&rig, "d-1");
+    rig.write("new.secret", format!("{old}\n"));
+    let by_old = signed(&rig, "d-2");
+    for headers in [&by_new, &by_old] {
+        let answer = post(address, headers, ISSUE);
+        assert!([200, 202].contains(&answer.status), "{answer:?}");
+    }
+    // The old one is out: both files hold the new one.
+    rig.write("new.secret", format!("{new}\n"));
+    rig.write("old.secret", format!("{new}\n"));
+    host.hangup();
+    wait_until("the old secret is refused", PATIENCE, || {
+        post(address, &by_old, ISSUE).status == 401
+    });
+    assert_eq!(post(address, &by_new, ISSUE).status, 200);
+    let log = format!("{:?}", host.log());
+    assert!(log.contains("a webhook is refused"), "{log}");
+    for secret in [new, old, "00112233445566778899aabbccddeeff"] {
+        assert!(!log.contains(secret), "{secret}");
+    }
+    host.stop();
 }

@@ -1,6 +1,7 @@
 //! What a host serves by HTTP: puts the routes together, opens the listeners, and takes over
 //! what the settings say of them.
 
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,11 @@ use tracing::{error, info};
 use super::Say;
 use super::health::HostHealth;
 use super::problems::{Problem, Problems, Trigger};
-use crate::config::Config;
-use event_host_http::{CannotListen, Inherited, Routes, Server};
+use crate::config::{Config, DatabaseUrl};
+use event_host_http::routes::{events, hooks};
+use event_host_http::{CannotListen, Hooks, Inherited, Routes, Server};
+use event_host_ingest::Intake;
+use event_host_metrics::Metrics;
 use event_host_store::Store;
 
 /// Requests that are under way at the stop have so long to end, and as long as handlers have.
@@ -33,6 +37,8 @@ pub(crate) struct Http {
     /// `None` once it was stopped.
     server: Mutex<Option<Server>>,
     health: Arc<HostHealth>,
+    intake: Intake,
+    hooks: Hooks,
     /// How long a stop waits before anything is closed.
     drain_delay: std::sync::Mutex<Duration>,
     say: Say,
@@ -50,12 +56,27 @@ impl Http {
         say: &Say,
     ) -> Result<Arc<Self>, CannotListen> {
         let (health, looking) = HostHealth::start(store.clone());
-        let routes = Routes::new(health.clone());
+        let mut routes = Routes::new(health.clone());
+        let metrics = Metrics::new(&event_host_metrics::Settings::default());
+        let log_folder = match &config.database {
+            DatabaseUrl::Sqlite(file) => file.parent().map(|folder| match folder {
+                here if here.as_os_str().is_empty() => PathBuf::from("."),
+                folder => folder.to_owned(),
+            }),
+            DatabaseUrl::Postgres(_) => None,
+        };
+        let intake =
+            Intake::start(store.clone(), log_folder, config.ingest.clone(), metrics.ingest.clone());
+        events::add(&mut routes, &intake);
+        let hooks = Hooks::new(&intake, &config.sources);
+        hooks::add(&mut routes, &hooks);
         let inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take();
         let server = Server::start(&config.http, routes, inherited.unwrap_or_default()).await?;
         let http = Self {
             server: Mutex::new(None),
             health,
+            intake,
+            hooks,
             drain_delay: config.drain_delay.into(),
             say: Arc::clone(say),
             _looking: looking,
@@ -75,6 +96,8 @@ impl Http {
         let Some(server) = server.as_mut() else { return Ok(()) };
         let before = server.ephemeral().map(|(token, _)| token.to_owned());
         server.apply(&config.http).await?;
+        self.intake.set(config.ingest.clone());
+        self.hooks.set(&config.sources);
         *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
         self.show_token(server, before.as_deref());
         Ok(())
@@ -127,6 +150,7 @@ impl Http {
         if let Some(server) = server {
             server.stop(deadline).await;
         }
+        self.intake.stop().await;
     }
 
     /// Shows the person who started the host the token that stands for those that the
