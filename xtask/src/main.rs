@@ -7,6 +7,7 @@ mod command;
 mod debian;
 mod demo;
 mod dist;
+mod github;
 mod guests;
 mod host;
 mod postgres;

@@ -37,6 +37,27 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
+/// A webhook of GitHub: what it sends of an event.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery {
+    /// Its id, in `X-GitHub-Delivery`.
+    pub(crate) id: String,
+    /// The event, in `X-GitHub-Event`.
+    pub(crate) event: String,
+    /// The body.
+    pub(crate) body: String,
+}
+
+/// The sample events as GitHub sends them.
+pub(crate) fn deliveries() -> Vec<Delivery> {
+    let mut dice = Dice(2026);
+    let delivery = |event: Value| {
+        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        Delivery { id: text("id"), event: text("subject"), body: event["data"].to_string() }
+    };
+    (1..=COUNT).map(|number| delivery(event(number, &mut dice))).collect()
+}
+
 fn lines() -> String {
     let mut dice = Dice(2026);
     (1..=COUNT).map(|number| format!("{}\n", event(number, &mut dice))).collect()
@@ -139,7 +160,11 @@ fn payload(number: u32, dice: &mut Dice) -> (&'static str, Map<String, Value>) {
             let release = json!({ "tag_name": tag, "name": name, "draft": false });
             ("release.published", with("published", "release", release))
         }
-        _ => ("organization.member_added", with("member_added", "membership", Value::Null)),
+        _ => {
+            let url = format!("https://example.com/memberships/{number}");
+            let membership = json!({ "role": "member", "url": url, "user": null });
+            ("organization.member_added", with("member_added", "membership", membership))
+        }
     }
 }
 
@@ -179,6 +204,7 @@ fn push(number: u32, dice: &mut Dice) -> (&'static str, Map<String, Value>) {
         .collect();
     let mut data = Map::new();
     data.insert("ref".to_owned(), json!("refs/heads/main"));
+    data.insert("after".to_owned(), json!(format!("{number:038x}ff")));
     data.insert("head_commit".to_owned(), commits.last().cloned().unwrap_or_default());
     data.insert("commits".to_owned(), Value::Array(commits));
     ("push", data)
@@ -226,6 +252,13 @@ mod tests {
         // Not text with text: the order of keys hangs on features of serde_json.
         let same = parsed(&written) == parsed(&lines());
         assert!(same, "run `cargo xtask sample-events` and commit {FILE}");
+    }
+
+    #[test]
+    fn no_two_deliveries_have_one_body_which_would_be_one_event() {
+        let bodies: std::collections::BTreeSet<String> =
+            deliveries().into_iter().map(|delivery| delivery.body).collect();
+        assert_eq!(bodies.len() as u32, COUNT);
     }
 
     #[test]
