@@ -592,6 +592,23 @@ CREATE TABLE event_host.deployments (
 CREATE UNIQUE INDEX one_version_is_active ON event_host.deployments (tenant, handler)
     INCLUDE (version, digest) WHERE state = 'active';
 
+-- Schedules, whose ticks are events: up to where each is done. A host moves one from
+-- where it knows it, in the transaction that appends the event of a tick, so that each
+-- tick is published once. What stands in the events, the hosts' settings say.
+CREATE TABLE event_host.schedules (
+    name      text COLLATE "C" PRIMARY KEY,
+    tenant    text NOT NULL,
+    -- As the host has them that registered it last.
+    cron      text NOT NULL,
+    timezone  text NOT NULL,
+    -- Each tick up to here is published or left out.
+    done_to   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The last one that was published.
+    last_tick timestamptz,
+    -- When a host last had it.
+    seen_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- Which cluster the log was written in. A log that finds itself in another one
 -- was restored there, and its events may have been handled elsewhere since.
 CREATE TABLE event_host.home (

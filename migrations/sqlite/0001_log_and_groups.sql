@@ -389,6 +389,23 @@ CREATE TABLE deployments (
 -- All that a host reads again and again, without the rest of the table.
 CREATE UNIQUE INDEX one_version_is_active ON deployments (tenant, handler) WHERE state = 'active';
 
+-- Schedules, whose ticks are events: up to where each is done. A host moves one from
+-- where it knows it, in the transaction that appends the event of a tick, so that each
+-- tick is published once. What stands in the events, the hosts' settings say.
+CREATE TABLE schedules (
+    name      TEXT PRIMARY KEY NOT NULL,
+    tenant    TEXT NOT NULL,
+    -- As the host has them that registered it last.
+    cron      TEXT NOT NULL,
+    timezone  TEXT NOT NULL,
+    -- Each tick up to here is published or left out.
+    done_to   INTEGER NOT NULL,
+    -- The last one that was published.
+    last_tick INTEGER,
+    -- When a host last had it.
+    seen_at   INTEGER NOT NULL
+);
+
 -- What keeps events in the log: of each group, the positions at or below which
 -- nothing is needed, for its cursor and for the first event that comes again and is not
 -- kept beside the log. A group that is unpinned needs nothing.

@@ -87,6 +87,7 @@ const HOST: &[&str] = &[
     "INSERT, UPDATE, DELETE ON event_host.published",
     "INSERT, UPDATE, DELETE ON event_host.state",
     "INSERT, UPDATE, DELETE ON event_host.hosts",
+    "INSERT, UPDATE, DELETE ON event_host.schedules",
     "INSERT ON event_host.home",
     // To get round somebody who holds the locks of groups and is no host.
     "EXECUTE ON FUNCTION event_host.contest_locks(text[], double precision)",

@@ -48,6 +48,7 @@ mod repartition;
 mod retention;
 mod safe_position;
 mod sample;
+mod schedules;
 mod schema;
 mod session;
 mod settlements;

@@ -30,6 +30,7 @@ mod open;
 mod redeliveries;
 mod repartition;
 mod retention;
+mod schedules;
 mod schema;
 mod settlements;
 mod state;

@@ -2,8 +2,9 @@
 //!
 //! A store is a trait a subject, one file each: [`EventLog`], [`Leases`], [`Settlements`]
 //! and [`StateStore`] are what delivery needs of a database, together [`DeliveryStore`];
-//! with [`Ingest`], which takes events in, and [`DeadLetters`], [`Groups`], [`Deployments`]
-//! and [`Schema`], which operators need, it is a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
+//! with [`Ingest`], which takes events in, [`Schedules`], which publishes by the clock, and
+//! [`DeadLetters`], [`Groups`], [`Deployments`] and [`Schema`], which operators need, it is
+//! a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
 //! else. A store decides nothing: it records settlements that delivery computed, and
 //! guards them by the epoch and by their numbers.
 //!
@@ -19,6 +20,8 @@
 //! - no event goes that a group has not settled, and no position comes again;
 //! - a dead letter is replayed or discarded once, whoever asks at once;
 //! - what is ingested twice within its window stands in the log once;
+//! - each tick of a schedule is published once, whoever does it at once, and not before
+//!   its time;
 //! - of a handler's versions one is active from the first deployment on, its
 //!   component is there, whole, and no other tenant's.
 
@@ -35,6 +38,7 @@ mod log;
 pub mod memory;
 mod overtaking;
 mod retention;
+pub mod schedules;
 mod schema;
 mod settlements;
 mod state;
@@ -62,6 +66,7 @@ pub use leases::{
 pub use log::{Blocker, EventLog, Fetch, Fetched, Found, Sketch, StoreLimits};
 pub use overtaking::{FetchedLate, LateEvent, LateFetch, OvertakingFetch, UndecidedChange};
 pub use retention::{Enforced, LogPin, Retention};
+pub use schedules::{Registered, ScheduleRegistration, ScheduleStatus, Schedules, Ticked, Ticks};
 pub use schema::{Adopted, Schema};
 pub use settlements::{
     Cursor, FailureCounts, FailureRecord, Head, NewDeadLetter, Settled, Settlement, Settlements,
@@ -81,14 +86,20 @@ pub trait DeliveryStore: EventLog + Leases + Settlements + StateStore {}
 impl<T: EventLog + Leases + Settlements + StateStore> DeliveryStore for T {}
 
 /// All that a host needs of a database: what delivery needs, and what operators do.
-pub trait Store: DeliveryStore + Ingest + DeadLetters + Groups + Deployments + Schema {}
+pub trait Store:
+    DeliveryStore + Ingest + Schedules + DeadLetters + Groups + Deployments + Schema
+{
+}
 
-impl<T: DeliveryStore + Ingest + DeadLetters + Groups + Deployments + Schema> Store for T {}
+impl<T: DeliveryStore + Ingest + Schedules + DeadLetters + Groups + Deployments + Schema> Store
+    for T
+{
+}
 
 /// Every trait of a store, to call its methods on a type of which they are known.
 pub mod traits {
     pub use super::{
-        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Ingest, Leases, Schema,
+        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Ingest, Leases, Schedules, Schema,
         Settlements, StateStore, Store,
     };
 }

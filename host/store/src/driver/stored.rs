@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::{FailureCounts, GroupState, StoreError, Subscription, VersionState};
 use event_host_core::digest::Digest;
-use event_host_core::event::{ExtensionValue, GroupName, HandlerName, Tenant};
+use event_host_core::event::{ExtensionValue, GroupName, HandlerName, ScheduleName, Tenant};
 
 /// A group's name.
 pub fn group_name(name: &str) -> Result<GroupName, StoreError> {
@@ -30,6 +30,11 @@ pub fn tenant(tenant: &str) -> Result<Tenant, StoreError> {
 /// A handler's name.
 pub fn handler_name(name: &str) -> Result<HandlerName, StoreError> {
     name.parse::<HandlerName>().map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// A schedule's name.
+pub fn schedule_name(name: &str) -> Result<ScheduleName, StoreError> {
+    name.parse::<ScheduleName>().map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
 /// Whose row this is, of those that say what is deployed: in words, for whatever

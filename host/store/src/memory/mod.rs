@@ -18,6 +18,7 @@ mod leases;
 mod log;
 mod operation;
 mod repartition;
+mod schedules;
 mod schema;
 mod settlements;
 mod state;
@@ -34,12 +35,13 @@ use tokio::sync::watch;
 use crate::driver::ledger::LedgerKey;
 use crate::driver::refusals;
 use crate::{
-    DeadLetter, FailureCounts, GroupState, Head, Leader, Mark, Redelivery, Retention, Settled,
-    Settlement, StoreError, Subscription, UndecidedRanges, Version,
+    DeadLetter, FailureCounts, GroupState, Head, Leader, Mark, Redelivery, Retention,
+    ScheduleStatus, Settled, Settlement, StoreError, Subscription, UndecidedRanges, Version,
 };
+use event_host_core::clock::{Clock, SystemClock};
 use event_host_core::digest::Digest;
 use event_host_core::event::{
-    Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Position, Tenant,
+    Attempt, Epoch, Event, GroupName, HandlerName, LogEvent, Position, ScheduleName, Tenant,
 };
 
 pub use operation::Operation;
@@ -76,6 +78,7 @@ pub struct MemoryStore {
 struct Shared {
     log: Mutex<Log>,
     changes: watch::Sender<u64>,
+    clock: Mutex<Arc<dyn Clock>>,
 }
 
 /// What belongs to one handle.
@@ -103,6 +106,7 @@ struct Log {
     dead_letters: BTreeMap<i64, DeadLetter>,
     last_dead_letter: i64,
     state: BTreeMap<(GroupName, String, String), Vec<u8>>,
+    schedules: BTreeMap<ScheduleName, ScheduleStatus>,
     components: HashMap<Digest, Vec<u8>>,
     /// In the order of their numbers, which begin with 1 and have no gaps.
     deployments: BTreeMap<(Tenant, HandlerName), Vec<Version>>,
@@ -200,8 +204,21 @@ impl MemoryStore {
     /// An empty log without groups.
     #[must_use]
     pub fn new() -> Self {
-        let shared = Arc::new(Shared { log: Mutex::default(), changes: watch::Sender::new(0) });
+        let shared = Arc::new(Shared {
+            log: Mutex::default(),
+            changes: watch::Sender::new(0),
+            clock: Mutex::new(Arc::new(SystemClock)),
+        });
         Self { shared, handle: Arc::default() }
+    }
+
+    /// Gives the database another clock than the system's: the one by which schedules tick.
+    pub fn set_clock(&self, clock: Arc<dyn Clock>) {
+        *locked(&self.shared.clock) = clock;
+    }
+
+    fn now(&self) -> Timestamp {
+        locked(&self.shared.clock).now()
     }
 
     /// Lets this handle carry out no more reads at once.

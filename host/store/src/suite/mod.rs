@@ -33,6 +33,7 @@ pub mod partitions;
 pub mod redeliveries;
 pub mod retention;
 mod samples;
+pub mod schedules;
 pub mod settling;
 pub mod state;
 pub mod tenants;
@@ -95,6 +96,7 @@ macro_rules! store_suite {
     ($database:expr) => {
         $crate::delivery_suite!($database);
         $crate::ingest_suite!($database);
+        $crate::schedules_suite!($database);
         $crate::dead_letters_suite!($database);
         $crate::groups_suite!($database);
         $crate::deployments_suite!($database);
@@ -220,6 +222,23 @@ macro_rules! ingest_suite {
                 batches_in_opposite_orders_at_once_all_pass
                 the_ledger_lets_go_of_what_is_over_and_of_the_oldest_beyond_a_number
                 any_number_of_events_is_ingested_at_once
+            }
+        }
+    };
+}
+
+/// Makes a test of each promise of [`Schedules`](crate::Schedules): for a [`TestDatabase`].
+#[macro_export]
+macro_rules! schedules_suite {
+    ($database:expr) => {
+        $crate::promises! { $database =>
+            schedules {
+                a_schedule_is_done_up_to_now_when_it_is_registered
+                a_schedule_with_another_time_goes_on_from_now
+                a_tick_and_its_events_are_written_together
+                a_tick_is_refused_that_is_done_or_early_or_of_no_schedule
+                of_hosts_that_publish_at_once_each_tick_is_published_once
+                a_schedule_that_a_host_has_is_not_forgotten
             }
         }
     };
