@@ -36,6 +36,7 @@ use event_host_core::clock::SystemClock;
 use event_host_core::event::{Event, GroupName, LogEvent, Position, Tenant};
 use event_host_core::handler::{BatchCall, BatchReport, Call, Handler, Report, Worker};
 use event_host_core::subscription::Subscription;
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::FairExecutor;
 use event_host_delivery::group::{BatchSettings, GroupSettings};
 use event_host_delivery::replay_component::NoReplayComponents;
@@ -172,6 +173,7 @@ async fn host(
         }],
         grace: Duration::from_secs(1),
         drain: false,
+        troubles: Troubles::default(),
     };
     let stop = CancellationToken::new();
     let began = Instant::now();

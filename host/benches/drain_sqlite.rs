@@ -18,6 +18,7 @@ use criterion::{Criterion, Throughput};
 use event_host_core::clock::SystemClock;
 use event_host_core::event::{Event, GroupName, Position, Tenant};
 use event_host_core::subscription::Subscription;
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::FairExecutor;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::replay_component::NoReplayComponents;
@@ -90,6 +91,7 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         }],
         grace: Duration::from_secs(1),
         drain: false,
+        troubles: Troubles::default(),
     };
     let stop = CancellationToken::new();
     let last = store.safe_position().await.unwrap();

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use event_host_core::clock::SystemClock;
 use event_host_core::event::{Event, GroupName, Position, Tenant};
 use event_host_core::handler::{Call, Handler, Outcome, Report, Usage, Worker};
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::{Admission, Demand, FairExecutor};
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::replay_component::NoReplayComponents;
@@ -225,6 +226,7 @@ impl Rig {
             groups,
             grace: Duration::ZERO,
             drain: false,
+            troubles: Troubles::default(),
         };
         let stop = CancellationToken::new();
         let running = self.hosts.spawn(supervisor.run(stop.clone()));

@@ -17,6 +17,7 @@ use event_host_core::clock::SystemClock;
 use event_host_core::event::{Attempt, Event, GroupName, LogEvent, Position, Tenant};
 use event_host_core::handler::state::{BatchState, EmptyState};
 use event_host_core::handler::{Call, Handler, Outcome, Worker};
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::FairExecutor;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::replay_component::NoReplayComponents;
@@ -203,6 +204,7 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
         groups: vec![group(version().await)],
         grace: Duration::ZERO,
         drain: false,
+        troubles: Troubles::default(),
     };
     let stop = CancellationToken::new();
     let (changes, to_follow) = mpsc::channel(1);

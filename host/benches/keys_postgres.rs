@@ -23,6 +23,7 @@ use event_host_core::event::{GroupName, Tenant};
 use event_host_core::handler::{Call, Handler, Report, Worker};
 use event_host_core::retry::RetryPolicy;
 use event_host_core::subscription::Subscription;
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::FairExecutor;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::ordering::Ordering;
@@ -124,6 +125,7 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         }],
         grace: Duration::from_secs(1),
         drain: false,
+        troubles: Troubles::default(),
     };
     let stop = CancellationToken::new();
     let running = tokio::spawn(supervisor.run(stop.clone()));

@@ -29,6 +29,7 @@ use event_host_core::clock::SystemClock;
 use event_host_core::event::Tenant;
 use event_host_core::handler::{Call, Handler, Report, Worker};
 use event_host_core::subscription::Subscription;
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::FairExecutor;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::replay_component::NoReplayComponents;
@@ -280,6 +281,7 @@ impl Rig {
             }],
             grace: Duration::from_secs(1),
             drain: false,
+            troubles: Troubles::default(),
         }
     }
 }

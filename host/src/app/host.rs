@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::signal::unix::Signal;
@@ -21,7 +22,7 @@ use super::problems::Problems;
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
 use super::reload::Reloader;
-use super::running::{apply_quotas, files, groups, registration, retention};
+use super::running::{apply_quotas, files, groups, registration, retention, schedules};
 use super::starting::{self, Starting};
 use super::watch::Watch;
 use super::{Say, Show};
@@ -29,8 +30,10 @@ use crate::config::{Component, Config, Overrides};
 use event_host_core::clock::SystemClock;
 use event_host_core::event::HandlerName;
 use event_host_core::restart::spawn_with_restart;
+use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::{Admission, FairExecutor};
 use event_host_delivery::supervisor::{Change, Later, RetentionTask, Supervisor};
+use event_host_schedules::Scheduler;
 use event_host_store::{HostIdentity, Store};
 
 /// What a host is started with.
@@ -41,6 +44,8 @@ pub(crate) struct Host {
     pub(crate) overrides: Overrides,
     /// Whether it ends once nothing is left to do but what is to be delivered later.
     pub(crate) drain: bool,
+    /// How long it waits for a database that is not there yet when it starts.
+    pub(crate) wait: Duration,
     /// Whether it follows its files, and builds handlers when their sources change.
     pub(crate) watch: bool,
     /// Receives why something is refused that it was started with.
@@ -68,6 +73,7 @@ struct Parts {
     later: Later,
     changes: mpsc::Receiver<Change>,
     retention: RetentionTask,
+    scheduler: Option<Scheduler>,
     reloader: Reloader,
     http: Arc<Http>,
 }
@@ -150,7 +156,7 @@ impl Host {
             .filter(|settings| matches!(settings.component, Component::File(_)));
         let mut handlers = starting::load(of_files, &[], loader, loads, config, &self.say).await?;
         let expected = if config.migrate { Expected::Ours } else { Expected::Tables };
-        let store = database::connect(&config.databases(), expected).await?;
+        let store = database::connect_within(&config.databases(), expected, self.wait).await?;
         if config.migrate {
             for name in store.migrate().await? {
                 info!(migration = name, "migrated");
@@ -200,6 +206,7 @@ impl Host {
         apply_quotas(&admission, &loader, &config);
         let executor = FairExecutor::start(Arc::clone(&admission))
             .context("cannot start the handlers' threads")?;
+        let troubles = Troubles::default();
         let supervisor = Supervisor {
             store: store.clone(),
             deployments: Some(store.clone()),
@@ -209,7 +216,16 @@ impl Host {
             groups: handlers.iter().flat_map(|loaded| groups(loaded, &loader, &store)).collect(),
             grace: config.grace,
             drain: self.drain,
+            troubles: troubles.clone(),
         };
+        let (to_schedule, wanted) = watch::channel(schedules(&config));
+        // A host that drains ends, and the clock does not.
+        let scheduler = (!self.drain).then(|| Scheduler {
+            store: store.clone(),
+            clock: Arc::new(SystemClock),
+            troubles,
+            schedules: wanted,
+        });
         let (changes, to_follow) = mpsc::channel(1);
         let (to_keep, kept) = watch::channel(retention(&config));
         let reloader = Reloader {
@@ -228,6 +244,7 @@ impl Host {
             admission,
             changes,
             retention: to_keep,
+            schedules: to_schedule,
             notes: Notes::new(store.clone()),
             watch,
             #[cfg(feature = "build")]
@@ -237,7 +254,7 @@ impl Host {
             http: Arc::clone(&http),
         };
         let retention = RetentionTask { store, settings: kept };
-        Ok(Parts { supervisor, later, changes: to_follow, retention, reloader, http })
+        Ok(Parts { supervisor, later, changes: to_follow, retention, scheduler, reloader, http })
     }
 }
 
@@ -248,11 +265,12 @@ impl Parts {
         stopper: AbortOnDropHandle<Infallible>,
         hangup: Signal,
     ) -> anyhow::Result<()> {
-        let Self { supervisor, later, changes, retention, reloader, http } = self;
+        let Self { supervisor, later, changes, retention, scheduler, reloader, http } = self;
         let grace = supervisor.grace;
         // `stop` is that somebody asked for it, `halt` that it begins: in between, load
         // balancers learn of it.
         let halt = CancellationToken::new();
+        let registered = later.registered.clone();
         let supervising = async {
             let result = supervisor.run_and_follow(halt.clone(), changes, later).await;
             halt.cancel();
@@ -272,6 +290,12 @@ impl Parts {
             let stop = halt.clone();
             let keep = move || retention.clone().run(stop.clone());
             spawn_with_restart("what keeps the log as long as it is to be kept", keep)
+        };
+        let scheduling = {
+            let halt = halt.clone();
+            let schedule =
+                move || run_schedules(scheduler.clone(), registered.clone(), halt.clone());
+            spawn_with_restart("what runs the schedules", schedule)
         };
         let reloading = reloader.run(hangup, halt.clone());
         let reloading = AbortOnDropHandle::new(tokio::spawn(reloading));
@@ -295,8 +319,9 @@ impl Parts {
                 bail!("what waits for signals broke: {why}; the groups were stopped in order");
             }
         };
-        // It ends with the stop.
+        // They end with the stop.
         drop(upkeep.await);
+        drop(scheduling.await);
         result?;
         match reloaded {
             Ok(ended) => ended?,
@@ -307,6 +332,21 @@ impl Parts {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Runs the schedules until the stop, once the groups are registered that are to receive
+/// their events.
+async fn run_schedules(
+    scheduler: Option<Scheduler>,
+    registered: CancellationToken,
+    stop: CancellationToken,
+) {
+    let Some(scheduler) = scheduler else { return };
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = registered.cancelled() => {}
+    }
+    scheduler.run(stop).await;
 }
 
 fn identity() -> HostIdentity {

@@ -35,7 +35,7 @@ use super::problems::{Problem, Problems, Trigger};
 use super::rebuild::Rebuilder;
 use super::running::{
     apply_quotas, changed, changed_handlers, drop_displaced, files, groups, restart_settings,
-    retention,
+    retention, schedules,
 };
 use super::starting::{self, Starting};
 use super::watch::Watch;
@@ -45,6 +45,7 @@ use event_host_core::handler::Handler as _;
 use event_host_core::restart::spawn_with_restart;
 use event_host_delivery::admission::Admission;
 use event_host_delivery::supervisor::{Change, RetentionSettings};
+use event_host_schedules::Schedule;
 use event_host_store::{Deployed, Store};
 
 /// When is tried again what the database did not take or did not give.
@@ -80,6 +81,8 @@ pub(crate) struct Reloader {
     pub(crate) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
     pub(crate) retention: watch::Sender<RetentionSettings>,
+    /// Where the schedules go.
+    pub(crate) schedules: watch::Sender<Arc<[Schedule]>>,
     /// What `status` shows of the groups that do not run as the files say.
     pub(crate) notes: Notes,
     /// The files, if they are watched.
@@ -201,6 +204,7 @@ impl Reloader {
         let mut changed = changed(&self.config, &config);
         apply_quotas(&self.admission, &self.loader, &config);
         self.retention.send_replace(retention(&config));
+        self.schedules.send_replace(schedules(&config));
         all &= self.http.change(&config, &mut self.problems, trigger).await;
         self.config = config;
         self.follow_sources();

@@ -12,6 +12,7 @@ use event_host_core::event::{GroupName, HandlerName, Partition};
 use event_host_delivery::admission::Admission;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::supervisor::{Group, RetentionSettings};
+use event_host_schedules::Schedule;
 use event_host_store::{self, Store};
 
 impl Loaded {
@@ -117,6 +118,13 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
             changed.push(format!("tenants.{name}"));
         }
     }
+    let of = |config: &Config, name| config.schedules.iter().find(|one| one.name == name).cloned();
+    let names = before.schedules.iter().chain(&now.schedules).map(|one| one.name.clone());
+    for name in names.collect::<BTreeSet<_>>() {
+        if of(before, name.clone()) != of(now, name.clone()) {
+            changed.push(format!("schedules.{name}"));
+        }
+    }
     changed.extend(differing("listen", &before.http.listeners, &now.http.listeners, |l| &l.name));
     changed.extend(differing("tokens", &before.http.tokens, &now.http.tokens, |t| &t.name));
     changed
@@ -133,6 +141,11 @@ fn differing<'a, T: PartialEq>(
     let names: BTreeSet<&String> = before.iter().chain(now).map(&name).collect();
     let differs = |wanted: &&String| of(before, wanted) != of(now, wanted);
     names.into_iter().filter(differs).map(|name| format!("{table}.{name}")).collect()
+}
+
+/// The schedules as their task is told them.
+pub(crate) fn schedules(config: &Config) -> Arc<[Schedule]> {
+    config.schedules.iter().cloned().collect()
 }
 
 /// The settings that take a restart: their names, whether each is another than the host was

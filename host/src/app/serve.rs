@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 use tokio::signal::unix::Signal;
@@ -23,6 +24,8 @@ pub(crate) struct ServingHost {
     pub(crate) path: PathBuf,
     /// What is said over the settings.
     pub(crate) overrides: Overrides,
+    /// How long it waits for a database that is not there yet.
+    pub(crate) wait: Duration,
     /// Whether it follows the settings file.
     pub(crate) watch: bool,
     /// Says lines to the person who started it.
@@ -61,7 +64,7 @@ impl ServingHost {
         let store = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            opened = database::connect(&databases, Expected::Tables) => opened?,
+            opened = database::connect_within(&databases, Expected::Tables, self.wait) => opened?,
         };
         info!(version = env!("CARGO_PKG_VERSION"), database = %started.database, "serving");
         let http = Http::start(&started, &store, &self.say).await?;

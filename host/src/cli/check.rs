@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Global, database, output, progress, say};
+use super::{Global, database, output, progress, say, schedules};
 use crate::app::database::{Expected, connect};
 use crate::app::loading::{Loaded, Loader, deployed_ones};
 use crate::app::permissions::{self, Imported};
@@ -38,7 +38,7 @@ impl Check {
             config.handlers.iter().position(|settings| settings.name == loaded.settings.name)
         });
         if self.json {
-            let list: Vec<_> = handlers
+            let mut list: Vec<_> = handlers
                 .iter()
                 .map(|loaded| {
                     let inspection = loaded.handler.inspection();
@@ -64,6 +64,7 @@ impl Check {
                     handler
                 })
                 .collect();
+            list.extend(schedules::checked(&config.schedules));
             output::json(&list)?;
             return Ok(());
         }
@@ -89,6 +90,7 @@ impl Check {
         for loaded in &handlers {
             about(loaded)?;
         }
+        schedules::print_checked(&config.schedules)?;
         for source in &config.sources {
             about_source(source)?;
         }

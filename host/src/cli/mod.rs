@@ -31,6 +31,7 @@ mod publish;
 mod reproduce;
 mod rollback;
 mod run;
+mod schedules;
 mod serve;
 mod status;
 mod token;

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use super::database::Wait;
 use super::http::Serving;
 use super::{Global, database, progress, say};
 use crate::app::host::Host;
@@ -26,6 +27,8 @@ pub(super) struct Run {
     /// Exit once nothing is left to do but what is to be delivered later
     #[arg(long)]
     drain: bool,
+    #[command(flatten)]
+    wait: Wait,
     /// Follow the settings and the components as they change on disk, and build
     /// handlers with a table `build` when their sources change; without it, the
     /// files are read again at SIGHUP
@@ -47,6 +50,7 @@ impl Run {
             path: self.file.unwrap_or_else(|| global.config_path()),
             overrides: self.serving.over(database::overrides(global)),
             drain: self.drain,
+            wait: self.wait.wait,
             watch: self.watch,
             say: say(),
             show: progress::by_handler,

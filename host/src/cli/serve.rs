@@ -7,6 +7,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::database::Wait;
 use super::http::Serving;
 use super::run::stop_on_signals;
 use super::{Global, database, say};
@@ -20,6 +21,8 @@ pub(super) struct Serve {
     file: Option<PathBuf>,
     #[command(flatten)]
     serving: Serving,
+    #[command(flatten)]
+    wait: Wait,
     /// Follow the settings as they change on disk; without it, they are read again at
     /// SIGHUP
     #[arg(long)]
@@ -37,6 +40,7 @@ impl Serve {
         let host = ServingHost {
             path: self.file.unwrap_or_else(|| global.config_path()),
             overrides: self.serving.over(database::overrides(global)),
+            wait: self.wait.wait,
             watch: self.watch,
             say: say(),
         };

@@ -5,9 +5,10 @@ use std::fmt::Display;
 use bytesize::ByteSize;
 use clap::Args;
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::output::{self, seconds, short};
-use super::{Global, database};
+use super::{Global, database, schedules};
 use event_host_core::foreign::one_line;
 use event_host_store::{
     Blocker, Counting, GroupState, GroupStatus, HostIdentity, HostStatus, Leader, LogPin, LogStatus,
@@ -28,13 +29,25 @@ impl Status {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let store = database::open(global).await?;
         let status = store.status_counted(counting(self.exact)).await?;
+        let now = Timestamp::now();
+        let known = store.schedules().await?.into_iter();
+        let schedules: Vec<_> = known.map(|one| schedules::Shown::of(one, now)).collect();
         if self.json {
-            output::json(&status)?;
+            output::json(&Shown { status, schedules })?;
         } else {
             print(&status)?;
+            schedules::print(&schedules)?;
         }
         Ok(())
     }
+}
+
+/// What is shown as JSON.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    status: LogStatus,
+    schedules: Vec<schedules::Shown>,
 }
 
 /// How exact numbers are to be.

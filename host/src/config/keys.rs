@@ -30,6 +30,7 @@ pub(super) const TOP: Place = Place {
         "ingest",
         "sources",
         "tenants",
+        "schedules",
         "handlers",
         "listen",
         "tokens",
@@ -141,6 +142,23 @@ pub(super) const SOURCE: Place = Place {
     ],
 };
 
+/// One schedule.
+pub(super) const SCHEDULE: Place = Place {
+    name: "schedules.NAME",
+    keys: &[
+        "cron",
+        "timezone",
+        "missed",
+        "type",
+        "source",
+        "subject",
+        "partitionkey",
+        "datacontenttype",
+        "data",
+        "tenant",
+    ],
+};
+
 /// One handler.
 pub(super) const HANDLER: Place = Place {
     name: "handlers.NAME",
@@ -219,9 +237,9 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 14] = [
+pub(super) const PLACES: [&Place; 15] = [
     &TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE,
-    &LISTEN, &TLS, &TOKEN,
+    &LISTEN, &TLS, &TOKEN, &SCHEDULE,
 ];
 
 impl Place {

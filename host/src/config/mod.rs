@@ -17,6 +17,7 @@ mod ingest;
 mod keys;
 mod listen;
 mod postgres;
+mod schedules;
 mod section;
 mod sources;
 mod tenants;
@@ -46,6 +47,7 @@ use variables::{Environment, Variables};
 use event_host_core::clock::LONGEST_WAIT;
 use event_host_delivery::admission::MAX_CONCURRENCY;
 use event_host_http::Hook;
+use event_host_schedules::Schedule;
 use event_host_store::Retention;
 
 /// How long handlers may go on after a stop, unless the file says otherwise.
@@ -87,6 +89,8 @@ pub struct Config {
     pub tenants: Vec<TenantSettings>,
     /// Who sends webhooks, in the order of the file.
     pub sources: Vec<Hook>,
+    /// What comes by the clock, in the order of the file.
+    pub schedules: Vec<Schedule>,
     /// At least one, unless none is needed, in the order of the file; no two in one group.
     pub handlers: Vec<HandlerSettings>,
     /// Where the host is reached by HTTP, and by whom.
@@ -195,6 +199,7 @@ impl Config {
         let mut ingest = ingest::ingest(top.section("ingest", &keys::INGEST));
         let tenants = Tenants::read(&mut top, &document);
         let sources = sources::sources(&mut top, &document, &tenants);
+        let schedules = schedules::schedules(&mut top, &document, &tenants);
         let handlers = handlers_of(&mut top, &document, &tenants, directory, overrides);
         let http = event_host_http::Settings {
             listeners: listen::listeners(&mut top, &document, overrides.http, directory),
@@ -224,6 +229,7 @@ impl Config {
             ingest,
             tenants,
             sources,
+            schedules,
             handlers,
             http,
             drain_delay: drain_delay.unwrap_or_default(),

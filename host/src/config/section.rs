@@ -166,6 +166,11 @@ impl<'a> Section<'a> {
         );
     }
 
+    /// A string with its variables replaced, of which nothing is said in a message.
+    pub(super) fn expanded(&self, at: usize, raw: &str) -> Option<String> {
+        self.document.variables.expand(raw).map_err(|problem| self.problem(at, problem)).ok()
+    }
+
     /// Replaces the variables in a string.
     fn expand(&self, at: usize, raw: &'a str) -> Option<Text<'a>> {
         match self.document.variables.expand(raw) {

@@ -99,7 +99,7 @@ impl<T: DeliveryStore + Ingest + Schedules + DeadLetters + Groups + Deployments 
 /// Every trait of a store, to call its methods on a type of which they are known.
 pub mod traits {
     pub use super::{
-        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Ingest, Leases, Schedules, Schema,
-        Settlements, StateStore, Store,
+        DeadLetters, DeliveryStore, Deployments, EventLog, Groups, Ingest, Leases, Schedules,
+        Schema, Settlements, StateStore, Store,
     };
 }

@@ -79,6 +79,8 @@ pub struct Supervisor {
     pub grace: Duration,
     /// End once nothing is left to do.
     pub drain: bool,
+    /// What this host is troubled by: what the supervisor adds to them, and what others do.
+    pub troubles: Troubles,
 }
 
 /// What a host is to run from now on.
@@ -190,7 +192,7 @@ impl Supervisor {
         let awaited = Arc::default();
         let overtake_limit = Arc::new(OvertakeLimits::default());
         let controls = Arc::new(Controls::default());
-        let troubles = Troubles::default();
+        let troubles = self.troubles;
         let locks = Locks::start(self.store.clone(), self.host.clone(), troubles.clone());
         let reporter = Reporter::new(self.store.clone(), &self.host, &troubles);
         let watcher = Watcher {

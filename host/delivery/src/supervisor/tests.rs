@@ -15,6 +15,7 @@ use event_host_core::clock::SystemClock;
 use event_host_core::event::{Event, Partition, Tenant};
 use event_host_core::handler::{Call, Outcome, Report, Usage, Worker};
 use event_host_core::subscription::Subscription;
+use event_host_core::troubles::Troubles;
 use event_host_store::memory::{Fault, MemoryStore, Operation};
 use event_host_store::traits::*;
 
@@ -98,6 +99,7 @@ impl Rig {
             groups: parts(&seen, 1, PARTS),
             grace: Duration::from_secs(1),
             drain: false,
+            troubles: Troubles::default(),
         };
         let (changes, to_follow) = mpsc::channel(1);
         let running =

@@ -1,6 +1,7 @@
 mod fuzz;
 mod http;
 mod ingest;
+mod schedules;
 mod sources;
 
 use std::env::VarError;
@@ -93,6 +94,7 @@ fn everything_has_a_default_but_component_and_subscribe() {
         ingest: event_host_ingest::Settings::default(),
         tenants: Vec::new(),
         sources: Vec::new(),
+        schedules: Vec::new(),
         handlers: vec![handler],
         http: event_host_http::Settings::default(),
         drain_delay: Duration::ZERO,
@@ -1044,10 +1046,12 @@ fn the_documentations_examples_are_right() {
     for place in keys::PLACES {
         for key in place.keys {
             let later =
-                ["lock_database", "tenant", "tenants", "sources", "digest", "build"].contains(key);
-            // A tenant is bound by nothing but what its table says, and nothing is built
-            // nor taken from a sender without its table.
-            let tables = [keys::TENANT.name, keys::BUILD.name, keys::SOURCE.name];
+                ["lock_database", "tenant", "tenants", "sources", "schedules", "digest", "build"];
+            let later = later.contains(key);
+            // A tenant is bound by nothing but what its table says, and nothing is built,
+            // taken from a sender or published by the clock without its table.
+            let tables =
+                [keys::TENANT.name, keys::BUILD.name, keys::SOURCE.name, keys::SCHEDULE.name];
             let unbound = tables.contains(&place.name);
             let shown = examples[examples.len() - 1].contains(key);
             assert!(shown || later || unbound, "{key} is not among the defaults");

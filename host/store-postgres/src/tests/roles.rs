@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use futures_util::FutureExt;
+use jiff::SignedDuration;
 use sqlx::PgConnection;
 
 use super::{
@@ -15,7 +16,8 @@ use event_host_core::event::{Attempt, Epoch, Position, Tenant};
 use event_host_store::traits::*;
 use event_host_store::{
     Blocker, DeadLetterFilter, Deployment, GroupRegistration, GroupState, LockSession, Mark,
-    NewVersion, Retention, Settled, Settlement, Start, StateWrite, StoreError,
+    NewVersion, Retention, ScheduleRegistration, Settled, Settlement, Start, StateWrite,
+    StoreError, Ticked, Ticks,
 };
 
 /// A role that may log in and has been granted something.
@@ -127,6 +129,7 @@ async fn an_inserter_publishes_either_way_and_does_nothing_else() {
             "SELECT * FROM event_host.state",
             "SELECT * FROM event_host.hosts",
             "SELECT * FROM event_host.home",
+            "SELECT * FROM event_host.schedules",
             "SELECT * FROM event_host.components",
             "SELECT * FROM event_host.deployments",
             "SELECT * FROM event_host.migrations",
@@ -377,6 +380,32 @@ async fn who_holds_the_log_up_is_named_as_far_as_the_role_may_see() {
     }
 }
 
+/// Does all that a host does for a schedule.
+async fn run_a_schedule(store: &PostgresStore) {
+    let schedule = ScheduleRegistration {
+        name: "daily".parse().unwrap(),
+        tenant: Tenant::none(),
+        cron: "@daily".to_owned(),
+        timezone: "UTC".to_owned(),
+    };
+    for _ in 0..2 {
+        store.register_schedule(&schedule).await.unwrap();
+    }
+    let after = store.register_schedule(&schedule).await.unwrap().done_to;
+    let done_to = after + SignedDuration::from_micros(1);
+    let ticks = Ticks {
+        schedule: &schedule.name,
+        tenant: &schedule.tenant,
+        after,
+        done_to,
+        last: Some(done_to),
+        events: &[super::event("tick")],
+    };
+    assert_eq!(store.tick(ticks).await.unwrap(), Ticked::Published);
+    store.record_schedules(std::slice::from_ref(&schedule.name)).await.unwrap();
+    assert_eq!(store.schedules().await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn a_host_can_do_all_that_running_handlers_takes() {
     let database = PostgresDatabase::new().await;
@@ -440,6 +469,7 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         assert!(session.sharers(&[group("split")]).await.unwrap()[0].is_empty());
         publish(&store, "after").await;
         assert_eq!(types(&store).await, ["after"]);
+        run_a_schedule(&store).await;
 
         let owner = database.store();
         for component in [&b"one"[..], b"two"] {
