@@ -380,3 +380,119 @@ fn planted_secrets_are_in_no_line_of_the_log() {
     }
     host.stop();
 }
+
+/// The service manager's end of the socket that the host tells it things by.
+struct Manager {
+    socket: std::os::unix::net::UnixDatagram,
+    told: Vec<String>,
+}
+
+impl Manager {
+    /// Waits for a message, and gives the whole of it.
+    fn wait_for(&mut self, what: &str) -> String {
+        let mut message = [0; 4096];
+        loop {
+            let length = self.socket.recv(&mut message);
+            let length = length.unwrap_or_else(|why| panic!("no {what}: {why}: {:?}", self.told));
+            let message = String::from_utf8_lossy(&message[..length]).into_owned();
+            self.told.push(message.clone());
+            if message.lines().any(|line| line.starts_with(what)) {
+                return message;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_reload_life_and_stop() {
+    let rig = Rig::new(&listening(""));
+    let socket = std::os::unix::net::UnixDatagram::bind(rig.path("notify")).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+    let mut manager = Manager { socket, told: Vec::new() };
+    let mut command = rig.command(["run", "--log-format", "json"]);
+    command.env("NOTIFY_SOCKET", rig.path("notify")).env("WATCHDOG_USEC", "1000000");
+    let mut host = Running::start(&mut command);
+    let ready = manager.wait_for("READY=1");
+    assert!(ready.contains("STATUS=running, serving at 127.0.0.1:"), "{ready}");
+    manager.wait_for("WATCHDOG=1");
+    host.hangup();
+    let reloading = manager.wait_for("RELOADING=1");
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    manager.wait_for("READY=1");
+    // Also where nothing comes of the reload.
+    rig.write("handlers.toml", "nonsense");
+    host.hangup();
+    manager.wait_for("RELOADING=1");
+    manager.wait_for("READY=1");
+    manager.wait_for("WATCHDOG=1");
+    host.sigterm();
+    let stopping = manager.wait_for("STOPPING=1");
+    assert!(stopping.contains("EXTEND_TIMEOUT_USEC="), "{stopping}");
+    assert!(host.wait().success());
+}
+
+#[test]
+fn the_units_for_systemd_are_right_and_leave_little_exposed() {
+    let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {
+        println!("there is no systemd-analyze here: the units are not looked at");
+        return;
+    };
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let number: u32 = version
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .unwrap_or_else(|| panic!("{version}"));
+    let rig = Rig::new(&listening(""));
+    let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/systemd");
+    let service = std::fs::read_to_string(format!("{units}/host.service")).expect("a unit");
+    // As the unit says for older ones. The program is where the test has it.
+    let service = match number {
+        253.. => service,
+        _ => {
+            service.replace("Type=notify-reload", "Type=notify\nExecReload=/bin/kill -HUP $MAINPID")
+        }
+    };
+    let program = rig.command(["run"]).get_program().to_string_lossy().into_owned();
+    rig.write("host.service", service.replace("/usr/local/bin/host", &program));
+    let socket = std::fs::read(format!("{units}/host.socket")).expect("a unit");
+    rig.write("host.socket", socket);
+    for arguments in [
+        &["verify", "host.service", "host.socket"][..],
+        &["security", "--offline=true", "--threshold=30", "host.service"],
+    ] {
+        let said =
+            Command::new("systemd-analyze").args(arguments).current_dir(rig.folder()).output();
+        let said = said.expect("it runs");
+        let complaints = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success() && complaints.is_empty(), "{arguments:?}: {complaints}");
+    }
+}
+
+#[test]
+fn check_names_what_is_exposed_and_refuses_a_certificate_that_cannot_be_used() {
+    let rig = Rig::new(&listening(""));
+    let (_, lines) = token(&rig, &["--name", "ci", "--roles", "publish", "--tenant", "acme"]);
+    let exposed = "listen.edge.address = \"0.0.0.0:8480\"\nlisten.edge.plaintext = true\n\
+         listen.edge.serve = [\"ingest\", \"health\"]";
+    let soon = "tokens.ci.expires = 2020-01-31";
+    rig.configure(&listening(&format!("{exposed}\n{lines}\n{soon}")));
+    let said = rig.host(["check"]).ok();
+    for line in [
+        "listen.local  http://127.0.0.1:0",
+        "  reached by processes of this machine",
+        "listen.edge  http://0.0.0.0:8480",
+        "  serves     ingest, health",
+        "  reached by other machines, NOT encrypted",
+        "tokens.ci  publish, of `acme`",
+        "  ends       WARNING: it ended 2020-01-31T00:00:00Z",
+    ] {
+        assert!(said.lines().any(|l| l == line), "`{line}` is not in:\n{said}");
+    }
+    let tls = "listen.edge.address = \"0.0.0.0:8480\"\n\
+         listen.edge.tls = { cert = \"no.pem\", key = \"no.key\" }";
+    rig.configure(&listening(tls));
+    let said = rig.host(["check"]).failed(1);
+    assert!(said.contains("error: [listen.edge]: "), "{said}");
+    assert!(said.contains("no.pem: cannot be read"), "{said}");
+}

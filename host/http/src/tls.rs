@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
@@ -12,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use x509_cert::der::Decode as _;
 
 use crate::settings::TlsFiles;
 
@@ -58,6 +60,28 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CannotE
         .map_err(|why| failed(explain(&why)));
     let chain = chain?;
     if chain.is_empty() { Err(failed("it has no certificate".to_owned())) } else { Ok(chain) }
+}
+
+/// What is known of a certificate that can be used.
+#[derive(Debug, Clone, Copy)]
+pub struct Certificate {
+    /// From when on it does not count any more; `None` where that cannot be read.
+    pub expires: Option<Timestamp>,
+}
+
+/// Reads a certificate and its key, as a listener would.
+///
+/// # Errors
+/// When one of the files cannot be read, or they do not go together.
+pub fn check(files: &TlsFiles) -> Result<Certificate, CannotEncrypt> {
+    acceptor(files)?;
+    let chain = certificates(&files.cert)?;
+    let own = chain.first().and_then(|own| x509_cert::Certificate::from_der(own).ok());
+    let expires = own.and_then(|own| {
+        let seconds = own.tbs_certificate.validity.not_after.to_unix_duration().as_secs();
+        Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
+    });
+    Ok(Certificate { expires })
 }
 
 /// Reads a certificate and its key.

@@ -23,6 +23,7 @@ use super::problems::Problems;
 use super::rebuild::Rebuilder;
 use super::reload::Reloader;
 use super::running::{apply_quotas, files, groups, registration, retention, schedules};
+use super::service_manager;
 use super::starting::{self, Starting};
 use super::watch::Watch;
 use super::{Say, Show};
@@ -103,7 +104,7 @@ impl Host {
                 info!("stopped before anything ran");
                 return Ok(());
             }
-            opened = self.open(&mut prepared) => opened?,
+            opened = service_manager::asking_for_time(self.open(&mut prepared)) => opened?,
         };
         // Before any group runs: a host that cannot be reached as it is told to does nothing.
         let http = Http::start(&prepared.config, &store, &self.say).await?;
@@ -276,12 +277,13 @@ impl Parts {
             halt.cancel();
             result
         };
+        service_manager::ready(&http.status());
         let closing = async {
             tokio::select! {
                 () = halt.cancelled() => {}
                 () = async {
                     stop.cancelled().await;
-                    http.drain().await;
+                    http.drain(grace).await;
                 } => halt.cancel(),
             }
             http.stop(grace).await;

@@ -13,6 +13,7 @@ use tracing::{error, info};
 use super::Say;
 use super::health::HostHealth;
 use super::problems::{Problem, Problems, Trigger};
+use super::service_manager;
 use crate::config::{Config, DatabaseUrl};
 use event_host_http::routes::{events, hooks};
 use event_host_http::{CannotListen, Hooks, Inherited, Routes, Server};
@@ -41,6 +42,8 @@ pub(crate) struct Http {
     hooks: Hooks,
     /// How long a stop waits before anything is closed.
     drain_delay: std::sync::Mutex<Duration>,
+    /// The addresses of the listeners that are open.
+    serving: std::sync::Mutex<Vec<String>>,
     say: Say,
     _looking: [AbortOnDropHandle<()>; 2],
 }
@@ -78,10 +81,12 @@ impl Http {
             intake,
             hooks,
             drain_delay: config.drain_delay.into(),
+            serving: addresses(&server).into(),
             say: Arc::clone(say),
             _looking: looking,
         };
         http.show_token(&server, None);
+        service_manager::watch(http.health.clone());
         *http.server.lock().await = Some(server);
         Ok(Arc::new(http))
     }
@@ -99,6 +104,7 @@ impl Http {
         self.intake.set(config.ingest.clone());
         self.hooks.set(&config.sources);
         *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = addresses(server);
         self.show_token(server, before.as_deref());
         Ok(())
     }
@@ -127,11 +133,21 @@ impl Http {
         }
     }
 
+    /// One line for the service manager.
+    pub(crate) fn status(&self) -> String {
+        match &*self.serving.lock().unwrap_or_else(PoisonError::into_inner) {
+            serving if serving.is_empty() => "running".to_owned(),
+            serving => format!("running, serving at {}", serving.join(", ")),
+        }
+    }
+
     /// Tells load balancers to send nothing more, and waits until they have had the time to
     /// learn it. Everything is served meanwhile.
-    pub(crate) async fn drain(&self) {
+    /// `grace` is how long handlers may go on after it.
+    pub(crate) async fn drain(&self, grace: Duration) {
         self.health.drain();
         let delay = *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner);
+        service_manager::stopping(delay.saturating_add(grace.max(LAST_ANSWERS)) + LAST_ANSWERS);
         if !delay.is_zero() {
             info!(
                 seconds = delay.as_secs_f64(),
@@ -164,4 +180,8 @@ impl Http {
             ));
         }
     }
+}
+
+fn addresses(server: &Server) -> Vec<String> {
+    server.addresses().map(|(_, address)| address.to_string()).collect()
 }

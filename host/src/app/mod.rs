@@ -30,6 +30,7 @@ mod reload;
 mod running;
 pub(crate) mod secrets;
 pub(crate) mod serve;
+mod service_manager;
 mod starting;
 mod watch;
 

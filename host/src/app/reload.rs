@@ -37,6 +37,7 @@ use super::running::{
     apply_quotas, changed, changed_handlers, drop_displaced, files, groups, restart_settings,
     retention, schedules,
 };
+use super::service_manager;
 use super::starting::{self, Starting};
 use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
@@ -157,7 +158,14 @@ impl Reloader {
                     () = ended.notified() => Trigger::Again,
                     () = tokio::time::sleep(AGAIN), if again => Trigger::Again,
                 };
-                again = !self.reload(trigger).await?;
+                if trigger == Trigger::Hangup {
+                    service_manager::reloading();
+                }
+                let reloaded = self.reload(trigger).await;
+                if trigger == Trigger::Hangup {
+                    service_manager::ready(&self.http.status());
+                }
+                again = !reloaded?;
             }
         };
         let ended = tokio::select! {

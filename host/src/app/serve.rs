@@ -15,6 +15,7 @@ use super::database::{self, Expected};
 use super::http::Http;
 use super::problems::{Problem, Problems, Trigger};
 use super::running::{changed, files, restart_settings};
+use super::service_manager;
 use super::watch::Watch;
 use crate::config::{Config, Overrides};
 
@@ -68,13 +69,14 @@ impl ServingHost {
         };
         info!(version = env!("CARGO_PKG_VERSION"), database = %started.database, "serving");
         let http = Http::start(&started, &store, &self.say).await?;
+        service_manager::ready(&http.status());
         let following = self.follow(&http, &started, watch, &mut hangup);
         let broken = tokio::select! {
             () = stop.cancelled() => None,
             Err(why) = stopper => Some(why),
             () = following => None,
         };
-        http.drain().await;
+        http.drain(started.grace).await;
         http.stop(started.grace).await;
         if let Some(why) = broken {
             bail!("what waits for signals broke: {why}");
@@ -104,28 +106,41 @@ impl ServingHost {
                 Some(()) = hangup.recv() => Trigger::Hangup,
                 () = on_disk => Trigger::Files,
             };
-            let now = match Config::load(&self.path, &self.overrides) {
-                Ok(now) => now,
-                Err(errors) => {
-                    if problems.begins(Problem::Settings, errors.to_string(), trigger) {
-                        error!(
-                            "the settings are refused, and everything goes on as before: {errors}"
-                        );
-                    }
-                    continue;
+            service_manager::reloading();
+            self.take_over(http, started, &mut config, &mut watch, &mut problems, trigger).await;
+            service_manager::ready(&http.status());
+        }
+    }
+
+    /// Takes over the settings as they are now.
+    async fn take_over(
+        &self,
+        http: &Http,
+        started: &Config,
+        config: &mut Config,
+        watch: &mut Option<Watch>,
+        problems: &mut Problems,
+        trigger: Trigger,
+    ) {
+        let now = match Config::load(&self.path, &self.overrides) {
+            Ok(now) => now,
+            Err(errors) => {
+                if problems.begins(Problem::Settings, errors.to_string(), trigger) {
+                    error!("the settings are refused, and everything goes on as before: {errors}");
                 }
-            };
-            if problems.is_over(&Problem::Settings) {
-                info!("the settings are right again");
+                return;
             }
-            if let Some(watch) = &mut watch {
-                watch.follow(files(&self.path, &now)).await;
-            }
-            problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
-            if http.change(&now, &mut problems, trigger).await {
-                info!(changed = changed(&config, &now).join(", "), "reloaded");
-                config = now;
-            }
+        };
+        if problems.is_over(&Problem::Settings) {
+            info!("the settings are right again");
+        }
+        if let Some(watch) = watch {
+            watch.follow(files(&self.path, &now)).await;
+        }
+        problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
+        if http.change(&now, problems, trigger).await {
+            info!(changed = changed(config, &now).join(", "), "reloaded");
+            *config = now;
         }
     }
 }

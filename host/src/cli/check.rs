@@ -6,11 +6,12 @@ use bytesize::ByteSize;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Global, database, output, progress, say, schedules};
+use super::{AlreadySaid, Global, database, exposure, output, progress, say, schedules};
 use crate::app::database::{Expected, connect};
 use crate::app::loading::{Loaded, Loader, deployed_ones};
 use crate::app::permissions::{self, Imported};
 use crate::config::Config;
+use crate::telemetry;
 use event_host_core::handler::Handler as _;
 use event_host_http::Hook;
 use event_host_sandbox::Interface;
@@ -29,11 +30,19 @@ impl Check {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<()> {
         let path = self.file.unwrap_or_else(|| global.config_path());
         let config = Config::load(&path, &database::overrides(global))?;
+        // What is wrong with a certificate must not hide the rest, nor the rest that.
+        let exposed = exposure::of(&config.http);
         let loader = Loader::new(&config.compilation, progress::by_handler)?;
         let files = loader.files(&config, &say()).await;
         // What is wrong with the files is said by now: it must not hide the rest.
+        for wrong in &exposed.wrong {
+            telemetry::say(wrong);
+        }
         let mut handlers = deployed(&loader, &config).await?;
         handlers.extend(files?);
+        if !exposed.wrong.is_empty() {
+            return Err(AlreadySaid.into());
+        }
         handlers.sort_by_key(|loaded| {
             config.handlers.iter().position(|settings| settings.name == loaded.settings.name)
         });
@@ -93,6 +102,9 @@ impl Check {
         schedules::print_checked(&config.schedules)?;
         for source in &config.sources {
             about_source(source)?;
+        }
+        for line in exposed.lines {
+            output::line(line)?;
         }
         output::line(format!("\n{}: all well", path.display()))?;
         Ok(())

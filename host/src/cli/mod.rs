@@ -15,6 +15,7 @@ mod compile;
 mod database;
 mod deploy;
 mod dlq;
+mod exposure;
 mod grants;
 mod groups;
 mod health;

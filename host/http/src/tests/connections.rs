@@ -320,6 +320,9 @@ async fn a_certificate_encrypts_and_is_read_again_with_the_settings() {
     put(&old);
     let encrypted = Listener { tls: Some(used.clone()), ..anywhere() };
     let (mut server, address) = start_with(encrypted.clone(), quick()).await;
+    let known = crate::tls::check(&used).unwrap();
+    let left = known.expires.unwrap().duration_since(jiff::Timestamp::now());
+    assert!((40..=48).contains(&left.as_hours()), "{known:?}");
     let (status, head, first) = ask_encrypted(address, &[&old, &new]).await.unwrap();
     assert_eq!(status, StatusCode::OK);
     assert!(head.contains("strict-transport-security"), "{head}");
