@@ -174,6 +174,8 @@ async fn host(
         grace: Duration::from_secs(1),
         drain: false,
         troubles: Troubles::default(),
+        metrics: Arc::default(),
+        locks: tokio::sync::oneshot::channel().0,
     };
     let stop = CancellationToken::new();
     let began = Instant::now();

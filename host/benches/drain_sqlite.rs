@@ -92,6 +92,8 @@ async fn host(path: &Path, handler: Arc<LoadedHandler>) -> Duration {
         grace: Duration::from_secs(1),
         drain: false,
         troubles: Troubles::default(),
+        metrics: Arc::default(),
+        locks: tokio::sync::oneshot::channel().0,
     };
     let stop = CancellationToken::new();
     let last = store.safe_position().await.unwrap();

@@ -227,6 +227,8 @@ impl Rig {
             grace: Duration::ZERO,
             drain: false,
             troubles: Troubles::default(),
+            metrics: Arc::default(),
+            locks: tokio::sync::oneshot::channel().0,
         };
         let stop = CancellationToken::new();
         let running = self.hosts.spawn(supervisor.run(stop.clone()));

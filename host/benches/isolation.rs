@@ -205,6 +205,8 @@ async fn swaps(sandbox: &Sandbox, plan: &Plan) {
         grace: Duration::ZERO,
         drain: false,
         troubles: Troubles::default(),
+        metrics: Arc::default(),
+        locks: oneshot::channel().0,
     };
     let stop = CancellationToken::new();
     let (changes, to_follow) = mpsc::channel(1);

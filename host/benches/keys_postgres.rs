@@ -126,6 +126,8 @@ async fn round(database: &Database, handler: &Arc<dyn Handler>, name: &str, even
         grace: Duration::from_secs(1),
         drain: false,
         troubles: Troubles::default(),
+        metrics: Arc::default(),
+        locks: tokio::sync::oneshot::channel().0,
     };
     let stop = CancellationToken::new();
     let running = tokio::spawn(supervisor.run(stop.clone()));

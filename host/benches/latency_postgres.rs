@@ -282,6 +282,8 @@ impl Rig {
             grace: Duration::from_secs(1),
             drain: false,
             troubles: Troubles::default(),
+            metrics: Arc::default(),
+            locks: tokio::sync::oneshot::channel().0,
         }
     }
 }

@@ -32,6 +32,7 @@ mod languages;
 mod leadership;
 mod local_users;
 mod logs;
+mod metrics;
 mod network;
 mod new;
 mod odd;

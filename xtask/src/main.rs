@@ -10,6 +10,7 @@ mod dist;
 mod github;
 mod guests;
 mod host;
+mod metrics;
 mod postgres;
 mod samples;
 mod sdks;
@@ -47,6 +48,10 @@ Commands:
                   or FILE. A language whose tools are missing is left out, and what
                   installs them is said; --install has npm and pip install them
                   into target/tools, and root's apt-get what Debian has
+  metrics [--install]
+                  checks the alerts and the dashboard in contrib with promtool, and
+                  runs the alerts' tests; --install fetches Debian's package of it
+                  into target/tools
   sample-events   writes the example's events anew
 ";
 
@@ -69,6 +74,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["sdks", arguments @ ..] => sdks::sdks(arguments)?,
         ["demo"] => demo::demo()?,
         ["dist"] => dist::dist()?,
+        ["metrics", arguments @ ..] => metrics::check(arguments)?,
         ["test", extra @ ..] => test::test(extra)?,
         ["sample-events"] => samples::write()?,
         [] | ["help" | "-h" | "--help"] => print!("{USAGE}"),

@@ -29,5 +29,5 @@ pub use listener::{CannotListen, Inherited, Server};
 pub use peer::Peer;
 pub use problem::{Kind, Problem};
 pub use routes::hooks::{Hook, Hooks};
-pub use routes::{Access, Health, Routes, Spec};
+pub use routes::{Access, Exposition, Health, Routes, Spec};
 pub use settings::{Address, InvalidAddress, Listener, Part, Proxy, Settings, TlsFiles};

@@ -131,9 +131,9 @@ impl Metrics {
         let names = SeriesNames::new(settings.max_groups);
         let host = HostMetrics::register(&mut table);
         let database = Database::register(&mut table, names.clone(), settings.interval);
-        let deliveries = Deliveries::register(&mut table, names.clone());
-        let sandbox = SandboxMetrics::register(&mut table, names.clone());
         let store = StoreMetrics::register(&mut table);
+        let deliveries = Deliveries::register(&mut table, names.clone(), store.clone());
+        let sandbox = SandboxMetrics::register(&mut table, names.clone());
         let ingest = IngestMetrics::register(&mut table);
         let http = HttpMetrics::register(&mut table);
         process::register(&mut table);

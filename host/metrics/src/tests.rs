@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use event_host_core::event::{GroupName, Tenant};
+use event_host_core::handler::Usage;
 
 fn group(name: &str) -> GroupName {
     name.parse().unwrap()
@@ -48,7 +49,6 @@ fn count_everything(metrics: &Metrics, groups: usize) {
     metrics.ingest.commit.observe(second);
     metrics.ingest.commit_events.observe_len(3);
     metrics.store.called(StoreOperation::Publish, second, false);
-    metrics.store.set_connections(1, 2);
     metrics.http.request("GET", Some("/metrics"), 200).observe(second);
     metrics.http.connections("local").add(1);
     metrics.http.auth_failures("unknown").inc();
@@ -68,8 +68,8 @@ fn count_everything(metrics: &Metrics, groups: usize) {
     for name in &names {
         let counted = metrics.group(&group(name), &acme);
         counted.attempted(Attempted::Success, 1);
-        counted.duration.observe(second);
-        counted.memory.observe_len(65_536);
+        let usage = Usage { duration: second, memory_bytes: 65_536, ..Usage::default() };
+        counted.ran(&usage);
         counted.event_age.observe(second);
         counted.settlement_duration.observe(second);
         counted.settlement_events.observe_len(1);
@@ -233,4 +233,58 @@ fn what_is_counted_for_as_long_as_it_lives_ends_when_it_is_dropped() {
     shows("event_host_sandbox_reserved_bytes 1024\n");
     drop(instance);
     shows("event_host_sandbox_reserved_bytes 0\n");
+}
+
+/// The table of the documents, as the registry has it.
+fn documented_table() -> String {
+    let metrics = Metrics::default();
+    let rows = metrics.table().iter().map(|metric| {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (name, kind, scope) = (metric.full_name(), metric.kind.as_str(), metric.scope.as_str());
+        format!("| `{name}` | {kind} | {} | {scope} | {} |\n", labels.join(", "), metric.help)
+    });
+    let head = "| name | type | labels | scope | meaning |\n| --- | --- | --- | --- | --- |\n";
+    std::iter::once(head.to_owned()).chain(rows).collect()
+}
+
+#[test]
+fn the_documents_have_the_table_of_the_registry() {
+    const DOCS: &str = include_str!("../../../docs/metrics.md");
+    let table = documented_table();
+    let found = DOCS.split_once("## Every metric\n\n").unwrap().1;
+    assert!(found == table, "docs/metrics.md is to end with:\n{table}");
+}
+
+/// The names of metrics in the expressions of a file.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = words.filter(|word| {
+        let beginnings = ["event_host_", "process_", "http_server_"];
+        beginnings.iter().any(|beginning| word.starts_with(beginning))
+    });
+    ours.collect()
+}
+
+#[test]
+fn rules_and_dashboard_ask_for_metrics_that_there_are() {
+    let rules = include_str!("../../../contrib/prometheus/rules.yml");
+    let tests = include_str!("../../../contrib/prometheus/rules.test.yml");
+    let dashboard = include_str!("../../../contrib/grafana/host.json");
+    let metrics = Metrics::default();
+    let mut known = BTreeSet::new();
+    for metric in metrics.table() {
+        let name = metric.full_name();
+        match metric.kind {
+            Kind::Histogram => {
+                known.extend(["_bucket", "_sum", "_count"].map(|suffix| format!("{name}{suffix}")));
+            }
+            _ => drop(known.insert(name)),
+        }
+    }
+    for (file, text) in [("rules", rules), ("tests", tests), ("dashboard", dashboard)] {
+        let asked = named(text);
+        assert!(asked.len() > 10, "{file}: {asked:?}");
+        let unknown: Vec<_> = asked.iter().filter(|name| !known.contains(**name)).collect();
+        assert!(unknown.is_empty(), "{file}: {unknown:?}");
+    }
 }

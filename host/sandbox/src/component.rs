@@ -9,12 +9,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use tokio::sync::{Semaphore, watch};
 use wasmtime::Engine;
 
 use super::cache::{self, Cache};
-use super::compiler::output::{self, Compiled};
+use super::compiler::output;
 use super::compiler::{self, Compiler, Compiling, Job};
 use super::engine::{Allocation, Code, EngineError, EngineSettings};
 use super::guest_log::LineRate;
@@ -26,7 +27,8 @@ use super::runtime::Runtime;
 use super::settings::{Grants, HttpPath, Limits, Reuse, names};
 use super::source::{self, Source, SourceBytes};
 use super::worker::LoadedHandler;
-use event_host_core::event::Tenant;
+use event_host_core::event::{GroupName, Tenant};
+use event_host_metrics::{Compiled, HandlerMetrics, SandboxMetrics};
 
 /// The place where components are loaded: an engine, and everything that
 /// handlers may import. One serves a whole host; clones share it.
@@ -39,6 +41,10 @@ pub struct Sandbox {
     http_path: HttpPath,
     /// Whether compiling is to be fast, rather than the code.
     is_worked_on: bool,
+    /// What loading counts with.
+    metrics: SandboxMetrics,
+    /// What the handlers that it loads count with.
+    handler_metrics: HandlerMetrics,
 }
 
 struct Inner {
@@ -101,7 +107,22 @@ impl Sandbox {
             tenant: Tenant::none(),
             http_path: HttpPath::default(),
             is_worked_on: false,
+            metrics: SandboxMetrics::default(),
+            handler_metrics: HandlerMetrics::default(),
         })
+    }
+
+    /// The same sandbox, counted.
+    #[must_use]
+    pub fn counted(&self, metrics: &SandboxMetrics) -> Self {
+        Self { metrics: metrics.clone(), ..self.clone() }
+    }
+
+    /// The same sandbox, for a handler of this group, which counts as its own.
+    #[must_use]
+    pub fn for_group(&self, group: &GroupName) -> Self {
+        let handler_metrics = self.metrics.handler(group.whole(), self.tenant.as_str());
+        Self { handler_metrics, ..self.clone() }
     }
 
     /// The same sandbox, for the components of one tenant, which take turns with those
@@ -169,7 +190,9 @@ impl Sandbox {
         let program = self.program(Some(name), source, Some(limits.clone())).await.map_err(at)?;
         let stack_bytes = self.inner.settings.wasm_stack_bytes;
         let client = Arc::clone(&self.inner.client);
-        let egress = Arc::new(Egress::new(name, grants.http.clone(), limits.clone(), client));
+        let metrics = self.handler_metrics.clone();
+        let egress = Egress::new(name, grants.http.clone(), limits.clone(), client);
+        let egress = Arc::new(egress.counted(metrics.clone()));
         let config = ConfigValues::from(&grants.config);
         let line_rate = Arc::new(LineRate::new(name, limits.log_lines_per_second));
         let (name, http_path) = (name.to_owned(), self.http_path.clone());
@@ -182,6 +205,7 @@ impl Sandbox {
             line_rate,
             http_path,
             stack_bytes,
+            metrics,
         };
         Ok(Arc::new(LoadedHandler::new(program, Arc::new(profile), reuse)))
     }
@@ -294,7 +318,10 @@ impl Sandbox {
             self.inner.reading(look).await?
         };
         let program = match known {
-            Some(program) => program,
+            Some(program) => {
+                self.metrics.loaded(Compiled::Cached, None);
+                program
+            }
             None => self.compiled(handler, origin, text, code, raw).await?,
         };
         if let Some(limits) = &limits {
@@ -337,7 +364,15 @@ impl Sandbox {
             code,
             allocation: runtime.allocation,
         };
-        let compiled = inner.compiler.compile(job, permit).await?;
+        let began = Instant::now();
+        let compiled = inner.compiler.compile(job, permit).await;
+        let how = match &compiled {
+            Ok(_) => Compiled::Compiled,
+            Err(why) if why.was_killed() => Compiled::Killed,
+            Err(_) => Compiled::Failed,
+        };
+        self.metrics.loaded(how, Some(began.elapsed()));
+        let compiled = compiled?;
         let inner = Arc::clone(inner);
         let take = move || {
             let runtime = inner.runtime(code)?;
@@ -391,7 +426,7 @@ impl Inner {
     }
 
     /// Puts code into the cache. Without it nothing is lost but time.
-    fn keep(&self, runtime: &Runtime, digest: &str, compiled: &Compiled) {
+    fn keep(&self, runtime: &Runtime, digest: &str, compiled: &output::Compiled) {
         let Some(cache) = &self.cache else { return };
         let kept = output::to_bytes(Ok(compiled))
             .map_err(std::io::Error::from)
@@ -407,7 +442,7 @@ impl Inner {
         code: Code,
         digest: String,
         size: u64,
-        compiled: &Compiled,
+        compiled: &output::Compiled,
     ) -> Result<Arc<Program>, LoadReason> {
         let key = (digest.clone(), code);
         let program = Arc::new(link(runtime, digest, size, compiled)?);

@@ -194,6 +194,11 @@ pub enum LoadReason {
 }
 
 impl LoadReason {
+    /// Whether the process that compiled was ended, for the time or the memory that it took.
+    pub(super) fn was_killed(&self) -> bool {
+        matches!(self, Self::SlowCompilation(_) | Self::CompilerDied(_))
+    }
+
     /// Whether it says nothing of the component, and may be over when it is tried again.
     #[must_use]
     pub fn is_passing(&self) -> bool {

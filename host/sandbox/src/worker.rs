@@ -36,6 +36,7 @@ use event_host_core::failure::{Failure, FailureKind};
 use event_host_core::handler::{
     BatchCall, BatchReport, Call, Handler, Outcome, Report, Usage, Worker,
 };
+use event_host_metrics::AliveInstance;
 
 /// A handler that is loaded: its component, compiled and linked, and its
 /// settings.
@@ -318,6 +319,7 @@ struct Instance {
     /// an attempt's limits too.
     handler: Option<Exports>,
     handled: u32,
+    _counted: AliveInstance,
     /// Released once the rest is gone.
     _permit: Option<InstancePermit>,
 }
@@ -367,7 +369,8 @@ impl Instance {
             // would go to the front of the queue.
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
-        Self { store, handler: None, handled: 0, _permit: permit }
+        let counted = profile.metrics.instance(profile.limits.memory_bytes);
+        Self { store, handler: None, handled: 0, _counted: counted, _permit: permit }
     }
 
     /// Gives the guest the fuel of an attempt, if it is limited.

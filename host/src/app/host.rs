@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
@@ -18,6 +18,7 @@ use super::http::Http;
 use super::loading::{Loaded, Loader, deployed_ones};
 use super::loads::Loads;
 use super::notes::Notes;
+use super::overview::OverviewTask;
 use super::problems::Problems;
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
@@ -30,10 +31,13 @@ use super::{Say, Show};
 use crate::config::{Component, Config, Overrides};
 use event_host_core::clock::SystemClock;
 use event_host_core::event::HandlerName;
+use event_host_core::handler::Handler as _;
 use event_host_core::restart::spawn_with_restart;
 use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::{Admission, FairExecutor};
+use event_host_delivery::leadership::Locks;
 use event_host_delivery::supervisor::{Change, Later, RetentionTask, Supervisor};
+use event_host_metrics::Metrics;
 use event_host_schedules::Scheduler;
 use event_host_store::{HostIdentity, Store};
 
@@ -61,6 +65,7 @@ pub(crate) struct Host {
 /// What a host has before it opens the database.
 struct Prepared {
     config: Config,
+    metrics: Arc<Metrics>,
     watch: Option<Watch>,
     loader: Loader,
     loads: Loads,
@@ -77,6 +82,8 @@ struct Parts {
     scheduler: Option<Scheduler>,
     reloader: Reloader,
     http: Arc<Http>,
+    overview: OverviewTask,
+    locks: oneshot::Receiver<Locks>,
 }
 
 impl Host {
@@ -107,7 +114,7 @@ impl Host {
             opened = service_manager::asking_for_time(self.open(&mut prepared)) => opened?,
         };
         // Before any group runs: a host that cannot be reached as it is told to does nothing.
-        let http = Http::start(&prepared.config, &store, &self.say).await?;
+        let http = Http::start(&prepared.config, &store, &prepared.metrics, &self.say).await?;
         self.assemble(prepared, store, handlers, http)?.run(stop, stopper, hangup).await
     }
 
@@ -122,7 +129,8 @@ impl Host {
         if let Some(watch) = &mut watch {
             watch.follow(files(&self.path, &config)).await;
         }
-        let loader = Loader::new(&config.compilation, self.show)?;
+        let metrics = Arc::new(Metrics::new(&config.metrics));
+        let loader = Loader::new(&config.compilation, self.show)?.counted(&metrics.sandbox);
         #[cfg(feature = "build")]
         let loader = if self.watch { loader.for_work() } else { loader };
         #[cfg(feature = "build")]
@@ -138,6 +146,7 @@ impl Host {
         let _ = stop;
         Ok(Prepared {
             config,
+            metrics,
             watch,
             loads: Loads::new(loader.clone()),
             loader,
@@ -182,7 +191,7 @@ impl Host {
         handlers: Vec<Loaded>,
         http: Arc<Http>,
     ) -> anyhow::Result<Parts> {
-        let Prepared { config, watch, loader, loads, .. } = prepared;
+        let Prepared { config, metrics, watch, loader, loads, .. } = prepared;
         let is_loaded =
             |name: &HandlerName| handlers.iter().any(|loaded| loaded.settings.name == *name);
         let left = config.handlers.iter().filter(|settings| !is_loaded(&settings.name));
@@ -203,11 +212,19 @@ impl Host {
             database = %config.database,
             "starting"
         );
-        let admission = Arc::new(Admission::default());
+        metrics.host.built(env!("CARGO_PKG_VERSION"), config.database.kind());
+        says_what_runs(&metrics, &config, handlers.iter());
+        let admission = Admission::default().counted(metrics.deliveries.permits().clone());
+        let admission = Arc::new(admission);
+        {
+            let admission = Arc::clone(&admission);
+            metrics.before_scrape(move || admission.tell());
+        }
         apply_quotas(&admission, &loader, &config);
         let executor = FairExecutor::start(Arc::clone(&admission))
             .context("cannot start the handlers' threads")?;
         let troubles = Troubles::default();
+        let (to_share, locks) = oneshot::channel();
         let supervisor = Supervisor {
             store: store.clone(),
             deployments: Some(store.clone()),
@@ -218,6 +235,8 @@ impl Host {
             grace: config.grace,
             drain: self.drain,
             troubles: troubles.clone(),
+            metrics: Arc::clone(&metrics),
+            locks: to_share,
         };
         let (to_schedule, wanted) = watch::channel(schedules(&config));
         // A host that drains ends, and the clock does not.
@@ -243,6 +262,7 @@ impl Host {
                 .map(|loaded| (loaded.settings.name.clone(), loaded))
                 .collect(),
             admission,
+            metrics: Arc::clone(&metrics),
             changes,
             retention: to_keep,
             schedules: to_schedule,
@@ -254,8 +274,20 @@ impl Host {
             starting,
             http: Arc::clone(&http),
         };
+        let overview = OverviewTask { store: store.clone(), metrics };
         let retention = RetentionTask { store, settings: kept };
-        Ok(Parts { supervisor, later, changes: to_follow, retention, scheduler, reloader, http })
+        let changes = to_follow;
+        Ok(Parts {
+            supervisor,
+            later,
+            changes,
+            retention,
+            scheduler,
+            reloader,
+            http,
+            overview,
+            locks,
+        })
     }
 }
 
@@ -266,12 +298,23 @@ impl Parts {
         stopper: AbortOnDropHandle<Infallible>,
         hangup: Signal,
     ) -> anyhow::Result<()> {
-        let Self { supervisor, later, changes, retention, scheduler, reloader, http } = self;
+        let Self {
+            supervisor,
+            later,
+            changes,
+            retention,
+            scheduler,
+            reloader,
+            http,
+            overview,
+            locks,
+        } = self;
         let grace = supervisor.grace;
         // `stop` is that somebody asked for it, `halt` that it begins: in between, load
         // balancers learn of it.
         let halt = CancellationToken::new();
         let registered = later.registered.clone();
+        let looking = AbortOnDropHandle::new(tokio::spawn(overview.run(locks, halt.clone())));
         let supervising = async {
             let result = supervisor.run_and_follow(halt.clone(), changes, later).await;
             halt.cancel();
@@ -324,6 +367,7 @@ impl Parts {
         // They end with the stop.
         drop(upkeep.await);
         drop(scheduling.await);
+        drop(looking.await);
         result?;
         match reloaded {
             Ok(ended) => ended?,
@@ -351,7 +395,24 @@ async fn run_schedules(
     scheduler.run(stop).await;
 }
 
-fn identity() -> HostIdentity {
+/// Says by which settings the host runs, and which components.
+pub(super) fn says_what_runs<'a>(
+    metrics: &Metrics,
+    config: &Config,
+    runs: impl Iterator<Item = &'a Loaded>,
+) {
+    metrics.change(&config.metrics);
+    metrics.host.configured(config.digest.short());
+    metrics.host.reload_success.set(1.0);
+    metrics.host.reload_timestamp.set(jiff::Timestamp::now().as_second() as f64);
+    let runs = runs.map(|loaded| {
+        let version = loaded.deployed.as_ref().map(|one| one.version.to_string());
+        (loaded.settings.group.as_str(), loaded.handler.digest(), version.unwrap_or_default())
+    });
+    metrics.deliveries.components(runs);
+}
+
+pub(super) fn identity() -> HostIdentity {
     let name = rustix::system::uname();
     HostIdentity {
         id: uuid::Uuid::new_v4().to_string(),

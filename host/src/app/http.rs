@@ -16,9 +16,9 @@ use super::problems::{Problem, Problems, Trigger};
 use super::service_manager;
 use crate::config::{Config, DatabaseUrl};
 use event_host_http::routes::{events, hooks};
-use event_host_http::{CannotListen, Hooks, Inherited, Routes, Server};
+use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Routes, Server};
 use event_host_ingest::Intake;
-use event_host_metrics::Metrics;
+use event_host_metrics::{Format, Metrics};
 use event_host_store::Store;
 
 /// Requests that are under way at the stop have so long to end, and as long as handlers have.
@@ -33,6 +33,16 @@ pub(crate) fn take_inherited() {
     *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Inherited::take());
 }
 
+/// What the host measures, as it is asked for.
+struct Exposed(Arc<Metrics>);
+
+impl Exposition for Exposed {
+    fn expose(&self, accept: &str) -> (&'static str, String) {
+        let format = Format::accepted(accept);
+        (format.content_type(), self.0.encode(format))
+    }
+}
+
 /// What a host serves by HTTP; nothing, while the settings have no listener.
 pub(crate) struct Http {
     /// `None` once it was stopped.
@@ -40,6 +50,8 @@ pub(crate) struct Http {
     health: Arc<HostHealth>,
     intake: Intake,
     hooks: Hooks,
+    /// What the host counts with.
+    pub(crate) metrics: Arc<Metrics>,
     /// How long a stop waits before anything is closed.
     drain_delay: std::sync::Mutex<Duration>,
     /// The addresses of the listeners that are open.
@@ -56,11 +68,12 @@ impl Http {
     pub(crate) async fn start(
         config: &Config,
         store: &Arc<dyn Store>,
+        metrics: &Arc<Metrics>,
         say: &Say,
     ) -> Result<Arc<Self>, CannotListen> {
         let (health, looking) = HostHealth::start(store.clone());
         let mut routes = Routes::new(health.clone());
-        let metrics = Metrics::new(&event_host_metrics::Settings::default());
+        routes.add_metrics(Arc::new(Exposed(Arc::clone(metrics))));
         let log_folder = match &config.database {
             DatabaseUrl::Sqlite(file) => file.parent().map(|folder| match folder {
                 here if here.as_os_str().is_empty() => PathBuf::from("."),
@@ -80,6 +93,7 @@ impl Http {
             health,
             intake,
             hooks,
+            metrics: Arc::clone(metrics),
             drain_delay: config.drain_delay.into(),
             serving: addresses(&server).into(),
             say: Arc::clone(say),

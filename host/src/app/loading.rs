@@ -15,6 +15,7 @@ use event_host_core::event::{HandlerName, Tenant};
 use event_host_core::handler::Handler;
 use event_host_delivery::ordering::Ordering;
 use event_host_delivery::replay_component::{ReplayComponentError, ReplayComponents};
+use event_host_metrics::SandboxMetrics;
 use event_host_sandbox::settings::{Grants, Limits, Reuse};
 use event_host_sandbox::{
     EngineError, Interface, LoadError, LoadReason, LoadedHandler, Sandbox, Source,
@@ -158,9 +159,14 @@ impl Loader {
         Self { is_for_work: true, ..self }
     }
 
+    /// The same, counted.
+    pub(crate) fn counted(self, metrics: &SandboxMetrics) -> Self {
+        Self { sandbox: self.sandbox.counted(metrics), ..self }
+    }
+
     /// Where a handler's component is loaded.
     fn sandbox_of(&self, settings: &HandlerSettings) -> Sandbox {
-        let sandbox = self.sandbox.for_tenant(&settings.tenant);
+        let sandbox = self.sandbox.for_tenant(&settings.tenant).for_group(&settings.group);
         #[cfg(feature = "build")]
         if self.is_for_work && settings.build.is_some() {
             return sandbox.for_work();

@@ -22,6 +22,7 @@ pub(crate) mod loading;
 pub(crate) mod loads;
 pub(crate) mod named_component;
 mod notes;
+mod overview;
 pub(crate) mod permissions;
 mod problems;
 #[cfg(feature = "build")]

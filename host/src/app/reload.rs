@@ -26,6 +26,7 @@ use tracing::{debug, error, info};
 
 use super::Say;
 use super::deployments::watch_deployments;
+use super::host::says_what_runs;
 use super::http::Http;
 use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded, deployed_ones};
 use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
@@ -46,6 +47,7 @@ use event_host_core::handler::Handler as _;
 use event_host_core::restart::spawn_with_restart;
 use event_host_delivery::admission::Admission;
 use event_host_delivery::supervisor::{Change, RetentionSettings};
+use event_host_metrics::Metrics;
 use event_host_schedules::Schedule;
 use event_host_store::{Deployed, Store};
 
@@ -78,6 +80,8 @@ pub(crate) struct Reloader {
     pub(crate) running: BTreeMap<HandlerName, Loaded>,
     /// What bounds the handlers together.
     pub(crate) admission: Arc<Admission>,
+    /// What the host counts with.
+    pub(crate) metrics: Arc<Metrics>,
     /// Where changes go.
     pub(crate) changes: mpsc::Sender<Change>,
     /// Where goes how long events are kept.
@@ -213,6 +217,7 @@ impl Reloader {
         apply_quotas(&self.admission, &self.loader, &config);
         self.retention.send_replace(retention(&config));
         self.schedules.send_replace(schedules(&config));
+        self.metrics.host.reload_success.set(0.0);
         all &= self.http.change(&config, &mut self.problems, trigger).await;
         self.config = config;
         self.follow_sources();
@@ -226,6 +231,9 @@ impl Reloader {
         if !unchanged {
             all &= self.switch(wanted, trigger).await;
             changed.extend(changed_handlers(&before, &self.running));
+        }
+        if all {
+            says_what_runs(&self.metrics, &self.config, self.running.values());
         }
         let is_wanted =
             |name: &HandlerName| self.config.handlers.iter().any(|settings| settings.name == *name);
@@ -255,6 +263,7 @@ impl Reloader {
                 Some(config)
             }
             Err(errors) => {
+                self.metrics.host.reload_success.set(0.0);
                 if self.problems.begins(Problem::Settings, errors.to_string(), trigger) {
                     error!("the settings are refused, and everything goes on as before: {errors}");
                 }

@@ -2,22 +2,31 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use tokio::signal::unix::Signal;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 use super::Say;
 use super::database::{self, Expected};
+use super::host::{identity, says_what_runs};
 use super::http::Http;
+use super::overview::OverviewTask;
 use super::problems::{Problem, Problems, Trigger};
 use super::running::{changed, files, restart_settings};
 use super::service_manager;
 use super::watch::Watch;
 use crate::config::{Config, Overrides};
+use event_host_core::troubles::Troubles;
+use event_host_delivery::leadership::Locks;
+use event_host_http::{Listener, Part};
+use event_host_metrics::Metrics;
+use event_host_store::Store;
 
 /// What a host that serves is started with.
 pub(crate) struct ServingHost {
@@ -68,7 +77,14 @@ impl ServingHost {
             opened = database::connect_within(&databases, Expected::Tables, self.wait) => opened?,
         };
         info!(version = env!("CARGO_PKG_VERSION"), database = %started.database, "serving");
-        let http = Http::start(&started, &store, &self.say).await?;
+        let metrics = Arc::new(Metrics::new(&started.metrics));
+        metrics.host.built(env!("CARGO_PKG_VERSION"), started.database.kind());
+        says_what_runs(&metrics, &started, std::iter::empty());
+        let http = Http::start(&started, &store, &metrics, &self.say).await?;
+        // One that only takes events in may have no right to more.
+        let tells = |listener: &Listener| listener.serve.contains(&Part::Metrics);
+        let tells = started.http.listeners.iter().any(tells);
+        let _looking = tells.then(|| look(&store, &metrics, &stop));
         service_manager::ready(&http.status());
         let following = self.follow(&http, &started, watch, &mut hangup);
         let broken = tokio::select! {
@@ -125,6 +141,7 @@ impl ServingHost {
         let now = match Config::load(&self.path, &self.overrides) {
             Ok(now) => now,
             Err(errors) => {
+                http.metrics.host.reload_success.set(0.0);
                 if problems.begins(Problem::Settings, errors.to_string(), trigger) {
                     error!("the settings are refused, and everything goes on as before: {errors}");
                 }
@@ -139,8 +156,23 @@ impl ServingHost {
         }
         problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
         if http.change(&now, problems, trigger).await {
+            says_what_runs(&http.metrics, &now, std::iter::empty());
             info!(changed = changed(config, &now).join(", "), "reloaded");
             *config = now;
         }
     }
+}
+
+/// Competes for the look at the database with the other hosts: it may be the only one.
+fn look(
+    store: &Arc<dyn Store>,
+    metrics: &Arc<Metrics>,
+    stop: &CancellationToken,
+) -> AbortOnDropHandle<()> {
+    let locks = Locks::start(store.clone(), identity(), Troubles::default(), metrics.store.clone());
+    let (give, given) = oneshot::channel();
+    // The one who receives it is right below.
+    let _ = give.send(locks);
+    let overview = OverviewTask { store: store.clone(), metrics: Arc::clone(metrics) };
+    AbortOnDropHandle::new(tokio::spawn(overview.run(given, stop.clone())))
 }

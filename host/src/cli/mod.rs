@@ -22,6 +22,7 @@ mod health;
 mod http;
 mod interrupt;
 mod invoke;
+mod metrics;
 mod migrate;
 mod named_component;
 #[cfg(feature = "build")]
@@ -131,6 +132,9 @@ enum Command {
     /// Try out a source of webhooks: check a request, or sign one
     #[command(subcommand)]
     Webhook(webhook::Webhook),
+    /// Say which metrics a host exports
+    #[command(subcommand)]
+    Metrics(metrics::MetricsCommand),
     /// Bring the database's schema up to date
     Migrate(migrate::Migrate),
     /// Print the SQL that gives a PostgreSQL role what it needs
@@ -269,6 +273,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Rollback(rollback) => rollback.run(&global).await,
         Command::Versions(versions) => versions.run(&global).await,
         Command::Webhook(webhook) => webhook.run(&global),
+        Command::Metrics(metrics) => metrics.run(),
         Command::Migrate(migrate) => migrate.run(&global).await,
         Command::Grants(grants) => grants.run(),
         Command::Adopt(adopt) => adopt.run(&global).await,

@@ -48,6 +48,15 @@ impl DatabaseUrl {
         Self::Sqlite(directory.join("host.db"))
     }
 
+    /// Which kind of database it is, in a word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Sqlite(_) => "sqlite",
+            Self::Postgres(_) => "postgres",
+        }
+    }
+
     /// Reads a URL; a relative path is taken from `directory`.
     ///
     /// # Errors

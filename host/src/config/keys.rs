@@ -28,6 +28,7 @@ pub(super) const TOP: Place = Place {
         "retention",
         "retention_size",
         "ingest",
+        "telemetry",
         "sources",
         "tenants",
         "schedules",
@@ -63,6 +64,12 @@ pub(super) const TOKEN: Place = Place {
     name: "tokens.NAME",
     keys: &["sha256", "roles", "tenant", "types", "sources", "rate", "payloads", "expires"],
 };
+/// What is told of the host.
+pub(super) const TELEMETRY: Place = Place { name: "telemetry", keys: &["metrics"] };
+
+/// How it is measured.
+pub(super) const METRICS: Place =
+    Place { name: "telemetry.metrics", keys: &["interval", "max_groups"] };
 
 /// One tenant.
 pub(super) const TENANT: Place = Place {
@@ -237,9 +244,9 @@ pub(super) const ALLOW: Place = Place {
 };
 
 /// Every table with keys of its own.
-pub(super) const PLACES: [&Place; 15] = [
+pub(super) const PLACES: [&Place; 17] = [
     &TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE,
-    &LISTEN, &TLS, &TOKEN, &SCHEDULE,
+    &LISTEN, &TLS, &TOKEN, &SCHEDULE, &TELEMETRY, &METRICS,
 ];
 
 impl Place {

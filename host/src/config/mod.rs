@@ -20,6 +20,7 @@ mod postgres;
 mod schedules;
 mod section;
 mod sources;
+mod telemetry;
 mod tenants;
 mod tokens;
 mod value;
@@ -45,6 +46,7 @@ pub(crate) use value::duration;
 use variables::{Environment, Variables};
 
 use event_host_core::clock::LONGEST_WAIT;
+use event_host_core::digest::Digest;
 use event_host_delivery::admission::MAX_CONCURRENCY;
 use event_host_http::Hook;
 use event_host_schedules::Schedule;
@@ -87,6 +89,10 @@ pub struct Config {
     /// The tenants that the file knows, in its order. Without any, a handler's
     /// tenant is no more than a name.
     pub tenants: Vec<TenantSettings>,
+    /// How the host is measured.
+    pub metrics: event_host_metrics::Settings,
+    /// What tells the file from others.
+    pub digest: FileDigest,
     /// Who sends webhooks, in the order of the file.
     pub sources: Vec<Hook>,
     /// What comes by the clock, in the order of the file.
@@ -97,6 +103,25 @@ pub struct Config {
     pub http: event_host_http::Settings,
     /// How long a stop that was asked for waits before anything is closed.
     pub drain_delay: Duration,
+}
+
+/// The digest of a settings file. It is no part of what the file says, which two files may say
+/// alike: so any two are equal.
+#[derive(Debug, Clone)]
+pub struct FileDigest(Digest);
+
+impl FileDigest {
+    /// As much of it as tells one from another at a glance.
+    #[must_use]
+    pub fn short(&self) -> &str {
+        self.0.short()
+    }
+}
+
+impl PartialEq for FileDigest {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// What compiling one component may take; `None` leaves it to the sandbox.
@@ -197,6 +222,7 @@ impl Config {
             max_bytes: top.size("retention_size", "1MiB"..="1PiB").map(|bytes| bytes as u64),
         };
         let mut ingest = ingest::ingest(top.section("ingest", &keys::INGEST));
+        let metrics = telemetry::metrics(&mut top);
         let tenants = Tenants::read(&mut top, &document);
         let sources = sources::sources(&mut top, &document, &tenants);
         let schedules = schedules::schedules(&mut top, &document, &tenants);
@@ -227,6 +253,8 @@ impl Config {
             compilation,
             retention,
             ingest,
+            metrics,
+            digest: FileDigest(Digest::of(text.as_bytes())),
             tenants,
             sources,
             schedules,

@@ -159,6 +159,19 @@ impl Ledger {
         &self.tenants[self.groups[group].tenant].quota
     }
 
+    /// Of each tenant that has groups: how many attempts may run at once, how many slots it
+    /// holds, and how many tasks wait for one.
+    pub(super) fn by_tenant(&self) -> Vec<(Tenant, usize, usize, usize)> {
+        let tenants = self.by_name.iter().filter(|(_, number)| self.tenants[**number].groups > 0);
+        tenants
+            .map(|(name, number)| {
+                let TenantUsage { quota, slots, .. } = &self.tenants[*number];
+                let most = quota.concurrency.unwrap_or(self.max_slots).min(self.max_slots);
+                (name.clone(), most, *slots, self.slot_queue.waiting_of(*number))
+            })
+            .collect()
+    }
+
     pub(super) fn in_use(&self) -> usize {
         self.slots
     }

@@ -49,6 +49,7 @@ pub use permit::Permit;
 pub use store_permit::StorePermit;
 
 use event_host_core::event::Tenant;
+use event_host_metrics::{Permits, TenantPermits};
 
 /// The largest limit on attempts at once: as many instances as the sandbox's pool has
 /// for one tenant.
@@ -109,6 +110,7 @@ pub struct Demand {
 /// The admission control of one host, for all its groups.
 #[derive(Debug)]
 pub struct Admission {
+    metrics: Permits,
     ledger: Mutex<Ledger>,
     /// Steps of tasks that wait for a core.
     run_queue: RunQueue,
@@ -126,7 +128,21 @@ impl Admission {
     #[must_use]
     pub fn new(concurrency: Option<usize>) -> Self {
         let ledger = Ledger::new(concurrency.unwrap_or_else(default_concurrency));
-        Self { ledger: Mutex::new(ledger), run_queue: RunQueue::default() }
+        let metrics = Permits::default();
+        Self { metrics, ledger: Mutex::new(ledger), run_queue: RunQueue::default() }
+    }
+
+    /// The same, counted.
+    #[must_use]
+    pub fn counted(self, metrics: Permits) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Tells what is held and waited for at this moment.
+    pub fn tell(&self) {
+        for (tenant, most, held, waiting) in self.ledger().by_tenant() {
+            self.metrics.set(&tenant, most, held, waiting);
+        }
     }
 
     /// Sets how many attempts run at once, and the quota of every tenant; a tenant that
@@ -143,9 +159,11 @@ impl Admission {
     /// dropped.
     #[must_use]
     pub fn register(self: &Arc<Self>, tenant: &Tenant, demand: Demand) -> GroupAdmission {
+        let metrics = self.metrics.tenant(tenant);
         let (tenant, group, rates) = self.ledger().register(tenant, demand);
         self.run_queue.register(tenant, group.0);
-        let registered = RegisteredGroup { admission: Arc::clone(self), tenant, group, rates };
+        let admission = Arc::clone(self);
+        let registered = RegisteredGroup { admission, tenant, group, rates, metrics };
         GroupAdmission(Arc::new(registered))
     }
 
@@ -213,6 +231,8 @@ struct RegisteredGroup {
     group: GroupId,
     /// The tenant's rates.
     rates: Arc<Rates>,
+    /// What the tenant counts with.
+    metrics: TenantPermits,
 }
 
 impl Drop for RegisteredGroup {

@@ -57,6 +57,13 @@ impl Permit {
     /// Waits until the next attempt may begin. False once it is known that it may
     /// not before `until`. The future may be dropped at any await, and this called again.
     pub async fn ready(&mut self, until: Option<Instant>) -> bool {
+        let began = Instant::now();
+        let is_ready = self.wait(until).await;
+        self.group.metrics.waited(began.elapsed());
+        is_ready
+    }
+
+    async fn wait(&mut self, until: Option<Instant>) -> bool {
         if self.worked >= TIME_SLICE {
             self.yield_slot();
             if !self.group.rates.are_limited() {
@@ -89,13 +96,15 @@ impl Permit {
     pub async fn run<R: AsRef<Usage>>(&mut self, attempt: impl Future<Output = R>) -> R {
         // From here on it counts.
         self.event = None;
-        let rates = &self.group.rates;
+        let RegisteredGroup { rates, metrics, .. } = &*self.group;
         let report = if rates.count_cpu() {
             let mut attempt = pin!(attempt);
             poll_fn(|cx| {
                 let before = thread_time();
                 let polled = attempt.as_mut().poll(cx);
-                rates.charge_cpu(thread_time().saturating_sub(before));
+                let took = thread_time().saturating_sub(before);
+                rates.charge_cpu(took);
+                metrics.took_cpu(took);
                 polled
             })
             .await

@@ -106,6 +106,13 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
+    /// How many waiters a tenant has.
+    pub(super) fn waiting_of(&self, tenant: usize) -> usize {
+        let groups = self.tenants.get(tenant).map(|tenant| &tenant.among_groups.waiting);
+        let groups = groups.into_iter().flatten().filter_map(|(_, group)| self.groups.get(*group));
+        groups.map(|group| group.waiting.len()).sum()
+    }
+
     /// Whether no group waits.
     pub(super) fn is_empty(&self) -> bool {
         self.among_tenants.waiting.is_empty()

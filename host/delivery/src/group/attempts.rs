@@ -17,11 +17,12 @@ use crate::breaker::{Tried, Verdict};
 use crate::ordering::Job;
 use crate::settlement::{Circumstances, Resolution, resolve};
 use event_host_core::digest::Digest;
-use event_host_core::event::Event;
+use event_host_core::event::{Attempt, Event};
 use event_host_core::failure::{Failure, FailureKind, storable};
 use event_host_core::foreign::clean;
 use event_host_core::handler::state::AttemptState;
 use event_host_core::handler::{Call, Outcome, Report, Usage, Worker};
+use event_host_metrics::{Attempted, Redelivered};
 
 impl Shared {
     /// The next event, if one may run now, and those that go into the same call.
@@ -207,7 +208,12 @@ impl Shared {
             is_late: job.late,
             state: Arc::clone(&state),
         };
-        (permit.run(worker.attempt(call).instrument(span)).await, state)
+        if let Some(reason) = redelivered(job) {
+            self.group.metrics.redelivered(reason);
+        }
+        let report = permit.run(worker.attempt(call).instrument(span)).await;
+        self.group.metrics.ran(&report.usage);
+        (report, state)
     }
 
     /// Makes one attempt, unless the database refused what the event came to before.
@@ -268,6 +274,7 @@ impl Shared {
             attempt: job.attempt,
             is_replay: job.event.deliver_to.is_some(),
         };
+        self.group.metrics.attempted(attempted(&resolution), 1);
         let mut locked = self.lock();
         let verdict = match resolution {
             Resolution::Handled(mut effects) => {
@@ -347,6 +354,29 @@ pub(super) fn shown_id(event: &Event) -> Cow<'_, str> {
         // The usual case, for each attempt.
         Cow::Borrowed(id) if id.len() <= ID_BYTES => Cow::Borrowed(id),
         _ => Cow::Owned(storable(&event.id, ID_BYTES)),
+    }
+}
+
+/// Why an event comes again, if it does.
+fn redelivered(job: &Job) -> Option<Redelivered> {
+    if job.attempt > Attempt::FIRST {
+        Some(Redelivered::Retry)
+    } else if job.event.deliver_to.is_some() {
+        Some(Redelivered::Replay)
+    } else if job.late {
+        Some(Redelivered::Late)
+    } else {
+        job.event.event.deliver_after.map(|_| Redelivered::Delayed)
+    }
+}
+
+/// What became of an event, as it is counted.
+fn attempted(resolution: &Resolution) -> Attempted {
+    match resolution {
+        Resolution::Handled(_) => Attempted::Success,
+        Resolution::GivenUp(..) => Attempted::DeadLetter,
+        Resolution::Retry(..) => Attempted::Retry,
+        Resolution::NotRun(_) => Attempted::Interrupted,
     }
 }
 

@@ -17,6 +17,7 @@ use event_host_core::event::LogEvent;
 use event_host_core::failure::storable;
 use event_host_core::handler::state::AttemptState;
 use event_host_core::handler::{BatchCall, BatchReport, Outcome, Report, Worker};
+use event_host_metrics::{Attempted, Redelivered};
 
 /// Maximum length, in bytes, of a handler's failure text in the log.
 const WHY_BYTES: usize = 200;
@@ -51,6 +52,7 @@ impl Shared {
             state: Arc::clone(&state),
         };
         let report = permit.run(worker.attempt_all(call).instrument(span)).await;
+        self.group.metrics.ran(&report.usage);
         self.conclude_batch(jobs, report, &state, quota, worker).await;
     }
 
@@ -83,12 +85,14 @@ impl Shared {
             Outcome::Success => return self.split_batch(jobs, "it answered for other events"),
             Outcome::Failure(failure) => return self.split_batch(jobs, &failure.text),
             Outcome::NotRun(why) => {
+                self.group.metrics.attempted(Attempted::Interrupted, events as u64);
                 let mut locked = self.lock();
                 locked.schedule.cancel_all(jobs);
                 locked.halt.get_or_insert(Halt::NotRun(why));
                 return;
             }
         };
+        self.group.metrics.attempted(Attempted::Success, events as u64);
         let mut locked = self.lock();
         locked.unsettled = locked.unsettled.plus(Uncommitted::of(&writes));
         let effects = Effects { emits: report.emits, writes, dead_letter: None };
@@ -106,6 +110,9 @@ impl Shared {
             why = storable(why, WHY_BYTES),
             "a call with several events failed: they are handled one by one"
         );
+        for _ in &jobs {
+            self.group.metrics.redelivered(Redelivered::Alone);
+        }
         let mut locked = self.lock();
         locked.schedule.split_batch(jobs);
         if locked.schedule.take_woken() {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{error, warn};
 
 use super::attempts::shown_id;
 use super::outages::{Operation, Outages};
 use super::signals::{Interrupt, Interrupts};
 use super::{End, GroupLoop, Signals};
+use event_host_metrics::{SettledAs, StoreOperation};
 use event_host_store::{NewDeadLetter, Settled, Settlement, StoreError};
 
 /// How long a leader waits that read what the log does not hold any more: until the
@@ -29,6 +31,16 @@ impl From<End> for NotCommitted {
     }
 }
 
+/// What came of a try, as it is counted.
+fn settled_as(answer: &Result<Settled, StoreError>) -> SettledAs {
+    match answer {
+        Ok(Settled::Committed) => SettledAs::Committed,
+        Ok(Settled::NotLeader) => SettledAs::NotLeader,
+        Err(StoreError::Unstorable(_)) => SettledAs::Refused,
+        Err(_) => SettledAs::Error,
+    }
+}
+
 impl GroupLoop {
     /// Commits a settlement: again and again while the database is away, until
     /// it is known to be committed, or to be refused for what it holds, or the
@@ -41,19 +53,28 @@ impl GroupLoop {
     ) -> Result<(), NotCommitted> {
         let mut interrupts = Interrupts::new(signals);
         let mut unknown = false;
+        let began = Instant::now();
         loop {
             if signals.leadership.is_lost() {
                 return Err(End::Lost.into());
             }
             let settling = async {
                 let _permit = self.admission.acquire_write(self.store.limits().writes).await;
-                if unknown {
+                let began = Instant::now();
+                let settled = if unknown {
                     self.settle_unless_committed(settlement).await
                 } else {
                     self.store.settle(settlement).await
-                }
+                };
+                let is_answered = settled.is_ok();
+                self.metrics.store.called(StoreOperation::Settle, began.elapsed(), is_answered);
+                settled
             };
-            let interrupt = match interrupts.answer(settling).await {
+            let answer = interrupts.answer(settling).await;
+            if let Ok(answer) = &answer {
+                self.metrics.settled(settled_as(answer));
+            }
+            let interrupt = match answer {
                 Ok(Ok(Settled::Committed)) => break,
                 Ok(Ok(Settled::NotLeader)) => return Err(End::Superseded.into()),
                 // It would be refused again: what was read is not in the log any more.
@@ -94,6 +115,11 @@ impl GroupLoop {
             return Err(End::Stopped.into());
         }
         outages.recovered(&self.settings.name, Operation::Settle);
+        let (handled, dead) = (settlement.handled, settlement.dead_letters.len());
+        let handled = usize::try_from(handled).unwrap_or(usize::MAX);
+        self.metrics.settlement_duration.observe(began.elapsed());
+        self.metrics.settlement_events.observe_len(handled.saturating_add(dead));
+        self.metrics.emits.add_len(settlement.emits.len());
         if !settlement.emits.is_empty() {
             self.published.notify_one();
         }

@@ -81,6 +81,7 @@ use event_host_core::handler::{Handler, Worker};
 use event_host_core::retry::RetryPolicy;
 use event_host_core::subscription::Subscription;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::GroupMetrics;
 use event_host_store::{
     DeliveryStore, FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, UndecidedRanges,
 };
@@ -237,6 +238,8 @@ pub struct GroupLoop {
     pub pass_interval: Duration,
     /// Where the host's outages are shown.
     pub troubles: Troubles,
+    /// What it counts with.
+    pub metrics: GroupMetrics,
 }
 
 /// The progress of one leadership, whichever versions of the group serve it. Only the

@@ -16,6 +16,7 @@ use super::{BATCH_BYTES, GroupLoop, next_fetch_size};
 use event_host_core::clock::after;
 use event_host_core::event::Position;
 use event_host_core::subscription::Subscription;
+use event_host_metrics::StoreOperation;
 use event_host_store::{Fetch, Fetched, Found, OvertakingFetch, UndecidedRanges};
 
 /// Delay before parked events are read that were due with others, and for which there was no
@@ -123,8 +124,10 @@ impl Reader {
         let is_alone = self.reads_singly.is_on();
         let shared = Arc::clone(&self.shared);
         self.fetching = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let GroupLoop { settings, store, admission, metrics, .. } = &shared.group;
+            let began = Instant::now();
             let _permit = admission.acquire_read(store.limits().reads).await;
+            let called = Instant::now();
             let fetch = Fetch {
                 group: &settings.name,
                 tenant: &settings.tenant,
@@ -136,16 +139,18 @@ impl Reader {
                 max_bytes: BATCH_BYTES,
             };
             let overtaken = if overtakes {
-                store.fetch_overtaking(fetch, safe, max_ranges).await?
+                store.fetch_overtaking(fetch, safe, max_ranges).await.map_err(Unread::from)
             } else {
                 let fetched = if is_alone {
-                    read_alone(&**store, fetch).await?
+                    read_alone(&**store, fetch).await
                 } else {
-                    store.fetch(fetch).await?
+                    store.fetch(fetch).await.map_err(Unread::from)
                 };
-                OvertakingFetch { fetched, undecided: UndecidedRanges::NONE }
+                fetched.map(|fetched| OvertakingFetch { fetched, undecided: UndecidedRanges::NONE })
             };
-            Ok(Read { overtaken, overtakes })
+            metrics.store.called(StoreOperation::Fetch, called.elapsed(), overtaken.is_ok());
+            metrics.fetch_duration.observe(began.elapsed());
+            Ok(Read { overtaken: overtaken?, overtakes })
         }));
     }
 
@@ -157,6 +162,7 @@ impl Reader {
                     *events = overtaken.fetched.events.len();
                 }
                 let now = self.shared.group.clock.now();
+                self.count(&overtaken.fetched, now);
                 if !overtakes {
                     self.reads_singly.read();
                     return self.admit(overtaken.fetched, now);
@@ -182,6 +188,17 @@ impl Reader {
                 let delay = self.shared.outages.failed(name, Operation::Read, &unread.why);
                 self.fetch_after = Some(Instant::now() + delay);
             }
+        }
+    }
+
+    /// Counts what was read.
+    fn count(&self, Fetched { events, .. }: &Fetched, now: Timestamp) {
+        let metrics = &self.shared.group.metrics;
+        metrics.fetched_events.add_len(events.len());
+        if let Some(first) = events.first() {
+            let age = now.duration_since(first.event.time);
+            // One from the future is as new as can be.
+            metrics.event_age.observe(Duration::try_from(age).unwrap_or_default());
         }
     }
 

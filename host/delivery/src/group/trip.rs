@@ -9,6 +9,7 @@ use super::outages::Operation;
 use super::{End, GroupLoop, Signals};
 use crate::breaker::{Breaker, OnTrip, Verdict};
 use event_host_core::event::Attempt;
+use event_host_metrics::Trip;
 use event_host_store::{GroupState, Settled};
 
 /// A group that handles one event now and then, because all fail.
@@ -86,7 +87,7 @@ impl Leader<'_> {
 
     /// Records that the group tripped, or that this is over. True once it is recorded.
     pub(super) async fn record_trip(&mut self, signals: &mut Signals) -> Result<bool, End> {
-        let GroupLoop { settings, store, handler, .. } = &self.shared.group;
+        let GroupLoop { settings, store, handler, metrics, .. } = &self.shared.group;
         let (group, epoch) = (&settings.name, self.progress.epoch);
         let recording = async {
             match &self.progress.unrecorded {
@@ -100,15 +101,18 @@ impl Leader<'_> {
             Ok(Settled::Committed) => {
                 self.progress.outages.recovered(group, Operation::Trip);
                 match self.progress.unrecorded.take() {
-                    Some(TripChange::Tripped(why)) => error!(
-                        group = %group,
-                        handler = handler.digest(),
-                        "the group trips: {why}; it tries one event now and then, until one succeeds, `host groups resume {group}`, or another version"
-                    ),
-                    Some(TripChange::Over) => info!(
-                        group = %group,
-                        "a probe succeeded: the group goes on"
-                    ),
+                    Some(TripChange::Tripped(why)) => {
+                        metrics.tripped(Trip::Tripped);
+                        error!(
+                            group = %group,
+                            handler = handler.digest(),
+                            "the group trips: {why}; it tries one event now and then, until one succeeds, `host groups resume {group}`, or another version"
+                        );
+                    }
+                    Some(TripChange::Over) => {
+                        metrics.tripped(Trip::Over);
+                        info!(group = %group, "a probe succeeded: the group goes on");
+                    }
                     None => {}
                 }
                 Ok(true)

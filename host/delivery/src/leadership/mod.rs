@@ -27,6 +27,7 @@ use owner::{Owner, Request, Waiter};
 use event_host_core::event::{GroupName, Partition};
 use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::StoreMetrics;
 use event_host_store::{HostIdentity, Leases};
 
 /// How often the session proves its locks.
@@ -137,12 +138,18 @@ impl Drop for Lease {
 impl Locks {
     /// Starts the task that owns the lock session.
     #[must_use]
-    pub fn start(store: Arc<dyn Leases>, host: HostIdentity, troubles: Troubles) -> Self {
+    pub fn start(
+        store: Arc<dyn Leases>,
+        host: HostIdentity,
+        troubles: Troubles,
+        metrics: StoreMetrics,
+    ) -> Self {
         // Unbounded, so that dropping a lease can release it. The number of groups bounds
         // what can be in it.
         let (requests, inbox) = mpsc::unbounded_channel();
         let leaderships = Leaderships::default();
-        let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone(), troubles);
+        let watched = (troubles, metrics);
+        let owner = Owner::new(store, host, requests.downgrade(), leaderships.clone(), watched);
         tokio::spawn(owner.run(inbox));
         Self { requests, leaderships }
     }

@@ -28,6 +28,7 @@ use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::repeats::Repeats;
 use event_host_core::retry::RetryPolicy;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::{StoreMetrics, StoreOperation};
 use event_host_store::{HostIdentity, Leases, LockSession, StoreError};
 
 /// How long the making of a session may take.
@@ -92,6 +93,8 @@ pub(super) struct Owner {
     /// Why.
     reasons: Repeats,
     troubles: Troubles,
+    /// What its calls of the database count with.
+    metrics: StoreMetrics,
 }
 
 /// A lock that is leased.
@@ -154,7 +157,7 @@ impl Owner {
         host: HostIdentity,
         requests: mpsc::WeakUnboundedSender<Request>,
         leaderships: Leaderships,
-        troubles: Troubles,
+        (troubles, metrics): (Troubles, StoreMetrics),
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -171,6 +174,7 @@ impl Owner {
             failures: 0,
             reasons: Repeats::default(),
             troubles,
+            metrics,
         }
     }
 
@@ -301,7 +305,10 @@ impl Owner {
     async fn prove(&mut self) {
         let standing_by = self.standing_by();
         let Some(session) = &mut self.session else { return };
-        match session.prove(&standing_by).await {
+        let asked = Instant::now();
+        let proved = session.prove(&standing_by).await;
+        self.metrics.called(StoreOperation::Lock, asked.elapsed(), proved.is_ok());
+        match proved {
             // Not at the first proof: one that fails whenever it asks for locks would be made
             // again without a pause, and be logged as back each time.
             Ok(()) if session.proofs > 1 && self.failures > 0 => {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::StoreMetrics;
 use event_host_store::memory::{Fault, MemoryStore, Operation};
 
 /// A deadline. Time is paused: it passes at once when nothing else happens.
@@ -20,7 +21,7 @@ const TICK: Duration = Duration::from_millis(2);
 
 fn locks(store: &MemoryStore, id: &str) -> Locks {
     let host = HostIdentity { id: id.to_owned(), hostname: id.to_owned(), pid: 1 };
-    Locks::start(Arc::new(store.clone()), host, Troubles::default())
+    Locks::start(Arc::new(store.clone()), host, Troubles::default(), StoreMetrics::default())
 }
 
 fn group(name: &str) -> GroupName {

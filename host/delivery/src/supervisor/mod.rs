@@ -34,6 +34,7 @@ use event_host_core::handler::Handler;
 use event_host_core::restart::spawn_with_restart;
 use event_host_core::retry::RetryPolicy;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::Metrics;
 use event_host_store::{
     self, DeliveryStore, Deployed, Deployments, GroupState, HostIdentity, Start, StoreError,
 };
@@ -81,6 +82,11 @@ pub struct Supervisor {
     pub drain: bool,
     /// What this host is troubled by: what the supervisor adds to them, and what others do.
     pub troubles: Troubles,
+    /// What its groups count with.
+    pub metrics: Arc<Metrics>,
+    /// Gets the locks of this host, for whoever else has something to do that one host of a
+    /// database does at a time.
+    pub locks: oneshot::Sender<Locks>,
 }
 
 /// What a host is to run from now on.
@@ -193,7 +199,10 @@ impl Supervisor {
         let overtake_limit = Arc::new(OvertakeLimits::default());
         let controls = Arc::new(Controls::default());
         let troubles = self.troubles;
-        let locks = Locks::start(self.store.clone(), self.host.clone(), troubles.clone());
+        let (store, host) = (self.store.clone(), self.host.clone());
+        let locks = Locks::start(store, host, troubles.clone(), self.metrics.store.clone());
+        // Whoever had use for them may be gone.
+        let _ = self.locks.send(locks.clone());
         let reporter = Reporter::new(self.store.clone(), &self.host, &troubles);
         let watcher = Watcher {
             store: Arc::clone(&self.store),
@@ -204,8 +213,10 @@ impl Supervisor {
             published: Arc::clone(&published),
             locks: locks.clone(),
             troubles: troubles.clone(),
+            metrics: self.metrics.store.clone(),
         };
         let mut groups = RunningGroups {
+            metrics: self.metrics,
             locks,
             troubles,
             store: self.store,

@@ -21,10 +21,12 @@ use crate::replay_component::ReplayHandler;
 use event_host_core::clock::Clock;
 use event_host_core::event::{Epoch, GroupName, Position};
 use event_host_core::troubles::Troubles;
+use event_host_metrics::Metrics;
 use event_host_store::{DeliveryStore, Deployments, GroupState, HostIdentity, StoreError};
 
 /// The groups that run, and what their tasks are given.
 pub(super) struct RunningGroups {
+    pub(super) metrics: Arc<Metrics>,
     pub(super) store: Arc<dyn DeliveryStore>,
     pub(super) deployments: Option<Arc<dyn Deployments>>,
     pub(super) host: HostIdentity,
@@ -294,6 +296,7 @@ impl RunningGroups {
                 published: Arc::clone(&self.published),
                 pass_interval: self.pass_interval,
                 troubles: self.troubles.clone(),
+                metrics: self.metrics.group(&group.settings.name, &group.settings.tenant),
             },
         })
     }

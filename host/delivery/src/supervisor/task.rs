@@ -16,6 +16,7 @@ use crate::leadership::{Lease, Locks};
 use event_host_core::event::{Epoch, GroupName, Partition, Position};
 use event_host_core::repeats::Repeats;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::Swap;
 use event_host_store::{
     self, DeliveryStore, Deployed, Deployments, HostIdentity, Settled, StoreError,
 };
@@ -189,6 +190,7 @@ impl GroupTask {
                 }
             };
             failures = 0;
+            let counted = version.group.metrics.leads();
             if reasons.over() {
                 self.troubles.clear(&self.cannot_lead());
             }
@@ -226,6 +228,7 @@ impl GroupTask {
                     info!(group = %self.name, "the cursor was moved by a seek or another leader; reading it again");
                 }
                 End::Lost => {
+                    counted.lost();
                     error!(group = %self.name, epoch = epoch.0, "no longer leader; nothing more was committed");
                     return;
                 }
@@ -265,6 +268,7 @@ impl GroupTask {
                     if version.group.handler.digest() == outgoing.group.handler.digest() {
                         version.group.resume(&mut progress);
                     } else {
+                        version.group.metrics.swapped(Swap::Swapped);
                         if !progress.is_unproven() {
                             before = Some(outgoing);
                         }
@@ -275,6 +279,7 @@ impl GroupTask {
                     // Only a version that took over from one is rolled back.
                     let Some(good) = before.take() else { return (end, wanted) };
                     let bad = std::mem::replace(&mut version, good);
+                    version.group.metrics.swapped(Swap::RolledBack);
                     self.roll_back(bad, &version, lease).await;
                     version.group.resume(&mut progress);
                 }

@@ -100,6 +100,8 @@ impl Rig {
             grace: Duration::from_secs(1),
             drain: false,
             troubles: Troubles::default(),
+            metrics: Arc::default(),
+            locks: oneshot::channel().0,
         };
         let (changes, to_follow) = mpsc::channel(1);
         let running =

@@ -17,6 +17,7 @@ use event_host_core::event::{Epoch, GroupName, Position};
 use event_host_core::repeats::Repeats;
 use event_host_core::restart::sleep_precisely;
 use event_host_core::troubles::Troubles;
+use event_host_metrics::{StoreMetrics, StoreOperation};
 use event_host_store::{Blocker, DeliveryStore, EventLog, GroupControl, GroupState, StoreError};
 
 /// How often the groups' rows are read: a pause reaches a leader within this.
@@ -151,6 +152,8 @@ pub(super) struct Watcher {
     pub(super) published: Arc<Notify>,
     pub(super) locks: Locks,
     pub(super) troubles: Troubles,
+    /// What its calls of the database count with.
+    pub(super) metrics: StoreMetrics,
 }
 
 impl Watcher {
@@ -233,7 +236,10 @@ impl Watcher {
     /// Whether there is a new event.
     async fn look(&self, next_control: &mut Instant) -> Result<bool, StoreError> {
         if Instant::now() >= *next_control {
-            for row in self.store.group_states().await? {
+            let asked = Instant::now();
+            let rows = self.store.group_states().await;
+            self.metrics.called(StoreOperation::Control, asked.elapsed(), rows.is_ok());
+            for row in rows? {
                 self.controls.tell(&row);
             }
             *next_control = Instant::now() + CONTROL_POLL;

@@ -19,6 +19,7 @@
 pub mod events;
 mod health;
 pub mod hooks;
+mod metrics;
 mod problems;
 mod whoami;
 
@@ -34,6 +35,7 @@ use tracing::error;
 pub use events::{EVENTS, HANDSHAKE};
 pub use health::{Health, LIVE, LIVE_ALIAS, READY};
 pub use hooks::{HOOK, HOOK_HANDSHAKE};
+pub use metrics::{Exposition, METRICS};
 pub use problems::PROBLEM;
 pub use whoami::WHOAMI;
 
@@ -43,8 +45,18 @@ use crate::settings::Part;
 use crate::token::Role;
 
 /// Every route.
-pub const TABLE: &[&Spec] =
-    &[&LIVE, &LIVE_ALIAS, &READY, &PROBLEM, &WHOAMI, &EVENTS, &HANDSHAKE, &HOOK, &HOOK_HANDSHAKE];
+pub const TABLE: &[&Spec] = &[
+    &LIVE,
+    &LIVE_ALIAS,
+    &READY,
+    &PROBLEM,
+    &WHOAMI,
+    &EVENTS,
+    &HANDSHAKE,
+    &HOOK,
+    &HOOK_HANDSHAKE,
+    &METRICS,
+];
 
 /// What a route is, its handler aside.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod connections;
 mod events;
 mod hooks;
 mod matrix;
+mod metrics;
 mod requests;
 
 use std::sync::Arc;

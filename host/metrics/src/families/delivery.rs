@@ -9,8 +9,10 @@ use crate::names::SeriesNames;
 use crate::table::Table;
 use crate::values::{Counter, Gauge, Histogram, Level, Seconds};
 use event_host_core::event::{GroupName, Tenant};
+use event_host_core::handler::Usage;
 
 use super::host::One;
+use super::store::StoreMetrics;
 
 static LEADING: Metric = Metric::process(
     Kind::Gauge,
@@ -46,7 +48,7 @@ static EVENT_AGE: Metric = Metric::process(
     Kind::Histogram,
     "event_host_event_age_seconds",
     &["group"],
-    "From when an event was published to when it was read, for the first of each fetch",
+    "From an event's `time` to when it was read, for the first of each fetch",
 );
 static REDELIVERIES: Metric = Metric::process(
     Kind::Counter,
@@ -232,12 +234,14 @@ pub struct Deliveries {
     trips: Family<Counter>,
     component: Family<One>,
     permits: Permits,
+    store: StoreMetrics,
 }
 
 impl Deliveries {
-    pub(crate) fn register(table: &mut Table, names: SeriesNames) -> Self {
+    pub(crate) fn register(table: &mut Table, names: SeriesNames, store: StoreMetrics) -> Self {
         Self {
             names,
+            store,
             leading: table.add(Family::new(&LEADING)),
             leaderships: table.add(Family::new(&LEADERSHIPS)),
             attempts: table.add(Family::new(&ATTEMPTS)),
@@ -279,6 +283,7 @@ impl Deliveries {
             fetched_events: self.fetched_events.with(&[label]),
             swaps: each(&self.swaps, &[label], Swap::LABELS),
             trips: each(&self.trips, &[label], Trip::LABELS),
+            store: self.store.clone(),
         }
     }
 
@@ -311,10 +316,8 @@ pub struct GroupMetrics {
     leading: Level,
     leaderships: [Counter; Leaderships::LABELS.len()],
     attempts: [Counter; Attempted::LABELS.len()],
-    /// How long calls of the handler took.
-    pub duration: Histogram,
-    /// The memories of an instance at the end of a call.
-    pub memory: Histogram,
+    duration: Histogram,
+    memory: Histogram,
     /// How old the first event of a fetch was.
     pub event_age: Histogram,
     redeliveries: [Counter; Redelivered::LABELS.len()],
@@ -331,18 +334,29 @@ pub struct GroupMetrics {
     pub fetched_events: Counter,
     swaps: [Counter; Swap::LABELS.len()],
     trips: [Counter; Trip::LABELS.len()],
+    /// Calls of the database, of all groups together.
+    pub store: StoreMetrics,
 }
 
 impl Default for GroupMetrics {
     /// Counts for nobody, for groups that are run apart from a host.
     fn default() -> Self {
         let names = SeriesNames::new(0);
-        let nobody = Deliveries::register(&mut Table::default(), names);
+        let mut table = Table::default();
+        let store = StoreMetrics::register(&mut table);
+        let nobody = Deliveries::register(&mut table, names, store);
         nobody.group(&GroupName::shown(crate::names::OTHER), &Tenant::none())
     }
 }
 
 impl GroupMetrics {
+    /// Observes what a call of the handler used.
+    #[inline]
+    pub fn ran(&self, usage: &Usage) {
+        self.duration.observe(usage.duration);
+        self.memory.observe_len(usage.memory_bytes);
+    }
+
     /// Counts attempts by what became of their events.
     #[inline]
     pub fn attempted(&self, outcome: Attempted, events: u64) {

@@ -111,6 +111,13 @@ pub struct SandboxMetrics {
     denied: Family<Counter>,
 }
 
+impl Default for SandboxMetrics {
+    /// Counts for nobody.
+    fn default() -> Self {
+        Self::register(&mut Table::default(), SeriesNames::new(0))
+    }
+}
+
 impl SandboxMetrics {
     pub(crate) fn register(table: &mut Table, names: SeriesNames) -> Self {
         let compiles = table.add(Family::new(&COMPILES));
@@ -168,7 +175,7 @@ pub struct HandlerMetrics {
 impl Default for HandlerMetrics {
     /// Counts for nobody, for handlers that are run apart from a host's groups.
     fn default() -> Self {
-        SandboxMetrics::register(&mut Table::default(), SeriesNames::new(0)).handler("", "")
+        SandboxMetrics::default().handler("", "")
     }
 }
 

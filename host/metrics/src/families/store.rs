@@ -6,7 +6,7 @@ use super::{DURATIONS, each, labels};
 use crate::family::Family;
 use crate::metric::{Kind, Metric};
 use crate::table::Table;
-use crate::values::{Counter, Gauge, Histogram};
+use crate::values::{Counter, Histogram};
 
 static OPERATIONS: Metric = Metric::process(
     Kind::Histogram,
@@ -20,13 +20,6 @@ static ERRORS: Metric = Metric::process(
     &["operation"],
     "Calls of the database that failed, each try of one that is repeated",
 );
-static CONNECTIONS: Metric = Metric::process(
-    Kind::Gauge,
-    "event_host_store_connections",
-    &["state"],
-    "Connections to the database: in_use, idle",
-);
-
 labels! {
     /// What the database is asked for.
     StoreOperation {
@@ -50,18 +43,22 @@ labels! {
 pub struct StoreMetrics {
     times: [Histogram; StoreOperation::LABELS.len()],
     errors: [Counter; StoreOperation::LABELS.len()],
-    connections: Family<Gauge>,
+}
+
+impl Default for StoreMetrics {
+    /// Counts for nobody.
+    fn default() -> Self {
+        Self::register(&mut Table::default())
+    }
 }
 
 impl StoreMetrics {
     pub(crate) fn register(table: &mut Table) -> Self {
         let times = table.add(Family::of(&OPERATIONS, DURATIONS));
         let errors = table.add(Family::new(&ERRORS));
-        let connections = table.add(Family::new(&CONNECTIONS));
         Self {
             times: each(&times, &[], StoreOperation::LABELS),
             errors: each(&errors, &[], StoreOperation::LABELS),
-            connections,
         }
     }
 
@@ -71,11 +68,5 @@ impl StoreMetrics {
         if !succeeded {
             self.errors[operation as usize].inc();
         }
-    }
-
-    /// How many connections there are.
-    pub fn set_connections(&self, in_use: u32, idle: u32) {
-        self.connections.with(&["in_use"]).set(f64::from(in_use));
-        self.connections.with(&["idle"]).set(f64::from(idle));
     }
 }

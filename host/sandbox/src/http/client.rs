@@ -37,6 +37,7 @@ use crate::fair_semaphore::{Claim, FairPermit, FairSemaphore, HeldBy};
 use crate::guest_log::GuestLog;
 use crate::settings::{Scheme, Target, TargetHost, names};
 use event_host_core::event::Tenant;
+use event_host_metrics::{Denied, GuestHttp};
 
 /// Bytes of an answer's head. Bounds what a server can make the host hold for
 /// one request.
@@ -218,13 +219,26 @@ impl Exchange {
         request: Request<WasiBody>,
     ) -> Result<(Response<WasiBody>, Driver), Error> {
         let end = self.meter.end.clone();
-        let deadline = Instant::now() + self.meter.timeout;
-        tokio::select! {
+        let began = Instant::now();
+        let deadline = began + self.meter.timeout;
+        let answer = tokio::select! {
             // What no longer may go on does not, even if it could.
             biased;
             () = end.cancelled() => Err(Error::ConnectionTerminated),
             answer = self.until(deadline, request) => answer,
-        }
+        };
+        let (outcome, took) = match &answer {
+            Ok((response, _)) => {
+                (GuestHttp::answered(response.status().as_u16()), Some(began.elapsed()))
+            }
+            Err(Error::HttpRequestDenied) => (GuestHttp::Denied, None),
+            Err(Error::HttpResponseTimeout | Error::ConnectionTimeout) => {
+                (GuestHttp::Timeout, None)
+            }
+            Err(_) => (GuestHttp::Error, None),
+        };
+        self.egress.metrics.requested(outcome, took);
+        answer
     }
 
     async fn until(
@@ -450,6 +464,7 @@ impl Exchange {
         });
         match refusal {
             Some((address, refused)) if addresses.is_empty() => {
+                self.egress.metrics.denied(Denied::Http);
                 self.log.denied(
                     &format!("HTTP to {}: {address} is {}", self.target, refused.is),
                     "http",

@@ -33,6 +33,7 @@ use super::fair_semaphore::{Claim, HandlerId};
 use super::guest_log::{GuestLog, toml_string};
 use super::settings::{HttpPolicy, Limits, Target};
 use event_host_core::event::{LogEvent, Tenant};
+use event_host_metrics::{Denied, GuestHttp, HandlerMetrics};
 
 /// Bytes that a guest may hand over at once of a request's body. Bounds what the
 /// host holds for a body that is not read.
@@ -58,6 +59,7 @@ pub(super) struct Egress {
     policy: HttpPolicy,
     limits: Limits,
     client: Arc<Client>,
+    metrics: HandlerMetrics,
 }
 
 impl Egress {
@@ -67,7 +69,19 @@ impl Egress {
         limits: Limits,
         client: Arc<Client>,
     ) -> Self {
-        Self { handler: handler.to_owned(), policy, limits, client }
+        let metrics = HandlerMetrics::default();
+        Self { handler: handler.to_owned(), policy, limits, client, metrics }
+    }
+
+    /// The same, counted.
+    pub(super) fn counted(self, metrics: HandlerMetrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Counts a request that was not granted.
+    fn denied(&self) {
+        self.metrics.denied(Denied::Http);
+        self.metrics.requested(GuestHttp::Denied, None);
     }
 }
 
@@ -204,6 +218,7 @@ impl Hooks {
         let target = Target::of(request.uri()).ok_or(Error::HttpRequestUriInvalid)?;
         let egress = &self.egress;
         if !egress.policy.allows(&target) {
+            egress.denied();
             self.log.denied(&format!("HTTP to {target}"), "http", &toml_list(&target));
             return Err(Error::HttpRequestDenied);
         }

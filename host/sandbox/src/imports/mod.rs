@@ -33,6 +33,7 @@ use super::limits::{InstanceLimits, resource_table};
 use super::settings::{Grants, HttpPath, Limits};
 use event_host_core::event::{Event, GroupName, Position, Tenant};
 use event_host_core::handler::state::AttemptState;
+use event_host_metrics::HandlerMetrics;
 
 /// One handler's name, and what it may use and reach.
 #[derive(Debug)]
@@ -50,6 +51,8 @@ pub(super) struct HandlerProfile {
     pub(super) http_path: HttpPath,
     /// The guest's stack, which is the engine's setting.
     pub(super) stack_bytes: usize,
+    /// What it counts with.
+    pub(super) metrics: HandlerMetrics,
 }
 
 /// The host's state of one instance.

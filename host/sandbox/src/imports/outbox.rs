@@ -17,6 +17,7 @@ use crate::settings::{Limits, names};
 use event_host_core::event::json::{parse_time, to_microseconds};
 use event_host_core::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use event_host_core::failure::{FailureKind, storable};
+use event_host_metrics::Denied;
 
 /// What the host keeps of each emit besides its data and attributes, in bytes: an
 /// [`Event`], the id and the source that it is given, and a node of its extensions.
@@ -49,6 +50,7 @@ impl HostState {
     fn denied_emit(&self, event_type: &str) -> EmitError {
         let event_type = storable(event_type, TYPE_BYTES);
         let value = format!("[{}]", toml_string(&event_type));
+        self.profile.metrics.denied(Denied::Emit);
         self.log.denied(&format!("emitting {}", quoted(&event_type)), "emit", &value);
         EmitError::Denied(format!("the handler may not emit {}", quoted(&event_type)))
     }

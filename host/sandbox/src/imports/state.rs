@@ -9,6 +9,7 @@ use crate::ending::{Abort, size};
 use crate::settings::names;
 use event_host_core::failure::FailureKind;
 use event_host_core::handler::state::{AttemptState, StateUnreadable};
+use event_host_metrics::Denied;
 
 /// The longest key, in bytes: the contract says so.
 const KEY_BYTES: usize = 1_024;
@@ -94,6 +95,7 @@ impl HostState {
         if self.profile.grants.state {
             return Ok(());
         }
+        self.profile.metrics.denied(Denied::State);
         self.log.denied("the state", "state", "true");
         Err(StateError::Other("the handler may not use its state".to_owned()))
     }

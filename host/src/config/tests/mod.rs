@@ -92,6 +92,8 @@ fn everything_has_a_default_but_component_and_subscribe() {
         compilation: Compilation::default(),
         retention: Retention::FOREVER,
         ingest: event_host_ingest::Settings::default(),
+        metrics: event_host_metrics::Settings::default(),
+        digest: config.digest.clone(),
         tenants: Vec::new(),
         sources: Vec::new(),
         schedules: Vec::new(),
@@ -114,6 +116,10 @@ compile_memory = "1GiB"
 compile_timeout = "90s"
 retention = "7d"
 retention_size = "50GiB"
+
+[telemetry.metrics]
+interval = "5s"
+max_groups = 7
 
 [tenants.acme]
 memory = "64MiB"
@@ -213,6 +219,8 @@ partitions = 8
     let compilation =
         Compilation { memory_bytes: Some(1 << 30), timeout: Some(Duration::from_secs(90)) };
     assert_eq!(config.compilation, compilation);
+    let metrics = event_host_metrics::Settings { interval: Duration::from_secs(5), max_groups: 7 };
+    assert_eq!(config.metrics, metrics);
     assert_eq!(config.retention, retention);
     let quota = TenantQuota {
         memory_bytes: Some(64 << 20),

@@ -147,6 +147,7 @@ impl Rig {
             published: Arc::new(Notify::new()),
             pass_interval: PASS_INTERVAL,
             troubles: Troubles::default(),
+            metrics: GroupMetrics::default(),
         };
         let (safe, safe_seen) = watch::channel(Position::ZERO);
         let (overtake_limit, overtake_limit_seen) = watch::channel(Position::ZERO);
