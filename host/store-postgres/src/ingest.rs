@@ -10,8 +10,8 @@
 //!    wait for each other. An entry that is there is locked too, so that nobody removes it.
 //! 2. What the ledger knew, in a statement of its own, which sees what was committed while the
 //!    first waited. Then it is decided what is new, and what was entered in vain goes.
-//! 3. The events, in the order of the requests, as any publisher inserts them.
-//! 4. The positions into the entries, which are this transaction's own by then.
+//! 3. The events, in the order of the requests, as any publisher inserts them, and their
+//!    positions into the entries, which are this transaction's own by then.
 //!
 //! It has connections of its own: those that the groups share are not held by who waits for
 //! another sender.
@@ -190,7 +190,6 @@ async fn ingest(
         forget(&mut transaction, &entered).await?;
     }
     let positions = append(&mut transaction, &resolved.new).await?;
-    place(&mut transaction, &resolved.new, &positions).await?;
     transaction.commit().await?;
     Ok(resolved.answers(&positions)?)
 }
@@ -276,7 +275,12 @@ async fn forget(
     Ok(())
 }
 
-/// Appends events of several tenants, within a transaction.
+/// Appends events of several tenants, within a transaction, and writes their positions into
+/// the entries that it has made: in one statement, because every round trip holds the log up.
+/// The fingerprint too: the first who asked for a key may have been refused, and another taken.
+///
+/// Rows are inserted, and so draw their positions, in the order of the SELECT: the order of
+/// the positions is that of the events.
 async fn append(
     connection: &mut PgConnection,
     new: &[New<'_>],
@@ -293,20 +297,42 @@ async fn append(
         let (part, others) = rest.split_at(fitting.count().max(1));
         rest = others;
         let statement = sqlx::query(concat!(
-            "INSERT INTO event_host.events (tenant, ",
+            "WITH appended AS (
+                 INSERT INTO event_host.events (tenant, ",
             event_columns!(),
-            ") SELECT t.tenant, type, time, id, source, subject, datacontenttype, dataschema,
-                      partitionkey, deliver_after, extensions::jsonb, data
-               FROM ",
+            ")   SELECT t.tenant, type, time, id, source, subject, datacontenttype, dataschema,
+                        partitionkey, deliver_after, extensions::jsonb, data
+                 FROM ",
             unnest_events!(),
-            " JOIN unnest($12::text[]) WITH ORDINALITY AS t (tenant, ordinality)
-               USING (ordinality)
-             ORDER BY ordinality RETURNING position"
+            "    JOIN unnest($12::text[]) WITH ORDINALITY AS t (tenant, ordinality)
+                 USING (ordinality)
+                 ORDER BY ordinality RETURNING position),
+             placed AS (
+                 UPDATE event_host.published p
+                 SET position = a.position, fingerprint = k.fingerprint
+                 FROM (SELECT position, row_number() OVER (ORDER BY position) AS nth
+                       FROM appended) a
+                 JOIN unnest($13::bytea[], $14::bigint[], $15::bigint[])
+                          k (key, fingerprint, nth) USING (nth)
+                 -- The array is what has the rows looked up by their keys.
+                 WHERE p.key = ANY ($13) AND p.key = k.key)
+             SELECT position FROM appended ORDER BY position"
         ));
         let tenants: Vec<&str> = part.iter().map(|new| new.tenant.as_str()).collect();
+        let (mut keys, mut fingerprints, mut nths) = (Vec::new(), Vec::new(), Vec::new());
+        for (nth, new) in (1_i64..).zip(part) {
+            for (key, asked) in new.entries() {
+                keys.push(key.0.to_vec());
+                fingerprints.push(asked.fingerprint);
+                nths.push(nth);
+            }
+        }
         let rows = Events::new(part.iter().map(|new| new.event))
             .bind(statement)
             .bind(tenants)
+            .bind(keys)
+            .bind(fingerprints)
+            .bind(nths)
             .fetch_all(&mut *connection)
             .await?;
         for row in &rows {
@@ -314,37 +340,6 @@ async fn append(
         }
     }
     Ok(positions)
-}
-
-/// Writes the positions into the entries that this transaction has made. The fingerprint
-/// too: the first who asked for a key may have been refused, and another taken.
-async fn place(
-    connection: &mut PgConnection,
-    new: &[New<'_>],
-    positions: &[Position],
-) -> Result<(), PostgresError> {
-    let (mut keys, mut fingerprints, mut places) = (Vec::new(), Vec::new(), Vec::new());
-    for (new, position) in new.iter().zip(positions) {
-        for (key, asked) in new.entries() {
-            keys.push(key.0.to_vec());
-            fingerprints.push(asked.fingerprint);
-            places.push(position.0);
-        }
-    }
-    if keys.is_empty() {
-        return Ok(());
-    }
-    sqlx::query(
-        "UPDATE event_host.published p SET position = a.position, fingerprint = a.fingerprint
-         FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) a (key, fingerprint, position)
-         WHERE p.key = a.key",
-    )
-    .bind(keys)
-    .bind(fingerprints)
-    .bind(places)
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 /// Removes the entries that a query finds and locks.
