@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio::sync::SetOnce;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -65,6 +66,25 @@ pub(crate) struct Shared {
     rates: Rates,
     pub(crate) disk: Disk,
     pub(crate) metrics: IngestMetrics,
+    /// Something came in.
+    pub(crate) begun: Begun,
+}
+
+/// Whether something has come in yet.
+#[derive(Debug, Default)]
+pub(crate) struct Begun(SetOnce<()>);
+
+impl Begun {
+    fn set(&self) {
+        if !self.0.initialized() {
+            // Another request may have been first.
+            let _ = self.0.set(());
+        }
+    }
+
+    pub(crate) async fn wait(&self) {
+        self.0.wait().await;
+    }
 }
 
 impl Shared {
@@ -92,6 +112,7 @@ impl Intake {
             rates: Rates::default(),
             disk: Disk::new(log_folder),
             metrics,
+            begun: Begun::default(),
         });
         let (dispatched, kept) = (Arc::clone(&shared), Arc::clone(&shared));
         let tasks = [
@@ -130,6 +151,7 @@ impl Intake {
         if self.shared.commits.is_stopping() {
             return Err(draining());
         }
+        self.shared.begun.set();
         self.shared.budget.take(bytes)
     }
 

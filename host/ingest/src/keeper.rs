@@ -23,7 +23,9 @@ const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// So many entries more make it a further [`COUNT_EVERY`] from one count to the next.
 const ENTRIES_A_COUNT: u64 = 1_000_000;
 
+/// Begins with the first request: a host that takes nothing in leaves the ledger to others.
 pub(crate) async fn keep(shared: Arc<Shared>) {
+    shared.begun.wait().await;
     let mut failures = Repeats::default();
     let mut counts_at = Instant::now();
     loop {
