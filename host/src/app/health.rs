@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use event_host_core::restart::spawn_with_restart;
 use event_host_http::Health;
-use event_host_store::Leases;
+use event_host_store::Ingest;
 
 /// How often the database is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub(crate) struct HostHealth {
 
 impl HostHealth {
     /// Begins to look, until the handles are dropped.
-    pub(crate) fn start(store: Arc<dyn Leases>) -> (Arc<Self>, [AbortOnDropHandle<()>; 2]) {
+    pub(crate) fn start(store: Arc<dyn Ingest>) -> (Arc<Self>, [AbortOnDropHandle<()>; 2]) {
         let health = Arc::new(Self {
             since: Instant::now(),
             beat: AtomicU64::new(0),
@@ -73,9 +73,9 @@ impl HostHealth {
         }
     }
 
-    async fn keep_looking(&self, store: &dyn Leases) {
+    async fn keep_looking(&self, store: &dyn Ingest) {
         loop {
-            let looked = tokio::time::timeout(ANSWERED_WITHIN, store.group_states()).await;
+            let looked = tokio::time::timeout(ANSWERED_WITHIN, store.log_bytes()).await;
             let why = match looked {
                 Ok(Ok(_)) => None,
                 Ok(Err(why)) => Some(why.to_string()),

@@ -44,6 +44,8 @@ const INGEST: &[&str] = &[
     "INSERT (type, data, id, source, subject, time, datacontenttype, dataschema, partitionkey, extensions, deliver_after, tenant) ON event_host.events",
     "SELECT (position) ON event_host.events",
     "SELECT, INSERT, UPDATE, DELETE ON event_host.published",
+    // To refuse a schema of another version.
+    "SELECT ON event_host.migrations",
 ];
 
 const OPERATOR: &[&str] = &[

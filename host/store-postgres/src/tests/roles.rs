@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{Purpose, grants};
 use event_host_core::digest::Digest;
-use event_host_core::event::{Attempt, Epoch, Position, Tenant};
+use event_host_core::event::{Attempt, Epoch, Event, Position, Tenant};
 use event_host_store::traits::*;
 use event_host_store::{
-    Blocker, DeadLetterFilter, Deployment, GroupRegistration, GroupState, LockSession, Mark,
-    NewVersion, Retention, ScheduleRegistration, Settled, Settlement, Start, StateWrite,
-    StoreError, Ticked, Ticks,
+    Blocker, DeadLetterFilter, Deployment, GroupRegistration, GroupState, Incoming, Ingested,
+    LockSession, Mark, NewVersion, Retention, ScheduleRegistration, Settled, Settlement, Start,
+    StateWrite, StoreError, Ticked, Ticks,
 };
 
 /// A role that may log in and has been granted something.
@@ -137,6 +137,48 @@ async fn an_inserter_publishes_either_way_and_does_nothing_else() {
             "ALTER TABLE event_host.events DISABLE TRIGGER ALL",
             "CREATE OR REPLACE FUNCTION event_host.refuse_change() RETURNS trigger
              LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        ] {
+            assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_ingest_role_takes_events_in_for_all_and_sees_none_of_them() {
+    let database = PostgresDatabase::new().await;
+    with_role(&database, Some(Purpose::Ingest), async |role| {
+        let store = role.store();
+        store.check_schema(true).await.unwrap();
+        let request = |owner: &str, id: &str| Incoming {
+            tenant: owner.parse().unwrap(),
+            events: vec![Event::new(id, "/s", "t", jiff::Timestamp::UNIX_EPOCH)],
+            window: Some(std::time::Duration::from_secs(60)),
+            also_known_as: vec![format!("also {id}")],
+        };
+        let requests = [request("", "1"), request("acme", "1"), request("", "2")];
+        store.ingest(&requests).await.unwrap();
+        let again = store.ingest(&requests).await.unwrap();
+        assert!(matches!(&again[0], Ingested::Committed(placed) if placed[0].is_duplicate));
+        store.prune_ledger(Some(1)).await.unwrap();
+        store.log_bytes().await.unwrap();
+        assert_eq!(types(&database.store()).await, ["t", "t"]);
+
+        let mut session = role.session().await;
+        for sql in [
+            "SELECT type FROM event_host.events",
+            "SELECT data FROM event_host.events",
+            "INSERT INTO event_host.events (type, deliver_to) VALUES ('x', 'g')",
+            "INSERT INTO event_host.events (type, published_at) VALUES ('x', now())",
+            "INSERT INTO event_host.events (position, type) VALUES (9, 'x')",
+            "UPDATE event_host.events SET type = 'x'",
+            "DELETE FROM event_host.events",
+            "SELECT nextval('event_host.events_position_seq')",
+            "SELECT * FROM event_host.consumer_groups",
+            "SELECT * FROM event_host.dead_letters",
+            "SELECT * FROM event_host.state",
+            "SELECT * FROM event_host.components",
+            "INSERT INTO event_host.migrations DEFAULT VALUES",
         ] {
             assert_eq!(code(&mut session, sql).await, FORBIDDEN, "{sql}");
         }
