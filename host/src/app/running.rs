@@ -107,6 +107,7 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
         ("concurrency", before.concurrency != now.concurrency),
         ("retention", before.retention.max_age != now.retention.max_age),
         ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
+        ("ingest", before.ingest != now.ingest),
         ("drain_delay", before.drain_delay != now.drain_delay),
     ] {
         changed.extend(is_changed.then(|| setting.to_owned()));
