@@ -3,6 +3,7 @@
 //! It stands before everything else on a fresh clone, so it has few
 //! dependencies and reads its few arguments by hand.
 
+mod clients;
 mod command;
 mod debian;
 mod demo;
@@ -52,6 +53,10 @@ Commands:
                   checks the alerts and the dashboard in contrib with promtool, and
                   runs the alerts' tests; --install fetches Debian's package of it
                   into target/tools
+  clients [--install] [--host FILE]
+                  has PyPI's and npm's `cloudevents` and curl send events to a host that
+                  is built now, or FILE, in all modes. A client whose tools are missing
+                  is left out; --install has pip and npm install them into target/tools
   sample-events   writes the example's events anew
 ";
 
@@ -72,6 +77,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["build-guests"] => guests::build(guests::ALL, None)?,
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
         ["sdks", arguments @ ..] => sdks::sdks(arguments)?,
+        ["clients", arguments @ ..] => clients::clients(arguments)?,
         ["demo"] => demo::demo()?,
         ["dist"] => dist::dist()?,
         ["metrics", arguments @ ..] => metrics::check(arguments)?,
