@@ -27,6 +27,7 @@ mod foreign;
 mod grants;
 mod host_memory;
 mod http_handlers;
+mod ingest;
 mod innocent;
 mod languages;
 mod leadership;
