@@ -244,6 +244,13 @@ fn status_tells_the_last_and_the_next_tick_and_one_that_nobody_publishes(store: 
     }
     let told = rig.host(["status"]).ok();
     let waits = told.lines().find(|line| line.starts_with("often: a tick is due since "));
+    // A row of somebody's that makes no sense hurts no other.
+    client.execute(
+        "INSERT INTO schedules (name, tenant, cron, timezone, done_to, seen_at)
+         SELECT 'no name', tenant, cron, timezone, done_to, seen_at FROM schedules
+         WHERE name = 'yearly'",
+    );
+    assert_eq!(rig.json(&["status"])["schedules"].as_array().map(Vec::len), Some(2));
     assert!(waits.is_some_and(|line| line.ends_with("no host runs it; `host run` does")), "{told}");
 }
 

@@ -14,6 +14,7 @@ use super::on_shared::on_shared;
 use super::{PostgresStore, listen, log};
 use event_host_core::event::ScheduleName;
 use event_host_store::driver::stored;
+use event_host_store::driver::unreadable::Sifted;
 use event_host_store::schedules::{FORGOTTEN_AFTER, registered_to};
 use event_host_store::{
     Registered, ScheduleRegistration, ScheduleStatus, Schedules, StoreError, Ticked, Ticks,
@@ -48,7 +49,8 @@ impl Schedules for PostgresStore {
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleStatus>, StoreError> {
-        on_shared!(self.connections, "read the schedules", |c| schedules(c))
+        let read = on_shared!(self.connections, "read the schedules", |c| schedules(c))?;
+        Ok(self.said.tell("schedules", read))
     }
 }
 
@@ -149,14 +151,16 @@ async fn record(
     Ok(())
 }
 
-async fn schedules(connection: &mut PgConnection) -> Result<Vec<ScheduleStatus>, PostgresError> {
+async fn schedules(connection: &mut PgConnection) -> Result<Sifted<ScheduleStatus>, PostgresError> {
     let rows = sqlx::query(
         "SELECT name, tenant, cron, timezone, done_to, last_tick, seen_at
          FROM event_host.schedules ORDER BY name",
     )
     .fetch_all(connection)
     .await?;
-    rows.iter().map(read).collect()
+    let whose =
+        |row: &PgRow| stored::schedule_of(row.try_get_unchecked::<String, _>(0).ok().as_deref());
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read(row)))))
 }
 
 fn read(row: &PgRow) -> Result<ScheduleStatus, PostgresError> {

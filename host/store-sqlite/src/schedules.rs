@@ -12,6 +12,7 @@ use super::error::SqliteError;
 use super::log;
 use event_host_core::event::ScheduleName;
 use event_host_store::driver::stored;
+use event_host_store::driver::unreadable::Sifted;
 use event_host_store::schedules::{FORGOTTEN_AFTER, registered_to};
 use event_host_store::{
     Registered, ScheduleRegistration, ScheduleStatus, Schedules, StoreError, Ticked, Ticks,
@@ -35,7 +36,8 @@ impl Schedules for SqliteStore {
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleStatus>, StoreError> {
-        on_reader!(self.connections, "read the schedules", |c| schedules(c))
+        let read = on_reader!(self.connections, "read the schedules", |c| schedules(c))?;
+        Ok(self.said.tell("schedules", read))
     }
 }
 
@@ -124,14 +126,17 @@ async fn record(
     Ok(())
 }
 
-async fn schedules(connection: &mut SqliteConnection) -> Result<Vec<ScheduleStatus>, SqliteError> {
+async fn schedules(
+    connection: &mut SqliteConnection,
+) -> Result<Sifted<ScheduleStatus>, SqliteError> {
     let rows = sqlx::query(
         "SELECT name, tenant, cron, timezone, done_to, last_tick, seen_at
          FROM schedules ORDER BY name",
     )
     .fetch_all(connection)
     .await?;
-    rows.iter().map(read).collect()
+    let whose = |row: &SqliteRow| stored::schedule_of(text(row, 0).ok().as_deref());
+    Ok(Sifted::of(rows.iter().map(|row| (whose(row), read(row)))))
 }
 
 fn read(row: &SqliteRow) -> Result<ScheduleStatus, SqliteError> {

@@ -37,6 +37,11 @@ pub fn schedule_name(name: &str) -> Result<ScheduleName, StoreError> {
     name.parse::<ScheduleName>().map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
+/// Which row this is, of those of schedules: in words, for whatever stands in it.
+pub fn schedule_of(name: Option<&str>) -> String {
+    format!("the schedule {}", quoted(name))
+}
+
 /// Whose row this is, of those that say what is deployed: in words, for whatever
 /// stands in it.
 pub fn deployment_of(tenant: Option<&str>, handler: Option<&str>) -> String {
