@@ -224,11 +224,12 @@ impl Config {
         let mut ingest = ingest::ingest(top.section("ingest", &keys::INGEST));
         let metrics = telemetry::metrics(&mut top);
         let tenants = Tenants::read(&mut top, &document);
-        let sources = sources::sources(&mut top, &document, &tenants);
         let schedules = schedules::schedules(&mut top, &document, &tenants);
         let handlers = handlers_of(&mut top, &document, &tenants, directory, overrides);
+        let listeners = listen::listeners(&mut top, &document, overrides.http, directory);
+        let sources = sources::sources(&mut top, &document, &tenants, &listeners);
         let http = event_host_http::Settings {
-            listeners: listen::listeners(&mut top, &document, overrides.http, directory),
+            listeners,
             tokens: tokens::tokens(&mut top, &document, &tenants),
             tenants: tenants.names(),
         };

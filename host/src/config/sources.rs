@@ -15,7 +15,7 @@ use super::tenants::Tenants;
 use super::value::{NAME_RULE, YEAR};
 use crate::nearest::nearest;
 use event_host_core::event::{HandlerName, Tenant, quoted};
-use event_host_http::Hook;
+use event_host_http::{Hook, Listener, Part};
 use event_host_webhooks::{
     Algorithm, Encoding, Hmac, Key, Misfit, Parts, Preset, Secret, Source, Template,
 };
@@ -30,7 +30,11 @@ pub(super) fn sources<'a>(
     top: &mut Section<'a>,
     document: &'a Document<'a>,
     tenants: &Tenants<'a>,
+    listeners: &[Listener],
 ) -> Vec<Hook> {
+    let exposed = listeners
+        .iter()
+        .find(|listener| listener.serve.contains(&Part::Ingest) && !listener.address.is_local());
     let Some(entry) = top.entry("sources") else { return Vec::new() };
     let DeValue::Table(table) = entry.value else {
         top.problem(
@@ -44,12 +48,17 @@ pub(super) fn sources<'a>(
     };
     document::entries(table)
         .into_iter()
-        .filter_map(|entry| source(document, entry, tenants))
+        .filter_map(|entry| source(document, entry, tenants, exposed))
         .collect()
 }
 
 /// Reads one source. `None` only after a problem.
-fn source<'a>(document: &'a Document<'a>, entry: Entry<'a>, tenants: &Tenants<'a>) -> Option<Hook> {
+fn source<'a>(
+    document: &'a Document<'a>,
+    entry: Entry<'a>,
+    tenants: &Tenants<'a>,
+    exposed: Option<&Listener>,
+) -> Option<Hook> {
     let mut section = Section::source(document, entry);
     if entry.key.parse::<HandlerName>().is_err() {
         section.problem(
@@ -74,6 +83,19 @@ fn source<'a>(document: &'a Document<'a>, entry: Entry<'a>, tenants: &Tenants<'a
     let max_body = section.size("max_body", "1KiB"..="1GiB");
     let retired = section.boolean("retired").unwrap_or(false);
     let allow_from = networks(&mut section);
+    if let Some(listener) = exposed.filter(|_| allow_from.is_empty())
+        && preset == Some(Preset::Unverified)
+        && let Some(verify) = section.entry("verify")
+        && section.entry("allow_from").is_none()
+    {
+        section.problem(
+            verify.at,
+            format!(
+                "`verify = \"unverified\"` has anybody publish who reaches the listener `{}`, and other machines do: name the networks of the sender in `allow_from`, or verify its requests",
+                listener.name
+            ),
+        );
+    }
     let origins = strings(&mut section, "origins", "[\"https://sender.example.com\"]");
     let require_origin = require_origin(&mut section, &origins);
     let query_token = query_token(&mut section, preset);

@@ -245,3 +245,23 @@ fn each_mistake_of_a_source_is_named_with_its_place_and_what_would_be_right() {
     );
     assert!(problems(&format!("sources = 5\n{}", with("")))[0].contains("not a table of sources"));
 }
+
+#[test]
+fn what_verifies_nothing_is_not_open_to_other_machines() {
+    let file = |address: &str, serve: &str, more: &str| {
+        format!(
+            "[listen.edge]\naddress = \"{address}\"\nserve = [\"{serve}\"]\nplaintext = true\n\
+             [sources.s]\nverify = \"unverified\"\ntype = \"t\"\nid = \"{{body:sha256}}\"\nsource = \"/s\"\n{more}\n{}",
+            with("")
+        )
+    };
+    assert_eq!(
+        problems(&file("0.0.0.0:8480", "ingest", "")),
+        [
+            "handlers.toml:6:10: `verify = \"unverified\"` has anybody publish who reaches the listener `edge`, and other machines do: name the networks of the sender in `allow_from`, or verify its requests"
+        ]
+    );
+    config(&file("0.0.0.0:8480", "ingest", "allow_from = [\"192.0.2.0/24\"]"));
+    config(&file("0.0.0.0:8480", "health", ""));
+    config(&file("127.0.0.1:8480", "ingest", "").replace("plaintext = true\n", ""));
+}
