@@ -245,7 +245,7 @@ pub(super) const ALLOW: Place = Place {
 
 /// Every table with keys of its own.
 pub(super) const PLACES: [&Place; 17] = [
-    &TOP, &INGEST, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &SOURCE,
+    &TOP, &HANDLER, &BUILD, &RETRY, &BATCH, &BREAKER, &LIMITS, &ALLOW, &TENANT, &INGEST, &SOURCE,
     &LISTEN, &TLS, &TOKEN, &SCHEDULE, &TELEMETRY, &METRICS,
 ];
 
