@@ -41,7 +41,7 @@ fn every_key_is_read() {
 fn each_mistake_is_named_with_what_would_be_right() {
     for (line, part) in [
         ("max_bodi = \"1MiB\"", "did you mean `max_body`?"),
-        ("max_body = 5", "a size"),
+        ("max_body = 5", "needs a unit"),
         ("max_events = 0", "1"),
         ("connections = 17", "16"),
         ("timeout = \"1ms\"", "100"),
