@@ -221,9 +221,19 @@ fn an_answer_comes_after_the_commit(store: Store) {
             std::thread::spawn(move || send(&load, &addresses, sender))
         })
         .collect();
+    // A host that was about to start while its server went down ends, and its service manager
+    // starts it again.
+    let look_after = |hosts: &mut Vec<Running>| {
+        for (host, address) in hosts.iter_mut().zip(&addresses) {
+            if host.ended().is_some() {
+                *host = start(address);
+            }
+        }
+    };
     for round in 0..8 {
         let before = load.count.load(Ordering::Relaxed);
         wait_until("senders go on", PATIENCE, || {
+            look_after(&mut hosts);
             load.count.load(Ordering::Relaxed) > before + 2 * SENDERS
         });
         // The moment is what is random here, so nothing is waited for.
@@ -238,6 +248,10 @@ fn an_answer_comes_after_the_commit(store: Store) {
         }
     }
     load.stop.store(true, Ordering::Relaxed);
+    wait_until("each sender has its last answer", PATIENCE, || {
+        look_after(&mut hosts);
+        senders.iter().all(std::thread::JoinHandle::is_finished)
+    });
     for sender in senders {
         sender.join().unwrap();
     }
