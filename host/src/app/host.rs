@@ -274,7 +274,8 @@ impl Host {
             starting,
             http: Arc::clone(&http),
         };
-        let overview = OverviewTask { store: store.clone(), metrics };
+        let served = http.serves_metrics();
+        let overview = OverviewTask { store: store.clone(), metrics, served };
         let retention = RetentionTask { store, settings: kept };
         let changes = to_follow;
         Ok(Parts {

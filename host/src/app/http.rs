@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
@@ -16,7 +16,7 @@ use super::problems::{Problem, Problems, Trigger};
 use super::service_manager;
 use crate::config::{Config, DatabaseUrl};
 use event_host_http::routes::{events, hooks};
-use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Routes, Server};
+use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Part, Routes, Server};
 use event_host_ingest::Intake;
 use event_host_metrics::{Format, Metrics};
 use event_host_store::Store;
@@ -54,6 +54,8 @@ pub(crate) struct Http {
     pub(crate) metrics: Arc<Metrics>,
     /// How long a stop waits before anything is closed.
     drain_delay: std::sync::Mutex<Duration>,
+    /// Whether a listener serves metrics.
+    serves_metrics: watch::Sender<bool>,
     /// The addresses of the listeners that are open.
     serving: std::sync::Mutex<Vec<String>>,
     say: Say,
@@ -95,6 +97,7 @@ impl Http {
             hooks,
             metrics: Arc::clone(metrics),
             drain_delay: config.drain_delay.into(),
+            serves_metrics: watch::Sender::new(serves_metrics(config)),
             serving: addresses(&server).into(),
             say: Arc::clone(say),
             _looking: looking,
@@ -118,6 +121,7 @@ impl Http {
         self.intake.set(config.ingest.clone());
         self.hooks.set(&config.sources);
         *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
+        self.serves_metrics.send_replace(serves_metrics(config));
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = addresses(server);
         self.show_token(server, before.as_deref());
         Ok(())
@@ -145,6 +149,11 @@ impl Http {
                 false
             }
         }
+    }
+
+    /// Whether a listener serves metrics, from now on.
+    pub(crate) fn serves_metrics(&self) -> watch::Receiver<bool> {
+        self.serves_metrics.subscribe()
     }
 
     /// One line for the service manager.
@@ -194,6 +203,10 @@ impl Http {
             ));
         }
     }
+}
+
+fn serves_metrics(config: &Config) -> bool {
+    config.http.listeners.iter().any(|listener| listener.serve.contains(&Part::Metrics))
 }
 
 fn addresses(server: &Server) -> Vec<String> {

@@ -2,13 +2,14 @@
 //!
 //! One host at a time does: whichever holds the lock [`LOCK`], which is had and moves like
 //! that of a group. So lag is there also for a group that nobody runs, and the database is
-//! asked once an interval, however many hosts there are.
+//! asked once an interval, however many hosts there are. A host whose listeners serve no
+//! metrics does not compete: what it saw would be shown to nobody.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -28,6 +29,8 @@ pub(crate) struct OverviewTask {
     pub(crate) store: Arc<dyn Groups>,
     /// Where what is seen is exported.
     pub(crate) metrics: Arc<Metrics>,
+    /// Whether a listener of this host serves metrics.
+    pub(crate) served: watch::Receiver<bool>,
 }
 
 impl OverviewTask {
@@ -47,19 +50,28 @@ impl OverviewTask {
         self.metrics.database.leave_out();
     }
 
-    /// Looks whenever this host has the lock.
+    /// Looks whenever this host has the lock, as long as a listener of its serves metrics.
     async fn compete(&self, locks: &Locks, stop: &CancellationToken) {
         let name = GroupName::shown(LOCK);
+        let mut served = self.served.clone();
         loop {
+            // Its sender goes with the listeners: then nothing is served any more.
+            if served.wait_for(|is_served| *is_served).await.is_err() {
+                return stop.cancelled().await;
+            }
             // What was seen before the lock was lost is shown for a while, as long as nobody
             // is known to look: the lock is lost whenever the database cannot be reached.
             let another_looks = || self.metrics.database.leave_out();
-            let lock = locks.lock(&name, another_looks);
-            let Some(lease) = lock.await else { return stop.cancelled().await };
+            let lease = tokio::select! {
+                lease = locks.lock(&name, another_looks) => lease,
+                () = unserved(&mut served) => continue,
+            };
+            let Some(lease) = lease else { return stop.cancelled().await };
             self.metrics.host.overview_here.set(1.0);
             debug!("looking at the database for all hosts");
             tokio::select! {
                 () = lease.proof().lost() => {}
+                () = unserved(&mut served) => self.metrics.database.leave_out(),
                 () = self.look_again_and_again(lease.proof()) => {}
             }
             self.metrics.host.overview_here.set(0.0);
@@ -92,6 +104,12 @@ impl OverviewTask {
             tokio::time::sleep(self.metrics.database.interval().saturating_sub(took)).await;
         }
     }
+}
+
+/// Waits until no listener serves metrics.
+async fn unserved(served: &mut watch::Receiver<bool>) {
+    // An error is that the listeners are gone.
+    let _ = served.wait_for(|is_served| !*is_served).await;
 }
 
 /// What is exported of a look.
@@ -178,6 +196,7 @@ mod tests {
         task: tokio::task::JoinHandle<()>,
         store: MemoryStore,
         locks: Locks,
+        serve: watch::Sender<bool>,
     }
 
     impl Host {
@@ -194,11 +213,15 @@ mod tests {
             );
             let (give, given) = oneshot::channel();
             assert!(give.send(locks.clone()).is_ok());
-            let task =
-                OverviewTask { store: Arc::new(store.clone()), metrics: Arc::clone(&metrics) };
+            let (serve, served) = watch::channel(true);
+            let task = OverviewTask {
+                store: Arc::new(store.clone()),
+                metrics: Arc::clone(&metrics),
+                served,
+            };
             let stop = CancellationToken::new();
             let task = tokio::spawn(task.run(given, stop.clone()));
-            Self { metrics, stop, task, store, locks }
+            Self { metrics, stop, task, store, locks, serve }
         }
 
         fn shows(&self, line: &str) -> bool {
@@ -260,6 +283,22 @@ mod tests {
         one.task.abort();
         drop((one.locks, one.store));
         until("the other looks", || two.looks() && two.shows(of_database)).await;
+    }
+
+    #[tokio::test]
+    async fn a_host_that_serves_no_metrics_leaves_the_look_to_one_that_does() {
+        let store = with_a_group().await;
+        let one = Host::start(&store, "one");
+        until("the only one looks", || one.looks()).await;
+        let two = Host::start(&store, "two");
+        until("the other waits", || two.shows("event_host_overview_here 0")).await;
+        one.serve.send_replace(false);
+        until("the other looks", || two.looks()).await;
+        assert!(!one.looks() && !one.shows("event_host_group_lag_events{"));
+        two.serve.send_replace(false);
+        until("nobody looks", || !two.looks()).await;
+        one.serve.send_replace(true);
+        until("the first one looks again", || one.looks()).await;
     }
 
     #[tokio::test]

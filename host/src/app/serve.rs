@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use tokio::signal::unix::Signal;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
@@ -24,7 +24,6 @@ use super::watch::Watch;
 use crate::config::{Config, Overrides};
 use event_host_core::troubles::Troubles;
 use event_host_delivery::leadership::Locks;
-use event_host_http::{Listener, Part};
 use event_host_metrics::Metrics;
 use event_host_store::Store;
 
@@ -81,10 +80,7 @@ impl ServingHost {
         metrics.host.built(env!("CARGO_PKG_VERSION"), started.database.kind());
         says_what_runs(&metrics, &started, std::iter::empty());
         let http = Http::start(&started, &store, &metrics, &self.say).await?;
-        // One that only takes events in may have no right to more.
-        let tells = |listener: &Listener| listener.serve.contains(&Part::Metrics);
-        let tells = started.http.listeners.iter().any(tells);
-        let _looking = tells.then(|| look(&store, &metrics, &stop));
+        let _looking = look(&store, &metrics, http.serves_metrics(), &stop);
         service_manager::ready(&http.status());
         let following = self.follow(&http, &started, watch, &mut hangup);
         let broken = tokio::select! {
@@ -164,15 +160,24 @@ impl ServingHost {
 }
 
 /// Competes for the look at the database with the other hosts: it may be the only one.
+/// Once a listener serves metrics: a host that only takes events in may have no right to more.
 fn look(
     store: &Arc<dyn Store>,
     metrics: &Arc<Metrics>,
+    mut served: watch::Receiver<bool>,
     stop: &CancellationToken,
 ) -> AbortOnDropHandle<()> {
-    let locks = Locks::start(store.clone(), identity(), Troubles::default(), metrics.store.clone());
-    let (give, given) = oneshot::channel();
-    // The one who receives it is right below.
-    let _ = give.send(locks);
-    let overview = OverviewTask { store: store.clone(), metrics: Arc::clone(metrics) };
-    AbortOnDropHandle::new(tokio::spawn(overview.run(given, stop.clone())))
+    let (store, metrics, stop) = (Arc::clone(store), Arc::clone(metrics), stop.clone());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        // An error is that nothing is served any more.
+        if served.wait_for(|is_served| *is_served).await.is_err() {
+            return;
+        }
+        let locks =
+            Locks::start(store.clone(), identity(), Troubles::default(), metrics.store.clone());
+        let (give, given) = oneshot::channel();
+        // The one who receives it is right below.
+        let _ = give.send(locks);
+        OverviewTask { store, metrics, served }.run(given, stop).await;
+    }))
 }
