@@ -66,8 +66,8 @@ fn event(event_type: &str, id: &str) -> String {
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
+    encoder.write_all(bytes).expect("memory takes bytes");
+    encoder.finish().expect("memory takes bytes")
 }
 
 fn each_mode_of_the_binding_gives_the_same_event(store: Store) {
@@ -102,7 +102,7 @@ fn each_mode_of_the_binding_gives_the_same_event(store: Store) {
         post(&mut http, &[BATCHED], batch),
         post(&mut http, &packed, gzip(structured("packed").as_bytes())),
     ] {
-        let answer = answer.unwrap();
+        let answer = answer.expect("an answer");
         assert_eq!(answer.status, 202, "{answer:?}");
     }
     let columns = ["type", "time", "source", "subject", "datacontenttype", "dataschema"];
@@ -127,21 +127,21 @@ fn nothing_of_a_batch_with_one_bad_event_is_in_the_log(store: Store) {
     let rig = Rig::on(store, &taking(""));
     let (host, address) = run(&rig);
     let mut http = Http::connect(address);
-    assert_eq!(post(&mut http, &[STRUCTURED], event("a", "first")).unwrap().status, 202);
+    assert_eq!(post(&mut http, &[STRUCTURED], event("a", "first")).expect("an answer").status, 202);
     for (bad, status, slug) in [
         (event("", "3"), 400, "invalid-event"),
         ("7".to_owned(), 400, "invalid-event"),
         (event("b", "first"), 422, "id-reused"),
     ] {
         let batch = format!("[{},{},{bad}]", event("a", "1"), event("a", "2"));
-        let answer = post(&mut http, &[BATCHED], batch).unwrap();
+        let answer = post(&mut http, &[BATCHED], batch).expect("an answer");
         assert_eq!(answer.status, status, "{answer:?}");
         assert_eq!(answer.json()["event"], 2);
         assert_eq!(answer.json()["type"], format!("/problems/{slug}"));
         assert_eq!(rig.number("SELECT count(*) FROM events WHERE type IN ('a', 'b')"), 1);
     }
     let whole = format!("[{},{}]", event("a", "1"), event("a", "2"));
-    assert_eq!(post(&mut http, &[BATCHED], whole).unwrap().status, 202);
+    assert_eq!(post(&mut http, &[BATCHED], whole).expect("an answer").status, 202);
     host.stop();
 }
 
@@ -177,8 +177,9 @@ fn send(load: &Load, addresses: &[SocketAddr], sender: u64) {
             };
             match post(http, &[STRUCTURED], event("load", &id)) {
                 Ok(answer) if matches!(answer.status, 200 | 202) => {
-                    let position = answer.json()["events"][0]["position"].as_i64().unwrap();
-                    load.taken.lock().unwrap().push((id, position));
+                    let position =
+                        answer.json()["events"][0]["position"].as_i64().expect("a position");
+                    load.taken.lock().expect("no sender panicked").push((id, position));
                     load.count.fetch_add(1, Ordering::Relaxed);
                     break;
                 }
@@ -196,12 +197,12 @@ fn send(load: &Load, addresses: &[SocketAddr], sender: u64) {
 
 /// A port that nobody listens at now.
 fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("a port")
 }
 
 fn an_answer_comes_after_the_commit(store: Store) {
     // A server of the test's own, which it may restart.
-    let mut server = (store == Store::Postgres).then(|| Server::start(&[]).unwrap());
+    let mut server = (store == Store::Postgres).then(|| Server::start(&[]).expect("a server"));
     let rig = match &server {
         Some(server) => Rig::at(&server.url("postgres"), &taking("")),
         None => Rig::on(store, &taking("")),
@@ -239,7 +240,7 @@ fn an_answer_comes_after_the_commit(store: Store) {
         // The moment is what is random here, so nothing is waited for.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..40)));
         match &mut server {
-            Some(server) if round % 4 == 3 => server.restart(Stop::Immediate).unwrap(),
+            Some(server) if round % 4 == 3 => server.restart(Stop::Immediate).expect("a server"),
             _ => {
                 let killed = round % hosts.len();
                 hosts.remove(killed).kill9();
@@ -253,9 +254,9 @@ fn an_answer_comes_after_the_commit(store: Store) {
         senders.iter().all(std::thread::JoinHandle::is_finished)
     });
     for sender in senders {
-        sender.join().unwrap();
+        sender.join().expect("a sender ends well");
     }
-    let taken = std::mem::take(&mut *load.taken.lock().unwrap());
+    let taken = std::mem::take(&mut *load.taken.lock().expect("no sender panicked"));
     let ids: BTreeSet<&str> = taken.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids.len(), taken.len());
     let mut positions: Vec<i64> = taken.iter().map(|(_, position)| *position).collect();
@@ -265,7 +266,8 @@ fn an_answer_comes_after_the_commit(store: Store) {
     assert_eq!(different, ids, "each that was taken is there, and nothing else");
     assert_eq!(stored.len(), ids.len(), "once");
     let there = rig.texts("SELECT CAST(position AS TEXT) FROM events WHERE type = 'load'");
-    let mut there: Vec<i64> = there.iter().map(|position| position.parse().unwrap()).collect();
+    let mut there: Vec<i64> =
+        there.iter().map(|position| position.parse().expect("a number")).collect();
     there.sort_unstable();
     assert!(there == positions, "not all are where the senders were told");
     for host in hosts {
@@ -284,8 +286,8 @@ fn the_same_id_at_once_from_many_connections_is_one_event(store: Store) {
                 for n in 0..20 {
                     // Some send another content under the id.
                     let event_type = if sender % 4 == 3 { "b" } else { "a" };
-                    let answer =
-                        post(&mut http, &[STRUCTURED], event(event_type, &n.to_string())).unwrap();
+                    let answer = post(&mut http, &[STRUCTURED], event(event_type, &n.to_string()))
+                        .expect("an answer");
                     answers.push((answer.status, answer.json()));
                 }
                 answers
@@ -293,7 +295,7 @@ fn the_same_id_at_once_from_many_connections_is_one_event(store: Store) {
         })
         .collect();
     let answers: Vec<Vec<(u16, Value)>> =
-        sending.into_iter().map(|sending| sending.join().unwrap()).collect();
+        sending.into_iter().map(|sending| sending.join().expect("a sender ends well")).collect();
     for n in 0..20 {
         let of_n: Vec<&(u16, Value)> = answers.iter().map(|answers| &answers[n]).collect();
         assert_eq!(of_n.iter().filter(|(status, _)| *status == 202).count(), 1, "{of_n:?}");
@@ -301,7 +303,7 @@ fn the_same_id_at_once_from_many_connections_is_one_event(store: Store) {
             .iter()
             .map(|(_, answer)| {
                 let position = answer.get("position").unwrap_or(&answer["events"][0]["position"]);
-                position.as_i64().unwrap()
+                position.as_i64().expect("a position")
             })
             .collect();
         assert_eq!(positions.len(), 1, "all are told of the one that is there: {of_n:?}");
@@ -325,15 +327,16 @@ fn ingest_at_full_speed_leaves_settlements_their_turn(store: Store) {
     let mut http = Http::connect(address);
     let mut slowest = Duration::ZERO;
     for n in 0..20 {
-        let answer = post(&mut http, &[STRUCTURED], event("a", &format!("mine {n}"))).unwrap();
-        let position = answer.json()["events"][0]["position"].as_i64().unwrap();
+        let answer =
+            post(&mut http, &[STRUCTURED], event("a", &format!("mine {n}"))).expect("an answer");
+        let position = answer.json()["events"][0]["position"].as_i64().expect("a position");
         let begun = Instant::now();
         rig.wait_until_handled("tally", position);
         slowest = slowest.max(begun.elapsed());
     }
     load.stop.store(true, Ordering::Relaxed);
     for sender in senders {
-        sender.join().unwrap();
+        sender.join().expect("a sender ends well");
     }
     // Alone it takes milliseconds; starved, it would take until the senders end.
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
@@ -343,9 +346,15 @@ fn ingest_at_full_speed_leaves_settlements_their_turn(store: Store) {
 
 /// What a process has in memory, in bytes.
 fn resident(host: &Running) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.pid()))
+        .expect("what the process has");
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).expect("what the process has");
+    line.split_whitespace()
+        .nth(1)
+        .expect("what the process has")
+        .parse::<u64>()
+        .expect("what the process has")
+        << 10
 }
 
 #[test]
@@ -353,14 +362,14 @@ fn slow_bodies_gzip_bombs_and_deep_json_cost_bounded_memory() {
     let rig = Rig::new(&taking("ingest.queue = \"32MiB\"\ningest.max_body = \"8MiB\""));
     let (host, address) = run(&rig);
     let mut http = Http::connect(address);
-    assert_eq!(post(&mut http, &[STRUCTURED], event("a", "warm")).unwrap().status, 202);
+    assert_eq!(post(&mut http, &[STRUCTURED], event("a", "warm")).expect("an answer").status, 202);
     let before = resident(&host);
 
     // Bodies that do not come hold their part of the memory, and no more.
     let slowly = || {
         let mut http = Http::connect(address);
         let head = "POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cloudevents+json\r\nContent-Length: 8000000\r\n\r\n{";
-        http.send(head).unwrap();
+        http.send(head).expect("somebody listens");
         http
     };
     let slow: Vec<Http> = (0..4).map(|_| slowly()).collect();
@@ -371,10 +380,10 @@ fn slow_bodies_gzip_bombs_and_deep_json_cost_bounded_memory() {
     });
     let others: Vec<Http> = (0..60).map(|_| slowly()).collect();
     for mut http in others {
-        let answer = http.answer().unwrap();
+        let answer = http.answer().expect("an answer");
         assert_eq!(answer.status, 503, "{answer:?}");
         assert_eq!(answer.json()["type"], "/problems/busy");
-        let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+        let wait: u64 = answer.header("retry-after").expect("a wait").parse().expect("a wait");
         assert!((1..=5).contains(&wait));
     }
     drop(slow);
@@ -394,7 +403,7 @@ fn slow_bodies_gzip_bombs_and_deep_json_cost_bounded_memory() {
             (&[BATCHED][..], deep.as_bytes(), [400, 503]),
             (&[BATCHED][..], batch.as_bytes(), [413, 503]),
         ] {
-            let answer = post(&mut Http::connect(address), headers, body).unwrap();
+            let answer = post(&mut Http::connect(address), headers, body).expect("an answer");
             assert!(statuses.contains(&answer.status), "{answer:?}");
         }
     }
