@@ -9,7 +9,7 @@
 //! highest is taken.
 //!
 //! The number of series is bounded: groups beyond a limit share the label `_other`
-//! ([`names`]), every other label has a closed list of values or those of the settings.
+//! (`names`), every other label has a closed list of values or those of the settings.
 //!
 //! | file | duty |
 //! | --- | --- |
