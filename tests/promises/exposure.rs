@@ -18,20 +18,6 @@ fn listening(more: &str) -> Settings {
         .top(&format!("listen.local.address = \"127.0.0.1:0\"\n{more}"))
 }
 
-/// Makes a token: the token, and the lines for the settings.
-fn token(rig: &Rig, arguments: &[&str]) -> (String, String) {
-    let made = rig.json(&[&["token", "new"], arguments].concat());
-    let name = made["name"].as_str().expect("a name");
-    let mut lines = format!(
-        "tokens.{name}.sha256 = {}\ntokens.{name}.roles = {}",
-        made["sha256"], made["roles"]
-    );
-    if let Some(tenant) = made["tenant"].as_str() {
-        lines += &format!("\ntokens.{name}.tenant = \"{tenant}\"");
-    }
-    (made["token"].as_str().expect("a token").to_owned(), lines)
-}
-
 fn whoami(address: SocketAddr, token: &str) -> Answer {
     get(address, "/v1/whoami", &[("Authorization", &format!("Bearer {token}"))])
 }
@@ -56,7 +42,7 @@ fn nothing_is_served_unless_it_is_asked_for() {
 fn a_token_of_the_command_line_is_accepted_by_its_hash_and_tells_what_it_is() {
     let rig = Rig::new(&listening(""));
     let (secret, lines) =
-        token(&rig, &["--name", "ci", "--roles", "publish,read", "--tenant", "acme"]);
+        rig.token(&["--name", "ci", "--roles", "publish,read", "--tenant", "acme"]);
     rig.configure(&listening(&lines));
     let hashed = rig.host_reading(&["token", "hash"], format!("{secret}\n")).ok();
     assert!(lines.contains(hashed.trim()), "{hashed} is not in {lines}");
@@ -245,8 +231,8 @@ impl Load {
 #[test]
 fn a_reload_changes_tokens_and_listeners_and_loses_no_connection() {
     let rig = Rig::new(&listening(""));
-    let (first, lines) = token(&rig, &["--name", "first", "--roles", "read"]);
-    let (second, more) = token(&rig, &["--name", "second", "--roles", "read"]);
+    let (first, lines) = rig.token(&["--name", "first", "--roles", "read"]);
+    let (second, more) = rig.token(&["--name", "second", "--roles", "read"]);
     rig.configure(&listening(&lines));
     let (host, address) = run(&rig);
     assert_eq!(whoami(address, &first).status, 200);
@@ -356,7 +342,7 @@ fn over_a_restart_under_socket_activation_no_connection_is_refused() {
 #[test]
 fn planted_secrets_are_in_no_line_of_the_log() {
     let rig = Rig::new(&listening(""));
-    let (secret, lines) = token(&rig, &["--name", "ci", "--roles", "read"]);
+    let (secret, lines) = rig.token(&["--name", "ci", "--roles", "read"]);
     rig.configure(&listening(&lines));
     let host = rig.spawn(&["run", "--log", "trace"]);
     let address = host.wait_until_listening("local");
@@ -472,7 +458,7 @@ fn the_units_for_systemd_are_right_and_leave_little_exposed() {
 #[test]
 fn check_names_what_is_exposed_and_refuses_a_certificate_that_cannot_be_used() {
     let rig = Rig::new(&listening(""));
-    let (_, lines) = token(&rig, &["--name", "ci", "--roles", "publish", "--tenant", "acme"]);
+    let (_, lines) = rig.token(&["--name", "ci", "--roles", "publish", "--tenant", "acme"]);
     let exposed = "listen.edge.address = \"0.0.0.0:8480\"\nlisten.edge.plaintext = true\n\
          listen.edge.serve = [\"ingest\", \"health\"]";
     let soon = "tokens.ci.expires = 2020-01-31";

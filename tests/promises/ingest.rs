@@ -19,6 +19,7 @@ tests::on_both_stores! {
     nothing_of_a_batch_with_one_bad_event_is_in_the_log,
     an_answer_comes_after_the_commit,
     the_same_id_at_once_from_many_connections_is_one_event,
+    an_event_is_of_its_tokens_tenant,
     ingest_at_full_speed_leaves_settlements_their_turn,
 }
 
@@ -42,11 +43,21 @@ fn post(
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
 ) -> std::io::Result<Answer> {
+    post_to(http, "", headers, body)
+}
+
+/// Does the same with a query.
+fn post_to(
+    http: &mut Http,
+    query: &str,
+    headers: &[(&str, &str)],
+    body: impl AsRef<[u8]>,
+) -> std::io::Result<Answer> {
     let body = body.as_ref();
     let headers: String =
         headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
-        "POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n{headers}\r\n",
+        "POST /v1/events{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n{headers}\r\n",
         body.len()
     );
     http.send([head.as_bytes(), body].concat())?;
@@ -273,6 +284,53 @@ fn an_answer_comes_after_the_commit(store: Store) {
     for host in hosts {
         host.stop();
     }
+}
+
+// Promise 14.
+fn an_event_is_of_its_tokens_tenant(store: Store) {
+    let rig = Rig::on(store, &taking(""));
+    let mut lines = "tenants.acme = {}\ntenants.globex = {}".to_owned();
+    let secrets = [("one", &["--tenant", "acme"][..]), ("all", &["--tenant", "*"]), ("none", &[])]
+        .map(|(name, tenant)| {
+            let made = ["--name", name, "--roles", "publish"];
+            let (secret, table) = rig.token(&[&made[..], tenant].concat());
+            lines += &format!("\n{table}");
+            secret
+        });
+    rig.configure(
+        &Settings::of([
+            Handler::new("theirs", "tally", &["a"]).set("tenant = \"acme\""),
+            Handler::new("others", "tally", &["a"]).set("tenant = \"globex\""),
+        ])
+        .top(&format!("listen.local.address = \"127.0.0.1:0\"\ningest.min_free = \"0B\"\n{lines}")),
+    );
+    let (host, address) = run(&rig);
+    // The same id each time: those of two tenants are two events.
+    for (token, query, status) in [
+        (0, "", 202),
+        (0, "?tenant=acme", 200),
+        (0, "?tenant=globex", 404),
+        (1, "?tenant=globex", 202),
+        (1, "?tenant=nobody", 404),
+        (2, "?tenant=acme", 404),
+        (2, "", 202),
+    ] {
+        let body = event("a", "1");
+        let bearer = format!("Bearer {}", secrets[token]);
+        let headers = [STRUCTURED, ("Authorization", bearer.as_str())];
+        let answer = post_to(&mut Http::connect(address), query, &headers, body);
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status, status, "{token} {query} {answer:?}");
+    }
+    assert_eq!(rig.texts("SELECT tenant FROM events ORDER BY position"), ["acme", "globex", ""]);
+    for group in ["theirs", "others"] {
+        wait_until("each has handled its own", PATIENCE, || rig.state(group, "count") == 1);
+    }
+    wait_until("and nothing else", PATIENCE, || {
+        ["theirs", "others"].iter().all(|group| rig.group(group)["lag_events"] == 0)
+    });
+    assert_eq!(rig.state("theirs", "count"), 1);
+    host.stop();
 }
 
 fn the_same_id_at_once_from_many_connections_is_one_event(store: Store) {

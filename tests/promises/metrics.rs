@@ -144,6 +144,27 @@ fn the_lag_of_a_group_that_nobody_runs_is_shown_by_one_host_and_moves_when_that_
 }
 
 #[test]
+fn what_is_asked_by_http_is_measured() {
+    let rig = Rig::new(&measured([Handler::new("tally", "tally", &["a"])]));
+    let (host, address) = run(&rig);
+    let refused = get(address, "/metrics", &[("Authorization", "Bearer nonsense")]);
+    assert_eq!(refused.status, 401);
+    assert_eq!(get(address, "/no/such/path", &[]).status, 404);
+    let requests = |route: &str, code: &str| {
+        let labels = format!("method=\"GET\",route=\"{route}\",code=\"{code}\"");
+        value(address, &format!("http_server_request_duration_seconds_count{{{labels}}}"))
+    };
+    assert_eq!(requests("/metrics", "401"), Some(1.0));
+    assert_eq!(requests("_unmatched", "4xx"), Some(1.0));
+    assert!(requests("/metrics", "2xx") > Some(1.0));
+    let failures = "event_host_auth_failures_total{reason=\"unknown\"}";
+    assert_eq!(value(address, failures), Some(1.0));
+    // That of the scrape itself.
+    wait_for_value(address, "event_host_http_connections{listener=\"local\"}", 1.0);
+    host.stop();
+}
+
+#[test]
 fn metrics_are_answered_while_the_database_is_away() {
     let mut server = Server::start(&[]).expect("a server starts");
     let settings = measured([Handler::new("tally", "tally", &["a"])]);

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use test_postgres::{Server, Stop};
 use tests::{Handler, Rig, Settings};
 
@@ -16,6 +17,19 @@ fn settings() -> Settings {
     Settings::of([Handler::new("idle", "tally", &["nothing"])])
 }
 
+/// A server that does not run, and what uses it.
+fn stopped() -> (Server, Rig) {
+    let mut server = Server::start(&[]).expect("a server");
+    let rig = Rig::at(&server.url("postgres"), &settings());
+    server.stop(Stop::Fast).expect("it stops");
+    (server, rig)
+}
+
+/// Whether a line of the log begins with this.
+fn says(what: &str) -> impl Fn(&Value) -> bool {
+    move |line| line["message"].as_str().is_some_and(|said| said.starts_with(what))
+}
+
 /// Runs a host that is to end at once, and gives what it says.
 fn refused(rig: &Rig) -> String {
     let begun = Instant::now();
@@ -27,25 +41,14 @@ fn refused(rig: &Rig) -> String {
 
 #[test]
 fn a_server_that_is_started_after_the_host_is_waited_for() {
-    let mut server = Server::start(&[]).expect("a server");
-    let rig = Rig::at(&server.url("postgres"), &settings());
-    server.stop(Stop::Fast).expect("it stops");
+    let (mut server, rig) = stopped();
     let host = rig.spawn(&["run", "--wait", "10m"]);
-    host.wait_for_log("it waits", |line| {
-        line["message"].as_str().is_some_and(|said| said.starts_with(WAITS))
-    });
+    host.wait_for_log("it waits", says(WAITS));
     // It says so once, and again after ten seconds.
     let still = "the database is not there yet, and the host still waits for it";
-    let again = host.wait_for_log("it still waits", |line| {
-        line["message"].as_str().is_some_and(|said| said.starts_with(still))
-    });
+    let again = host.wait_for_log("it still waits", says(still));
     assert!(again["waited"].as_str().is_some_and(|waited| waited.starts_with("1")), "{again}");
-    let said = |what: &str| {
-        host.log()
-            .iter()
-            .filter(|line| line["message"].as_str().unwrap_or_default().starts_with(what))
-            .count()
-    };
+    let said = |what| host.log().iter().filter(|line| says(what)(line)).count();
     assert_eq!((said(WAITS), said(still)), (1, 1));
     server.resume().expect("it starts");
     host.wait_until_leading("idle");
@@ -54,9 +57,7 @@ fn a_server_that_is_started_after_the_host_is_waited_for() {
 
 #[test]
 fn a_server_that_does_not_come_ends_the_host_when_its_time_is_up() {
-    let mut server = Server::start(&[]).expect("a server");
-    let rig = Rig::at(&server.url("postgres"), &settings());
-    server.stop(Stop::Fast).expect("it stops");
+    let (_server, rig) = stopped();
     let said = rig.host(["run", "--wait", "1500ms"]).failed(1);
     assert!(said.contains(WAITS) && said.contains("the database did not come within 1s"), "{said}");
     assert!(said.contains("cannot be reached"), "{said}");
@@ -67,13 +68,9 @@ fn a_server_that_does_not_come_ends_the_host_when_its_time_is_up() {
 
 #[test]
 fn a_stop_ends_a_host_that_waits() {
-    let mut server = Server::start(&[]).expect("a server");
-    let rig = Rig::at(&server.url("postgres"), &settings());
-    server.stop(Stop::Fast).expect("it stops");
+    let (_server, rig) = stopped();
     let host = rig.spawn(&["run", "--wait", "10m"]);
-    host.wait_for_log("it waits", |line| {
-        line["message"].as_str().is_some_and(|said| said.starts_with(WAITS))
-    });
+    host.wait_for_log("it waits", says(WAITS));
     host.stop();
 }
 

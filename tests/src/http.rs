@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{PATIENCE, Running};
+use crate::{PATIENCE, Rig, Running};
 
 /// What was answered.
 #[derive(Debug, Clone)]
@@ -167,5 +167,24 @@ impl Running {
         });
         let address = line["address"].as_str().expect("an address");
         address.parse().unwrap_or_else(|_| panic!("no address and port: {line}"))
+    }
+}
+
+impl Rig {
+    /// Makes a token: the token, and the lines for the settings.
+    ///
+    /// # Panics
+    /// When the program does not make one.
+    pub fn token(&self, arguments: &[&str]) -> (String, String) {
+        let made = self.json(&[&["token", "new"], arguments].concat());
+        let name = made["name"].as_str().expect("a name");
+        let mut lines = format!(
+            "tokens.{name}.sha256 = {}\ntokens.{name}.roles = {}",
+            made["sha256"], made["roles"]
+        );
+        if let Some(tenant) = made["tenant"].as_str() {
+            lines += &format!("\ntokens.{name}.tenant = \"{tenant}\"");
+        }
+        (made["token"].as_str().expect("a token").to_owned(), lines)
     }
 }

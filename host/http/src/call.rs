@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::failures::Failures;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::settings::{Listener, Part};
+use crate::settings::Listener;
 use crate::token::{Found, Role, Scope, Token, Tokens};
 
 /// Who sent a request.
@@ -122,12 +122,6 @@ impl Call {
         query(&self.parts)
     }
 
-    /// Whether the listener serves this part.
-    #[must_use]
-    pub fn serves(&self, part: Part) -> bool {
-        self.listener.serve.contains(&part)
-    }
-
     /// Authenticates a token that is not where tokens are sent, such as one in the query.
     /// Failures count against the address.
     ///
@@ -135,17 +129,6 @@ impl Call {
     /// `unauthenticated`, and `rate` for an address that failed too often.
     pub fn authenticate(&self, token: &str) -> Result<Caller, Problem> {
         authenticate(token, &self.tokens, &self.failures, self.peer)
-    }
-
-    /// Counts a failed authentication by another means, such as a wrong signature, against
-    /// the address.
-    ///
-    /// # Errors
-    /// `rate` for an address that failed too often before.
-    pub fn count_failure(&self, why: &str) -> Result<(), Problem> {
-        let allowed = may_try(&self.failures, self.peer);
-        self.failures.count(self.peer, why);
-        allowed
     }
 }
 
@@ -179,11 +162,11 @@ pub(crate) fn authenticate(
     match tokens.find(token, Timestamp::now()) {
         Found::Valid(token) => Ok(Caller::of_token(token)),
         Found::Expired(token) => {
-            failures.count(peer, &format!("the token `{}` has expired", token.name));
+            failures.count(peer, "expired", &format!("the token `{}` has expired", token.name));
             Err(unauthenticated("the token has expired: ask for a new one"))
         }
         Found::Unknown => {
-            failures.count(peer, "unknown token");
+            failures.count(peer, "unknown", "unknown token");
             Err(unauthenticated("the token is not known here: use one of the host's [tokens]"))
         }
     }

@@ -64,6 +64,9 @@ pub(crate) fn address_of(address: SocketAddr) -> Peer {
     Peer::Address(address.ip().to_canonical())
 }
 
+/// Of a client of which nobody trusted tells the address. It is no address of this machine.
+const UNKNOWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+
 /// What a trusted proxy says of the request that it passes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Forwarded {
@@ -78,17 +81,25 @@ pub(crate) struct Forwarded {
 impl Forwarded {
     /// Reads `Forwarded`, or else `X-Forwarded-For`, `-Proto` and `-Host`. Each proxy adds
     /// its client at the end: the client is the last that is no trusted proxy itself.
+    ///
+    /// A proxy writes one of the two and may pass on the other as its client wrote it. With
+    /// both there, neither is believed.
     pub(crate) fn read(headers: &HeaderMap, proxies: &[Proxy]) -> Self {
         let standard = list(headers, &http::header::FORWARDED, ';');
+        let clients = list(headers, &HeaderName::from_static("x-forwarded-for"), ',');
+        if !standard.is_empty() && !clients.is_empty() {
+            return Self { client: Some(UNKNOWN), ..Self::default() };
+        }
         if !standard.is_empty() {
             return Self::of_standard(&standard, proxies);
         }
         let last = |name: &'static str| {
             list(headers, &HeaderName::from_static(name), ',').pop().filter(|v| !v.is_empty())
         };
-        let clients = list(headers, &HeaderName::from_static("x-forwarded-for"), ',');
+        let said = !clients.is_empty();
+        let client = client(clients.iter().map(String::as_str), proxies);
         Self {
-            client: client(clients.iter().map(String::as_str), proxies),
+            client: client.or(said.then_some(UNKNOWN)),
             is_encrypted: last("x-forwarded-proto")
                 .map(|proto| proto.eq_ignore_ascii_case("https")),
             host: last("x-forwarded-host"),
@@ -113,10 +124,12 @@ impl Forwarded {
         let of = |element: &[(String, String)], wanted: &str| {
             element.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
         };
-        let clients: Vec<String> = elements.iter().filter_map(|e| of(e, "for")).collect();
+        // An element without `for` ends the look, as one does that names no address.
+        let clients: Vec<String> =
+            elements.iter().map(|element| of(element, "for").unwrap_or_default()).collect();
         let last = elements.last().map_or(&[][..], Vec::as_slice);
         Self {
-            client: client(clients.iter().map(String::as_str), proxies),
+            client: client(clients.iter().map(String::as_str), proxies).or(Some(UNKNOWN)),
             is_encrypted: of(last, "proto").map(|proto| proto.eq_ignore_ascii_case("https")),
             host: of(last, "host"),
         }
@@ -135,7 +148,8 @@ fn list(headers: &HeaderMap, name: &HeaderName, separator: char) -> Vec<String> 
         .collect()
 }
 
-/// Splits outside of quotes.
+/// Splits outside of quotes. Where a quote does not end, nothing is known: it may have
+/// swallowed what a proxy added.
 fn split_quoted(text: &str, separator: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut quoted = false;
@@ -147,7 +161,7 @@ fn split_quoted(text: &str, separator: char) -> Vec<String> {
             part.push(c);
         }
     }
-    parts
+    if quoted { vec![String::new()] } else { parts }
 }
 
 /// The last of these addresses that is no trusted proxy. What is no address ends the look:
@@ -208,7 +222,12 @@ mod tests {
                 )],
                 Some("2001:db8::1"),
             ),
-            (&[("forwarded", "for=unknown"), ("x-forwarded-for", "6.6.6.6")], None),
+            (&[("x-forwarded-for", "unknown")], Some("0.0.0.0")),
+            (&[("forwarded", "for=unknown")], Some("0.0.0.0")),
+            (&[("forwarded", "for=6.6.6.6, proto=https")], Some("0.0.0.0")),
+            // What the client wrote must not become what the proxy says.
+            (&[("forwarded", "for=127.0.0.1"), ("x-forwarded-for", "192.0.2.1")], Some("0.0.0.0")),
+            (&[("forwarded", "for=127.0.0.1;x=\", for=192.0.2.1")], Some("0.0.0.0")),
         ] {
             let found = Forwarded::read(&headers(pairs), &proxies).client;
             assert_eq!(found, client.map(|client| client.parse().unwrap()), "{pairs:?}");

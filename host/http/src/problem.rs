@@ -76,9 +76,6 @@ kinds! {
     /// A page of another site had a browser send the request.
     CrossSite = FORBIDDEN, "cross-site", "Request from another site",
         "Send the request from the host's own pages, or without a browser.";
-    /// The host's own role in the database may not do this.
-    DatabaseRights = FORBIDDEN, "database-rights", "Not allowed by the database",
-        "Give the host's role in the database the right that the answer names.";
     /// There is nothing at this path, or it is not the caller's.
     NotFound = NOT_FOUND, "not-found", "Not found",
         "Check the path and the names in it.";
@@ -91,9 +88,6 @@ kinds! {
     /// The source takes nothing any more.
     Retired = GONE, "retired", "Source retired",
         "Send nothing any more.";
-    /// The body's length must be known.
-    LengthRequired = LENGTH_REQUIRED, "length-required", "Length required",
-        "Send `Content-Length`.";
     /// A body, an event or a batch is above its limit.
     TooLarge = PAYLOAD_TOO_LARGE, "too-large", "Too large",
         "Send less at once.";

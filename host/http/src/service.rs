@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use axum_core::body::Body as AxumBody;
 use event_host_core::event::Tenant;
+use event_host_metrics::Level;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::header::{ALLOW, AUTHORIZATION, HOST, HeaderName, STRICT_TRANSPORT_SECURITY};
+use http::header::{ALLOW, AUTHORIZATION, HOST, HeaderName, ORIGIN, STRICT_TRANSPORT_SECURITY};
 use http::header::{CONNECTION, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -71,6 +72,11 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(policy: Policy, failures: Arc<Failures>) -> Self {
         Self { policy: RwLock::new(Arc::new(policy)), failures }
+    }
+
+    /// How many connections the listener has, as it is measured.
+    pub(crate) fn connections(&self) -> Level {
+        self.failures.metrics().connections(&self.policy().listener.name)
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
@@ -142,6 +148,7 @@ impl Service {
         let id = Arc::clone(&request.id);
         let (policy, is_encrypted) = (Arc::clone(&request.policy), request.is_encrypted);
         let line = request.line();
+        let method = line.method.clone();
         let answered = AssertUnwindSafe(self.0.answer(&mut request)).catch_unwind().await;
         let base = policy.listener.base_path.as_str();
         let mut response = match answered {
@@ -165,6 +172,9 @@ impl Service {
         if self.0.closing.is_cancelled() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        let metrics = self.0.shared.failures.metrics();
+        let status = response.status().as_u16();
+        metrics.request(method.as_str(), request.route, status).observe(begun.elapsed());
         if !line.is_quiet {
             line.log(response.status(), begun);
         }
@@ -202,6 +212,8 @@ struct Incoming {
     id: Arc<str>,
     peer: Peer,
     is_encrypted: bool,
+    /// The route that it fits, once that is known.
+    route: Option<&'static str>,
 }
 
 impl Incoming {
@@ -219,7 +231,7 @@ impl Incoming {
             }
         }
         let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
-        Self { request: Some(request), policy, id: id.into(), peer, is_encrypted }
+        Self { request: Some(request), policy, id: id.into(), peer, is_encrypted, route: None }
     }
 
     fn line(&self) -> Line {
@@ -270,9 +282,11 @@ impl OfConnection {
                 });
             }
         };
+        incoming.route = Some(spec.path);
         let caller = self.caller(&request, spec, policy, incoming.peer)?;
         let (parts, body) = request.into_parts();
-        let tenant = tenant(&parts, spec, &caller, policy)?;
+        let tenant = tenant(&parts, spec, &caller, policy)
+            .inspect_err(|_| self.shared.failures.refused("tenant"))?;
         let call = Call {
             parts,
             body: Body::new(body),
@@ -336,6 +350,7 @@ impl OfConnection {
                 caller.name(),
                 roles.join(" or ")
             );
+            self.shared.failures.refused("role");
             return Err(Problem::new(Kind::Forbidden, detail));
         }
         Ok(caller)
@@ -406,6 +421,11 @@ fn host_name(host: &str) -> &str {
 
 /// Refuses what a page of another site has a browser send.
 fn check_site(request: &Request<AxumBody>) -> Result<(), Problem> {
+    // Only browsers send either, and without both there is nothing to check.
+    let has = |name: HeaderName| request.headers().contains_key(name);
+    if !has(ORIGIN) && !has(HeaderName::from_static("sec-fetch-site")) {
+        return Ok(());
+    }
     let mut probe = Request::new(());
     *probe.method_mut() = request.method().clone();
     *probe.uri_mut() = request.uri().clone();

@@ -49,7 +49,7 @@ async fn round(shared: &Shared, counts_at: &mut Instant) -> Result<(), StoreErro
     if settings.max_log.is_some() {
         shared.disk.log_takes(shared.store.log_bytes().await?);
     }
-    let most = (Instant::now() >= *counts_at).then_some(settings.dedup_max);
+    let mut most = (Instant::now() >= *counts_at).then_some(settings.dedup_max);
     loop {
         let pruned = shared.store.prune_ledger(most).await?;
         if pruned.removed > 0 {
@@ -59,6 +59,10 @@ async fn round(shared: &Shared, counts_at: &mut Instant) -> Result<(), StoreErro
             shared.metrics.dedup_rows.set_count(left);
             let rounds = u32::try_from(1 + left / ENTRIES_A_COUNT).unwrap_or(u32::MAX);
             *counts_at = Instant::now() + COUNT_EVERY.saturating_mul(rounds);
+            // To count takes seconds: what is left to remove has expired, and needs no count.
+            if left <= settings.dedup_max {
+                most = None;
+            }
         }
         if !pruned.has_more {
             return Ok(());

@@ -89,7 +89,8 @@ impl Http {
         let hooks = Hooks::new(&intake, &config.sources);
         hooks::add(&mut routes, &hooks);
         let inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let server = Server::start(&config.http, routes, inherited.unwrap_or_default()).await?;
+        let inherited = inherited.unwrap_or_default();
+        let server = Server::start(&config.http, routes, inherited, metrics.http.clone()).await?;
         let http = Self {
             server: Mutex::new(None),
             health,
@@ -143,6 +144,7 @@ impl Http {
                 true
             }
             Err(why) => {
+                self.metrics.host.reload_success.set(0.0);
                 if problems.begins(Problem::Listeners, why.to_string(), trigger) {
                     error!("the listeners stay as they are: {why}");
                 }

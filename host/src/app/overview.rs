@@ -100,8 +100,10 @@ impl OverviewTask {
                 }
                 Err(why) => debug!("the database is not looked at: {why}"),
             }
-            // The interval may change meanwhile: that is for the next one.
-            tokio::time::sleep(self.metrics.database.interval().saturating_sub(took)).await;
+            // A slow database is looked at half of the time at most. The interval may change
+            // meanwhile: that is for the next look.
+            let rest = self.metrics.database.interval().saturating_sub(took).max(took);
+            tokio::time::sleep(rest).await;
         }
     }
 }

@@ -201,6 +201,8 @@ impl Reloader {
             // Before the components are read, so that no change is missed.
             watch.follow(files(&self.path, &config)).await;
         }
+        // Tokens go also while the database is away, which tells what is deployed.
+        let is_served = self.http.change(&config, &mut self.problems, trigger).await;
         let Some(active) = self.read_deployments(&config, trigger).await else { return Ok(false) };
         let (same, refused) = self.begin(&config, &active, trigger).await;
         self.loads.keep(|name| config.handlers.iter().any(|handler| handler.name == *name));
@@ -218,7 +220,7 @@ impl Reloader {
         self.retention.send_replace(retention(&config));
         self.schedules.send_replace(schedules(&config));
         self.metrics.host.reload_success.set(0.0);
-        all &= self.http.change(&config, &mut self.problems, trigger).await;
+        all &= is_served;
         self.config = config;
         self.follow_sources();
         self.forget_what_is_gone();

@@ -73,7 +73,11 @@ impl ServingHost {
         let store = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            opened = database::connect_within(&databases, Expected::Tables, self.wait) => opened?,
+            opened = service_manager::asking_for_time(database::connect_within(
+                &databases,
+                Expected::Tables,
+                self.wait,
+            )) => opened?,
         };
         info!(version = env!("CARGO_PKG_VERSION"), database = %started.database, "serving");
         let metrics = Arc::new(Metrics::new(&started.metrics));

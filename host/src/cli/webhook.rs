@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AlreadySaid, Global, UsageError, database, output};
-use crate::config::Config;
+use crate::config::{Config, Overrides};
 use crate::nearest::nearest;
 use event_host_core::event::quoted;
 use event_host_http::Hook;
@@ -76,7 +76,8 @@ impl Given {
 
     fn settings(&self, global: &Global) -> anyhow::Result<Hook> {
         let path = global.config_path();
-        let config = Config::load(&path, &database::overrides(global))?;
+        let overrides = Overrides { needs_no_handlers: true, ..database::overrides(global) };
+        let config = Config::load(&path, &overrides)?;
         let names: Vec<String> = config.sources.iter().map(|source| source.name.clone()).collect();
         let found = config.sources.into_iter().find(|source| source.name == self.source);
         found.ok_or_else(|| {

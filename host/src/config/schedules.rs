@@ -9,7 +9,7 @@ use super::section::Section;
 use super::tenants::Tenants;
 use super::value::NAME_RULE;
 use crate::nearest::nearest;
-use event_host_core::event::{ScheduleName, Tenant, quoted};
+use event_host_core::event::{ScheduleName, quoted};
 use event_host_schedules::{InvalidTimetable, Missed, Payload, Schedule, Timetable};
 
 /// The media type of data that is written as text, unless the file says otherwise.
@@ -55,10 +55,7 @@ fn schedule<'a>(
         );
     }
     let timetable = timetable(&mut section);
-    let tenant = tenant(&mut section);
-    if !tenant.is_none() {
-        tenants.check_known(&tenant, entry);
-    }
+    let tenant = tenants.named_in(&mut section, entry);
     let missed = missed(&mut section);
     let event_type = event_type(&mut section);
     let mut optional =
@@ -133,20 +130,6 @@ fn timetable(section: &mut Section<'_>) -> Option<Timetable> {
 fn nearest_zone(name: &str) -> Option<String> {
     let zones: Vec<String> = jiff::tz::db().available().map(|zone| zone.to_string()).collect();
     nearest(name, zones.iter().map(String::as_str)).map(str::to_owned)
-}
-
-fn tenant(section: &mut Section<'_>) -> Tenant {
-    let Some(text) = section.text("tenant", "\"acme\"") else { return Tenant::none() };
-    match text.value.parse::<Tenant>() {
-        Ok(tenant) if !tenant.is_none() => tenant,
-        _ => {
-            section.problem(
-                text.at,
-                format!("{} is no name for a tenant: {NAME_RULE}, or leave it out", text.quoted()),
-            );
-            Tenant::none()
-        }
-    }
 }
 
 /// `None` after a problem.

@@ -14,7 +14,7 @@ use super::section::Section;
 use super::tenants::Tenants;
 use super::value::{NAME_RULE, YEAR};
 use crate::nearest::nearest;
-use event_host_core::event::{HandlerName, Tenant, quoted};
+use event_host_core::event::{HandlerName, quoted};
 use event_host_http::{Hook, Listener, Part};
 use event_host_webhooks::{
     Algorithm, Encoding, Hmac, Key, Misfit, Parts, Preset, Secret, Source, Template,
@@ -77,7 +77,7 @@ fn source<'a>(
             ),
         );
     }
-    let tenant = tenant(&mut section, entry, tenants);
+    let tenant = tenants.named_in(&mut section, entry);
     let dedup = section.duration("dedup", Duration::ZERO..=YEAR);
     let rate = section.number("rate", 0.001..=1_000_000_000.0, "100");
     let max_body = section.size("max_body", "1KiB"..="1GiB");
@@ -147,23 +147,6 @@ fn preset(section: &mut Section<'_>) -> Option<Preset> {
         section.problem(text.at, format!("`verify` is {}: {hint}", text.quoted()));
     }
     preset
-}
-
-fn tenant<'a>(section: &mut Section<'a>, entry: Entry<'a>, tenants: &Tenants<'a>) -> Tenant {
-    let Some(text) = section.text("tenant", "\"acme\"") else { return Tenant::none() };
-    match text.value.parse::<Tenant>() {
-        Ok(tenant) if !tenant.is_none() => {
-            tenants.check_known(&tenant, entry);
-            tenant
-        }
-        _ => {
-            section.problem(
-                text.at,
-                format!("{} is no name for a tenant: {NAME_RULE}, or leave it out", text.quoted()),
-            );
-            Tenant::none()
-        }
-    }
 }
 
 fn strings(section: &mut Section<'_>, key: &'static str, example: &str) -> Vec<String> {

@@ -152,6 +152,15 @@ impl<'a> Tenants<'a> {
         }
     }
 
+    /// Reads the key `tenant` of a thing that may be of no tenant, whichever the file has.
+    pub(super) fn named_in(&self, section: &mut Section<'_>, entry: Entry<'_>) -> Tenant {
+        let tenant = named(section);
+        if !tenant.is_none() {
+            self.check_known(&tenant, entry);
+        }
+        tenant
+    }
+
     /// A handler may reach no more by HTTP than its tenant.
     pub(super) fn check_http(&self, tenant: &Tenant, handler: Entry<'_>, http: &HttpPolicy) {
         let owner = self.found.iter().flatten().find(|found| found.settings.name == *tenant);
@@ -210,6 +219,21 @@ impl<'a> Tenants<'a> {
     /// The tenants, in the order of the file.
     pub(super) fn into_settings(self) -> Vec<TenantSettings> {
         self.found.unwrap_or_default().into_iter().map(|found| found.settings).collect()
+    }
+}
+
+/// Reads whose a thing is, in its key `tenant`: nobody's, where that is left out or no name.
+pub(super) fn named(section: &mut Section<'_>) -> Tenant {
+    let Some(text) = section.text("tenant", "\"acme\"") else { return Tenant::none() };
+    match text.value.parse::<Tenant>() {
+        Ok(tenant) if !tenant.is_none() => tenant,
+        _ => {
+            section.problem(
+                text.at,
+                format!("{} is no name for a tenant: {NAME_RULE}, or leave it out", text.quoted()),
+            );
+            Tenant::none()
+        }
     }
 }
 

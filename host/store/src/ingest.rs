@@ -20,8 +20,8 @@ pub struct Incoming {
     pub events: Vec<Event>,
     /// For how long the ledger knows them; `None` enters nothing, and looks nothing up.
     pub window: Option<Duration>,
-    /// What each is known by besides its id, of its source: for senders whose ids anybody
-    /// could change on the way. Empty, or one for each event.
+    /// What each is known by besides its source and id: for senders of which anybody could
+    /// change those on the way. Empty, or one for each event.
     pub also_known_as: Vec<String>,
 }
 

@@ -140,7 +140,9 @@ impl Admission {
 
     /// Tells what is held and waited for at this moment.
     pub fn tell(&self) {
-        for (tenant, most, held, waiting) in self.ledger().by_tenant() {
+        // Its lock ends with this line: attempts wait for it.
+        let tenants = self.ledger().by_tenant();
+        for (tenant, most, held, waiting) in tenants {
             self.metrics.set(&tenant, most, held, waiting);
         }
     }

@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use event_host_metrics::{HttpMetrics, Level};
+
 use crate::failures::Failures;
 use crate::routes::Routes;
 use crate::service::{Policy, Service, Shared};
@@ -75,6 +77,22 @@ struct Limit {
     changed: Notify,
 }
 
+/// One connection, in the metrics.
+struct Shown(Level);
+
+impl Shown {
+    fn new(level: Level) -> Self {
+        level.add(1);
+        Self(level)
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.0.sub(1);
+    }
+}
+
 /// One connection that counts.
 struct Counted(Arc<Limit>);
 
@@ -115,10 +133,11 @@ impl Server {
         settings: &Settings,
         routes: Routes,
         inherited: Inherited,
+        metrics: HttpMetrics,
     ) -> Result<Self, CannotListen> {
         let mut server = Self {
             routes,
-            failures: Arc::default(),
+            failures: Arc::new(Failures::new(metrics)),
             open: Vec::new(),
             closed: Vec::new(),
             inherited,
@@ -138,9 +157,13 @@ impl Server {
         let mut fresh = Vec::new();
         for listener in &settings.listeners {
             acceptors.push(encryption(listener)?);
-            if self.open.iter().all(|open| open.listener.address != listener.address) {
-                let (socket, local) = self.bind(listener)?;
-                fresh.push((listener.name.clone(), socket, local));
+            match self.open.iter().find(|open| open.listener.address == listener.address) {
+                Some(open) => may_be_plain(listener, &open.local)?,
+                None => {
+                    let (socket, local) = self.bind(listener)?;
+                    may_be_plain(listener, &local)?;
+                    fresh.push((listener.name.clone(), socket, local));
+                }
             }
         }
         self.choose_ephemeral(settings);
@@ -181,23 +204,13 @@ impl Server {
         Ok(())
     }
 
-    /// Opens the socket of a listener, which must not give away what it should not.
+    /// Opens the socket of a listener.
     fn bind(&self, listener: &Listener) -> Result<(Socket, Address), CannotListen> {
-        let failed = |why: String| CannotListen {
-            name: listener.name.clone(),
-            address: listener.address.clone(),
-            why,
-        };
-        let explained = |why: io::Error| failed(bind::explain(&why, &listener.address));
+        let explained =
+            |why: io::Error| cannot_listen(listener, bind::explain(&why, &listener.address));
         let socket = Socket::bind(&listener.address, listener.socket_mode, &self.inherited);
         let socket = socket.map_err(explained)?;
         let local = socket.local().map_err(explained)?;
-        // Of a socket of the service manager, the settings do not know.
-        if !local.is_local() && listener.tls.is_none() && !listener.plaintext {
-            return Err(failed(format!(
-                "it is {local}, which other machines reach, and nothing there is encrypted: give it `tls`, or write `plaintext = true` if that is so by intent"
-            )));
-        }
         Ok((socket, local))
     }
 
@@ -300,6 +313,7 @@ async fn accept(
             }
         };
         let (shared, closing) = (Arc::clone(&shared), closing.clone());
+        let shown = Shown::new(shared.connections());
         connections.spawn(async move {
             let (stream, is_encrypted) = match (accepted, shared.policy().tls.clone()) {
                 (Accepted::Tcp(stream), Some(acceptor)) => {
@@ -312,18 +326,32 @@ async fn accept(
             };
             let service = Service::new(shared, peer, is_encrypted, closing.clone());
             connection::serve(stream, service, &closing).await;
-            drop(counted);
+            drop((counted, shown));
         });
     }
+}
+
+fn cannot_listen(listener: &Listener, why: String) -> CannotListen {
+    CannotListen { name: listener.name.clone(), address: listener.address.clone(), why }
+}
+
+/// Refuses what would give tokens away: an address that other machines reach, unencrypted.
+/// Of a socket of the service manager the settings do not know where it is.
+fn may_be_plain(listener: &Listener, local: &Address) -> Result<(), CannotListen> {
+    if local.is_local() || listener.tls.is_some() || listener.plaintext {
+        return Ok(());
+    }
+    Err(cannot_listen(
+        listener,
+        format!(
+            "it is {local}, which other machines reach, and nothing there is encrypted: give it `tls`, or write `plaintext = true` if that is so by intent"
+        ),
+    ))
 }
 
 /// What encrypts the connections of a listener.
 fn encryption(listener: &Listener) -> Result<Option<TlsAcceptor>, CannotListen> {
     let Some(files) = &listener.tls else { return Ok(None) };
-    let acceptor = tls::acceptor(files).map_err(|why| CannotListen {
-        name: listener.name.clone(),
-        address: listener.address.clone(),
-        why: why.to_string(),
-    })?;
+    let acceptor = tls::acceptor(files).map_err(|why| cannot_listen(listener, why.to_string()))?;
     Ok(Some(acceptor))
 }

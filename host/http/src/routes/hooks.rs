@@ -224,9 +224,11 @@ impl Hooks {
                 body: &body,
                 token: token.as_deref(),
             };
-            of.hook.source.receive(request, Timestamp::now())
+            // The room goes with the body, also when nobody waits for the answer any more.
+            (of.hook.source.receive(request, Timestamp::now()), room)
         };
-        let (event, duplicate_key) = match events::on_its_own_thread(bytes, receive).await?? {
+        let (received, room) = events::on_its_own_thread(bytes, receive).await?;
+        let (event, duplicate_key) = match received? {
             Received::Event { event, duplicate_key } => (*event, duplicate_key),
             Received::Ping => return Ok(pong()),
             Received::Challenge(text) => return Ok(challenge(text)),
@@ -248,7 +250,11 @@ impl Hooks {
         let submission = Submission {
             tenant: hook.tenant.clone(),
             window: hook.dedup.or(settings.dedup).filter(|window| !window.is_zero()),
-            also_known_as: duplicate_key.into_iter().collect(),
+            // Of this source alone: another may have the same.
+            also_known_as: duplicate_key
+                .map(|key| format!("{} {key}", hook.name))
+                .into_iter()
+                .collect(),
             max_event: hook.max_body.map(|most| settings.max_event.max(most + ATTRIBUTES)),
             rates,
             room,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use event_host_metrics::HttpMetrics;
 use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -55,7 +56,10 @@ async fn start(routes: Routes) -> (Server, std::net::SocketAddr) {
 }
 
 async fn start_with(listener: Listener, routes: Routes) -> (Server, std::net::SocketAddr) {
-    let server = Server::start(&settings(listener), routes, Inherited::default()).await.unwrap();
+    let server =
+        Server::start(&settings(listener), routes, Inherited::default(), HttpMetrics::default())
+            .await
+            .unwrap();
     let address = server.addresses().next().unwrap().1.clone();
     let Address::Tcp(address) = address else { panic!("{address}") };
     (server, address)
@@ -219,13 +223,19 @@ async fn a_unix_socket_has_its_mode_replaces_a_dead_one_and_is_removed() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "what a host that was killed leaves");
     let at = Listener { address: Address::Unix(path.clone()), socket_mode: 0o600, ..listener() };
-    let server = Server::start(&settings(at.clone()), quick(), Inherited::default()).await.unwrap();
+    let server =
+        Server::start(&settings(at.clone()), quick(), Inherited::default(), HttpMetrics::default())
+            .await
+            .unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut stream = UnixStream::connect(&path).await.unwrap();
     stream.write_all(ASK).await.unwrap();
     assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
-    let again = Server::start(&settings(at), quick(), Inherited::default()).await.err().unwrap();
+    let again = Server::start(&settings(at), quick(), Inherited::default(), HttpMetrics::default())
+        .await
+        .err()
+        .unwrap();
     assert!(again.to_string().contains("another process listens there"), "{again}");
     server.stop(Instant::now() + PATIENCE).await;
     assert!(!path.exists());
@@ -362,7 +372,13 @@ async fn files_that_hold_no_certificate_are_named_and_what_is_in_them_is_not() {
         (good.cert.clone(), secret, "secret.key: is no PEM"),
     ] {
         let listener = Listener { tls: Some(TlsFiles { cert, key }), ..anywhere() };
-        let refused = Server::start(&settings(listener), quick(), Inherited::default()).await;
+        let refused = Server::start(
+            &settings(listener),
+            quick(),
+            Inherited::default(),
+            HttpMetrics::default(),
+        )
+        .await;
         let refused = refused.err().unwrap().to_string();
         assert!(refused.contains(expected), "{refused}");
         assert!(!refused.contains("hunter2"), "{refused}");

@@ -145,6 +145,26 @@ async fn a_webhook_is_202_and_once_in_the_log_however_often_it_comes() {
 }
 
 #[tokio::test]
+async fn a_captured_webhook_is_a_duplicate_whichever_header_that_is_not_signed_was_changed() {
+    let shopify = preset("shopify");
+    let rig = rig(std::slice::from_ref(&shopify));
+    let body = r#"{"id":820982911946154508}"#;
+    for (shop, id, status) in
+        [("one.example", "w-1", 202), ("one.example", "w-2", 200), ("two.example", "w-3", 200)]
+    {
+        let more = [
+            ("x-shopify-topic", "orders/create"),
+            ("x-shopify-shop-domain", shop),
+            ("x-shopify-webhook-id", id),
+        ];
+        let headers = signed(&shopify, &more, body, Timestamp::now());
+        let answer = rig.send("/hooks/shopify", &borrowed(&headers), body).await;
+        assert_eq!(answer.status(), status, "{shop} {id}");
+    }
+    assert_eq!(rig.count().await, 1);
+}
+
+#[tokio::test]
 async fn what_is_not_its_senders_is_401_and_nothing_of_it_is_published() {
     let stripe = preset("stripe");
     let rig = rig(std::slice::from_ref(&stripe));

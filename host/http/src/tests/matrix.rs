@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{connection, here, listener, request, stubs};
+use crate::problem::Kind;
 use crate::routes::TABLE;
 use crate::token::{Role, Scope, Token, TokenHash};
 
@@ -58,6 +59,23 @@ async fn table() -> String {
         }
     }
     table
+}
+
+#[test]
+fn every_route_and_every_problem_is_in_the_documents() {
+    let page = include_str!("../../../../docs/http.md");
+    for spec in TABLE {
+        let path = spec.path.replace("{slug}", "NAME").replace("{source}", "SOURCE");
+        let line = format!("`{} {path}`", spec.method);
+        assert!(page.contains(&line), "{line}");
+    }
+    for kind in Kind::ALL {
+        let has = |line: &str| {
+            line.starts_with(&format!("| {}", kind.status().as_u16()))
+                && line.contains(&format!("`{}`", kind.slug()))
+        };
+        assert!(page.lines().any(has), "{} with its status", kind.slug());
+    }
 }
 
 /// A route that is not in the file, and a route that answers otherwise, fail it. The file is

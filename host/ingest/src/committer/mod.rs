@@ -99,6 +99,8 @@ impl Commits {
             let _queue = self.queue();
             self.stopping.store(true, Ordering::SeqCst);
         }
+        // Ends a wait for more.
+        self.changed.notify_one();
         loop {
             let done = self.done.notified();
             if self.under_way.load(Ordering::SeqCst) == 0 {

@@ -60,6 +60,13 @@ pub struct HttpMetrics {
     auth_failures: Family<Counter>,
 }
 
+impl Default for HttpMetrics {
+    /// Counts for nobody.
+    fn default() -> Self {
+        Self::register(&mut Table::default())
+    }
+}
+
 impl HttpMetrics {
     pub(crate) fn register(table: &mut Table) -> Self {
         let requests = table.add(Family::of(&REQUESTS, DURATIONS));

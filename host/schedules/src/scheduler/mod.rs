@@ -113,13 +113,23 @@ impl Scheduler {
         standings: &mut HashMap<ScheduleName, Standing>,
         record_at: &mut Instant,
     ) -> Result<Duration, StoreError> {
+        let mut failed = None;
         for standing in standings.values_mut() {
-            self.publish_what_is_due(standing).await?;
+            match self.publish_what_is_due(standing).await {
+                // Of this schedule alone, such as a row that a frozen host holds: the others go on.
+                Err(why @ (StoreError::Busy(_) | StoreError::Refused(_))) => {
+                    failed.get_or_insert(why);
+                }
+                outcome => outcome?,
+            }
         }
         if !standings.is_empty() && *record_at <= Instant::now() {
             let names: Vec<ScheduleName> = standings.keys().cloned().collect();
             self.store.record_schedules(&names).await?;
             *record_at = Instant::now() + RECORD_EVERY;
+        }
+        if let Some(why) = failed {
+            return Err(why);
         }
         let now = self.clock.now();
         let waits = standings.values().filter_map(|standing| {
@@ -136,9 +146,11 @@ impl Scheduler {
             return Ok(());
         }
         standing.not_before = None;
+        // The time by the database's clock, once it has turned out that this one is ahead.
+        let mut by_database: Option<Timestamp> = None;
         loop {
             let Standing { schedule, done_to, .. } = &*standing;
-            let now = self.clock.now();
+            let now = by_database.take().unwrap_or_else(|| self.clock.now());
             let after = match *done_to {
                 // The row is of a time that is not there any more.
                 Some(at) if at.duration_since(now) <= FURTHEST_AHEAD => at,
@@ -176,8 +188,15 @@ impl Scheduler {
                             by.as_secs()
                         );
                     }
-                    let by = Duration::try_from(by).unwrap_or_default();
-                    standing.not_before = Some(Instant::now() + by.max(Duration::from_millis(1)));
+                    let there = plan.done_to.saturating_sub(by).unwrap_or(plan.done_to);
+                    let due = standing.next.unwrap_or(plan.done_to);
+                    if due <= there {
+                        // The plan went too far: some of it is due there too.
+                        by_database = Some(there);
+                        continue;
+                    }
+                    let wait = Duration::try_from(due.duration_since(there)).unwrap_or_default();
+                    standing.not_before = Some(Instant::now() + wait.max(Duration::from_millis(1)));
                     return Ok(());
                 }
             }

@@ -262,6 +262,18 @@ async fn a_clock_that_is_put_right_is_noticed_within_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_by_more_than_a_period_delays_nothing_and_loses_nothing() {
+    let rig = Rig::new();
+    let host = rig.host(&[schedule("*/5 * * * * *")]);
+    pass(1).await;
+    host.clock.put_forward(20);
+    pass(10).await;
+    assert_eq!(rig.ticks().await, ["08:59:35", "08:59:40"]);
+    pass(5).await;
+    assert_eq!(rig.ticks().await, ["08:59:35", "08:59:40", "08:59:45"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_tick_is_published_before_its_time_by_the_databases_clock() {
     let rig = Rig::new();
     let host = rig.host(&[schedule("* * * * *")]);

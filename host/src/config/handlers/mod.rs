@@ -23,7 +23,7 @@ use super::event_types::event_types;
 use super::grants::grants;
 use super::keys;
 use super::section::Section;
-use super::tenants::Tenants;
+use super::tenants::{self, Tenants};
 use super::value::{NAME_RULE, YEAR};
 use event_host_core::digest::Digest;
 use event_host_core::event::json::parse_time;
@@ -143,7 +143,7 @@ fn handler(
     let build = build::build(section.section("build", &keys::BUILD), component.as_ref(), directory);
     let digest = digest(&mut section);
     let subscription = subscription(&mut section);
-    let tenant = tenant(&mut section);
+    let tenant = tenants::named(&mut section);
     let start = start(&mut section);
     let ordering = ordering(&mut section);
     let reuse = reuse(&mut section);
@@ -200,20 +200,6 @@ fn group(section: &mut Section<'_>, entry: Entry<'_>) -> Option<(GroupName, usiz
         section.problem(text.at, format!("{} is no name for a group: {NAME_RULE}", text.quoted()));
     }
     Some((group.ok()?, text.at))
-}
-
-fn tenant(section: &mut Section<'_>) -> Tenant {
-    let Some(text) = section.text("tenant", "\"acme\"") else { return Tenant::none() };
-    match text.value.parse::<Tenant>() {
-        Ok(tenant) if !tenant.is_none() => tenant,
-        _ => {
-            section.problem(
-                text.at,
-                format!("{} is no name for a tenant: {NAME_RULE}, or leave it out", text.quoted()),
-            );
-            Tenant::none()
-        }
-    }
 }
 
 fn component(section: &mut Section<'_>, directory: &Path) -> Option<Component> {

@@ -29,6 +29,23 @@ async fn fill(owner: &mut PgConnection) {
     .await;
 }
 
+/// Prepares statements whose plans know nothing of their arguments, and read by an index if
+/// they can.
+async fn prepare_without_scans(owner: &mut PgConnection, analyzed: bool, statements: &str) {
+    if analyzed {
+        run(owner, "ANALYZE event_host.events").await;
+    }
+    let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off;
+                    SET plan_cache_mode = force_generic_plan";
+    run(owner, format!("{settings}; {statements}")).await;
+}
+
+async fn explained(owner: &mut PgConnection, explain: String) -> String {
+    let plan: Vec<String> =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(owner).await.unwrap();
+    plan.join("\n")
+}
+
 /// How many rows of the log the server has read in whole-table scans.
 async fn rows_read_without_an_index(owner: &mut PgConnection) -> i64 {
     run(owner, "SELECT pg_stat_clear_snapshot()").await;
@@ -122,11 +139,7 @@ async fn a_fetch_reads_in_the_order_of_the_log_and_stops_at_its_limit() {
                 "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
                  EXECUTE {name} ('g', '', '%', '{{}}', '{{}}', 1000, 51000, 100, 1000000{values})"
             );
-            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
-                .fetch_all(&mut owner)
-                .await
-                .unwrap();
-            let plan = plan.join("\n");
+            let plan = explained(&mut owner, explain).await;
             // In every other partition it does not even look.
             assert_eq!(plan.matches("Scan").count(), 1, "{name}: {plan}");
             assert!(!plan.contains("Sort Method"), "{name}: {plan}");
@@ -143,21 +156,12 @@ async fn events_at_their_positions_are_looked_up_and_not_searched_for() {
     let mut owner = database.raw().await;
     fill(&mut owner).await;
     for analyzed in [false, true] {
-        if analyzed {
-            run(&mut owner, "ANALYZE event_host.events").await;
-        }
-        let prepare = format!(
-            "SET enable_seqscan = off; SET enable_bitmapscan = off;
-             SET plan_cache_mode = force_generic_plan;
-             PREPARE at_{analyzed} (text, bigint[], text) AS {EVENTS}"
-        );
-        run(&mut owner, prepare).await;
+        let prepare = format!("PREPARE at_{analyzed} (text, bigint[], text) AS {EVENTS}");
+        prepare_without_scans(&mut owner, analyzed, &prepare).await;
         let explain = format!(
             "EXPLAIN (COSTS OFF) EXECUTE at_{analyzed} ('g', '{{7, 100000, 199999}}', 'g')"
         );
-        let plan: Vec<String> =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(&mut owner).await.unwrap();
-        let plan = plan.join("\n");
+        let plan = explained(&mut owner, explain).await;
         // In each partition by its index: an array says nothing of which it is in.
         for partition in ["events_0", "events_1", "events_elsewhere"] {
             assert!(plan.contains(&format!("Index Scan using {partition}_pkey")), "{plan}");
@@ -173,17 +177,12 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
     let mut owner = database.raw().await;
     fill(&mut owner).await;
     for analyzed in [false, true] {
-        if analyzed {
-            run(&mut owner, "ANALYZE event_host.events").await;
-        }
         let prepare = format!(
-            "SET enable_seqscan = off; SET enable_bitmapscan = off;
-             SET plan_cache_mode = force_generic_plan;
-             PREPARE gaps_{analyzed} (bigint, bigint, bigint) AS {GAPS};
+            "PREPARE gaps_{analyzed} (bigint, bigint, bigint) AS {GAPS};
              PREPARE late_{analyzed} (text, text, text, text[], text[], bigint[], bigint[], bigint, bigint, bigint)
              AS {LATE}"
         );
-        run(&mut owner, prepare).await;
+        prepare_without_scans(&mut owner, analyzed, &prepare).await;
         for (execute, rows) in [
             (format!("gaps_{analyzed} (150000, 150100, 10)"), 100),
             (
@@ -194,11 +193,7 @@ async fn what_is_open_is_looked_for_in_its_ranges_alone() {
             ),
         ] {
             let explain = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {execute}");
-            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
-                .fetch_all(&mut owner)
-                .await
-                .unwrap();
-            let plan = plan.join("\n");
+            let plan = explained(&mut owner, explain).await;
             assert!(!plan.contains("Seq Scan"), "{plan}");
             let read: u32 = plan
                 .lines()
@@ -246,7 +241,7 @@ async fn what_is_due_is_read_and_nothing_of_what_waits() {
              AS {DUE};
              PREPARE defer_{analyzed} (text, bigint[], timestamptz[], boolean[]) AS {DEFER}"
         );
-        run(&mut owner, prepare).await;
+        prepare_without_scans(&mut owner, analyzed, &prepare).await;
         for (execute, most) in [
             (format!("due_{analyzed} ('g', 'epoch', 0, to_timestamp(10), 200000, 1000)"), 11),
             (
@@ -255,11 +250,7 @@ async fn what_is_due_is_read_and_nothing_of_what_waits() {
             ),
         ] {
             let explain = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {execute}");
-            let plan: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(explain))
-                .fetch_all(&mut owner)
-                .await
-                .unwrap();
-            let plan = plan.join("\n");
+            let plan = explained(&mut owner, explain).await;
             assert!(!plan.contains("Seq Scan"), "{plan}");
             let read = plan.lines().filter(|line| line.contains("Index")).filter_map(|line| {
                 let rows = line.split_once("rows=")?.1;
@@ -277,22 +268,13 @@ async fn the_first_events_of_groups_are_looked_up_and_nothing_behind_them_is_rea
     let mut owner = database.raw().await;
     fill(&mut owner).await;
     for analyzed in [false, true] {
-        if analyzed {
-            run(&mut owner, "ANALYZE event_host.events").await;
-        }
-        let prepare = format!(
-            "SET enable_seqscan = off; SET enable_bitmapscan = off;
-             SET plan_cache_mode = force_generic_plan;
-             PREPARE beginnings_{analyzed} (bigint[], boolean) AS {BEGINNINGS}"
-        );
-        run(&mut owner, prepare).await;
+        let prepare = format!("PREPARE beginnings_{analyzed} (bigint[], boolean) AS {BEGINNINGS}");
+        prepare_without_scans(&mut owner, analyzed, &prepare).await;
         let explain = format!(
             "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
              EXECUTE beginnings_{analyzed} ('{{0, 7, 100000, {MANY}}}', true)"
         );
-        let plan: Vec<String> =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(explain)).fetch_all(&mut owner).await.unwrap();
-        let plan = plan.join("\n");
+        let plan = explained(&mut owner, explain).await;
         assert!(!plan.contains("Seq Scan") && !plan.contains("Sort Method"), "{plan}");
         let reads: Vec<&str> = plan.lines().filter(|line| line.contains("events_0_pkey")).collect();
         assert_eq!(reads.len(), 1, "{plan}");

@@ -24,21 +24,19 @@ impl LedgerKey {
     /// The key of an event.
     #[must_use]
     pub fn of(tenant: &Tenant, event: &Event) -> Self {
-        let mut digest = Sha256::new();
-        for text in [tenant.as_str(), &event.source, &event.id] {
-            part(&mut digest, Some(text.as_bytes()));
-        }
-        let mut key = [0; 16];
-        key.copy_from_slice(&digest.finalize()[..16]);
-        Self(key)
+        Self::over(&[tenant.as_str(), &event.source, &event.id])
     }
 
-    /// The key of what an event is known by besides its id.
+    /// The key of what an event is known by besides its source and id.
     #[must_use]
-    pub fn also_of(tenant: &Tenant, event: &Event, also_known_as: &str) -> Self {
+    pub fn also_of(tenant: &Tenant, also_known_as: &str) -> Self {
+        // No source and no id is empty, so it is no event's first key.
+        Self::over(&[tenant.as_str(), "", "", also_known_as])
+    }
+
+    fn over(texts: &[&str]) -> Self {
         let mut digest = Sha256::new();
-        // No id is empty, so it is nobody's first key.
-        for text in [tenant.as_str(), &event.source, "", also_known_as] {
+        for text in texts {
             part(&mut digest, Some(text.as_bytes()));
         }
         let mut key = [0; 16];
@@ -162,7 +160,7 @@ impl<'a> Requests<'a> {
                     also: request
                         .also_known_as
                         .get(index)
-                        .map(|also| LedgerKey::also_of(&request.tenant, event, also)),
+                        .map(|also| LedgerKey::also_of(&request.tenant, also)),
                 };
                 request.events.iter().enumerate().map(of).collect()
             })

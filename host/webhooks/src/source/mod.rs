@@ -202,7 +202,7 @@ impl Source {
             return Err(misfits);
         };
         let duplicate_key = match parts.duplicate_key {
-            Key::Usual => usual_duplicate_key(preset, &scheme, &id),
+            Key::Usual => usual_duplicate_key(preset, &scheme, &id, &source),
             Key::Nothing => None,
             Key::Of(template) => Some(template),
         };
@@ -391,13 +391,18 @@ fn scheme(preset: Preset, hmac: Option<Hmac>) -> Result<Option<Scheme>, InvalidT
 
 /// What tells a repeated request where nothing is said: the body, if the rest of the request
 /// is not signed.
-fn usual_duplicate_key(preset: Preset, scheme: &Scheme, id: &Template) -> Option<Template> {
+fn usual_duplicate_key(
+    preset: Preset,
+    scheme: &Scheme,
+    id: &Template,
+    source: &Template,
+) -> Option<Template> {
     let Scheme::Keyed(keyed) = scheme else { return None };
     let signed = |place: &Place| match place {
         Place::Json(_) | Place::BodySha256 | Place::Body => true,
         Place::Header(_) | Place::Query(_) => keyed.signed.always_holds(place),
     };
-    if keyed.timestamp.is_some() || id.places().all(signed) {
+    if keyed.timestamp.is_some() || id.places().chain(source.places()).all(signed) {
         return None;
     }
     match preset {
