@@ -15,6 +15,28 @@ tests::on_both_stores! {
     a_tick_that_is_on_its_way_is_published_by_whoever_is_left,
 }
 
+/// As a host that is frozen in the middle of a tick holds a row.
+#[test]
+fn a_schedule_whose_row_is_held_stops_no_other() {
+    let two = format!("{EACH_SECOND}\n{}", EACH_SECOND.replace("often", "held"));
+    let rig = rig(Store::Postgres, &scheduled(&two));
+    let host = rig.spawn_run();
+    wait_until("both tick", PATIENCE, || {
+        ["often", "held"].iter().all(|name| !ticks(&rig, name).is_empty())
+    });
+    let mut holder = Client::new(&rig);
+    holder.execute("BEGIN; SELECT FROM schedules WHERE name = 'held' FOR UPDATE");
+    let before = ticks(&rig, "often").len();
+    wait_until("the other goes on", PATIENCE, || ticks(&rig, "often").len() >= before + 3);
+    holder.execute("COMMIT");
+    let held = ticks(&rig, "held").len();
+    wait_until("and so does this one", PATIENCE, || ticks(&rig, "held").len() >= held + 3);
+    host.stop();
+    for name in ["often", "held"] {
+        check_that_none_is_missing(&ticks(&rig, name));
+    }
+}
+
 /// A folder with these settings, and a database with its tables.
 fn rig(store: Store, settings: &Settings) -> Rig {
     let rig = Rig::on(store, settings);

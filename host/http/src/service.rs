@@ -315,7 +315,12 @@ impl OfConnection {
         let token = bearer(request.headers());
         let authenticate =
             |token: &str| call::authenticate(token, &policy.tokens, &self.shared.failures, peer);
-        if let Access::Open | Access::Own = spec.access {
+        if spec.access == Access::Open {
+            // What is open to all tells more to some: it is no place to try tokens at.
+            let known = token.ok().flatten().and_then(|token| authenticate(token).ok());
+            return Ok(known.unwrap_or_else(Caller::stranger));
+        }
+        if spec.access == Access::Own {
             // Such a route may take other credentials at the same place. Wrong ones are its
             // own matter.
             let known =
@@ -369,7 +374,7 @@ fn no_such_path(uri: &Uri) -> Problem {
 }
 
 /// The token of a request. Nothing else is understood in `Authorization`.
-fn bearer(headers: &http::HeaderMap) -> Result<Option<&str>, Problem> {
+pub(crate) fn bearer(headers: &http::HeaderMap) -> Result<Option<&str>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let wrong = || {

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::http::Parts;
 use event_host_core::restart::spawn_with_restart;
-use event_host_http::Health;
+use event_host_http::{Health, Part};
 use event_host_store::Ingest;
 
 /// How often the database is looked at.
@@ -34,8 +36,12 @@ pub(crate) struct HostHealth {
 }
 
 impl HostHealth {
-    /// Begins to look, until the handles are dropped.
-    pub(crate) fn start(store: Arc<dyn Ingest>) -> (Arc<Self>, [AbortOnDropHandle<()>; 2]) {
+    /// Begins to look, until the handles are dropped: at the database only while a listener
+    /// serves health, for else nobody asks.
+    pub(crate) fn start(
+        store: Arc<dyn Ingest>,
+        served: watch::Receiver<Parts>,
+    ) -> (Arc<Self>, [AbortOnDropHandle<()>; 2]) {
         let health = Arc::new(Self {
             since: Instant::now(),
             beat: AtomicU64::new(0),
@@ -54,7 +60,8 @@ impl HostHealth {
             let health = Arc::clone(&health);
             spawn_with_restart("the look at the database for /readyz", move || {
                 let (health, store) = (Arc::clone(&health), Arc::clone(&store));
-                async move { health.keep_looking(&*store).await }
+                let served = served.clone();
+                async move { health.keep_looking(&*store, served).await }
             })
         };
         (health, [beating, looking])
@@ -73,8 +80,9 @@ impl HostHealth {
         }
     }
 
-    async fn keep_looking(&self, store: &dyn Ingest) {
-        loop {
+    async fn keep_looking(&self, store: &dyn Ingest, mut served: watch::Receiver<Parts>) {
+        // An error is that the listeners are gone.
+        while served.wait_for(|parts| parts.contains(&Part::Health)).await.is_ok() {
             let looked = tokio::time::timeout(ANSWERED_WITHIN, store.log_bytes()).await;
             let why = match looked {
                 Ok(Ok(_)) => None,

@@ -274,7 +274,7 @@ impl Host {
             starting,
             http: Arc::clone(&http),
         };
-        let served = http.serves_metrics();
+        let served = http.parts();
         let overview = OverviewTask { store: store.clone(), metrics, served };
         let retention = RetentionTask { store, settings: kept };
         let changes = to_follow;

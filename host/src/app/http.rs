@@ -1,6 +1,7 @@
 //! What a host serves by HTTP: puts the routes together, opens the listeners, and takes over
 //! what the settings say of them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -43,6 +44,9 @@ impl Exposition for Exposed {
     }
 }
 
+/// Parts of a host that its listeners serve.
+pub(crate) type Parts = BTreeSet<Part>;
+
 /// What a host serves by HTTP; nothing, while the settings have no listener.
 pub(crate) struct Http {
     /// `None` once it was stopped.
@@ -54,8 +58,8 @@ pub(crate) struct Http {
     pub(crate) metrics: Arc<Metrics>,
     /// How long a stop waits before anything is closed.
     drain_delay: std::sync::Mutex<Duration>,
-    /// Whether a listener serves metrics.
-    serves_metrics: watch::Sender<bool>,
+    /// What the listeners serve.
+    serving_parts: watch::Sender<Parts>,
     /// The addresses of the listeners that are open.
     serving: std::sync::Mutex<Vec<String>>,
     say: Say,
@@ -73,7 +77,8 @@ impl Http {
         metrics: &Arc<Metrics>,
         say: &Say,
     ) -> Result<Arc<Self>, CannotListen> {
-        let (health, looking) = HostHealth::start(store.clone());
+        let serving_parts = watch::Sender::new(parts(config));
+        let (health, looking) = HostHealth::start(store.clone(), serving_parts.subscribe());
         let mut routes = Routes::new(health.clone());
         routes.add_metrics(Arc::new(Exposed(Arc::clone(metrics))));
         let log_folder = match &config.database {
@@ -98,7 +103,7 @@ impl Http {
             hooks,
             metrics: Arc::clone(metrics),
             drain_delay: config.drain_delay.into(),
-            serves_metrics: watch::Sender::new(serves_metrics(config)),
+            serving_parts,
             serving: addresses(&server).into(),
             say: Arc::clone(say),
             _looking: looking,
@@ -122,7 +127,7 @@ impl Http {
         self.intake.set(config.ingest.clone());
         self.hooks.set(&config.sources);
         *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
-        self.serves_metrics.send_replace(serves_metrics(config));
+        self.serving_parts.send_replace(parts(config));
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = addresses(server);
         self.show_token(server, before.as_deref());
         Ok(())
@@ -153,9 +158,9 @@ impl Http {
         }
     }
 
-    /// Whether a listener serves metrics, from now on.
-    pub(crate) fn serves_metrics(&self) -> watch::Receiver<bool> {
-        self.serves_metrics.subscribe()
+    /// What the listeners serve, from now on.
+    pub(crate) fn parts(&self) -> watch::Receiver<Parts> {
+        self.serving_parts.subscribe()
     }
 
     /// One line for the service manager.
@@ -207,8 +212,8 @@ impl Http {
     }
 }
 
-fn serves_metrics(config: &Config) -> bool {
-    config.http.listeners.iter().any(|listener| listener.serve.contains(&Part::Metrics))
+fn parts(config: &Config) -> Parts {
+    config.http.listeners.iter().flat_map(|listener| listener.serve.iter().copied()).collect()
 }
 
 fn addresses(server: &Server) -> Vec<String> {

@@ -13,10 +13,12 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::http::Parts;
 use event_host_core::event::GroupName;
 use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::repeats::Repeats;
 use event_host_delivery::leadership::Locks;
+use event_host_http::Part;
 use event_host_metrics::{GroupSample, LogSample, Metrics, Sample, StoreOperation};
 use event_host_store::{GroupStatus, Groups, LogStatus};
 
@@ -29,8 +31,8 @@ pub(crate) struct OverviewTask {
     pub(crate) store: Arc<dyn Groups>,
     /// Where what is seen is exported.
     pub(crate) metrics: Arc<Metrics>,
-    /// Whether a listener of this host serves metrics.
-    pub(crate) served: watch::Receiver<bool>,
+    /// What the listeners of this host serve.
+    pub(crate) served: watch::Receiver<Parts>,
 }
 
 impl OverviewTask {
@@ -56,7 +58,7 @@ impl OverviewTask {
         let mut served = self.served.clone();
         loop {
             // Its sender goes with the listeners: then nothing is served any more.
-            if served.wait_for(|is_served| *is_served).await.is_err() {
+            if served.wait_for(|parts| parts.contains(&Part::Metrics)).await.is_err() {
                 return stop.cancelled().await;
             }
             // What was seen before the lock was lost is shown for a while, as long as nobody
@@ -109,9 +111,9 @@ impl OverviewTask {
 }
 
 /// Waits until no listener serves metrics.
-async fn unserved(served: &mut watch::Receiver<bool>) {
+async fn unserved(served: &mut watch::Receiver<Parts>) {
     // An error is that the listeners are gone.
-    let _ = served.wait_for(|is_served| !*is_served).await;
+    let _ = served.wait_for(|parts| !parts.contains(&Part::Metrics)).await;
 }
 
 /// What is exported of a look.
@@ -198,7 +200,7 @@ mod tests {
         task: tokio::task::JoinHandle<()>,
         store: MemoryStore,
         locks: Locks,
-        serve: watch::Sender<bool>,
+        serve: watch::Sender<Parts>,
     }
 
     impl Host {
@@ -215,7 +217,7 @@ mod tests {
             );
             let (give, given) = oneshot::channel();
             assert!(give.send(locks.clone()).is_ok());
-            let (serve, served) = watch::channel(true);
+            let (serve, served) = watch::channel(Parts::from([Part::Metrics]));
             let task = OverviewTask {
                 store: Arc::new(store.clone()),
                 metrics: Arc::clone(&metrics),
@@ -294,12 +296,12 @@ mod tests {
         until("the only one looks", || one.looks()).await;
         let two = Host::start(&store, "two");
         until("the other waits", || two.shows("event_host_overview_here 0")).await;
-        one.serve.send_replace(false);
+        one.serve.send_replace(Parts::new());
         until("the other looks", || two.looks()).await;
         assert!(!one.looks() && !one.shows("event_host_group_lag_events{"));
-        two.serve.send_replace(false);
+        two.serve.send_replace(Parts::new());
         until("nobody looks", || !two.looks()).await;
-        one.serve.send_replace(true);
+        one.serve.send_replace(Parts::from([Part::Metrics]));
         until("the first one looks again", || one.looks()).await;
     }
 

@@ -1,6 +1,7 @@
 //! Handlers as the supervisor runs them, and what changes of that.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,38 +110,28 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
         ("retention_size", before.retention.max_bytes != now.retention.max_bytes),
         ("ingest", before.ingest != now.ingest),
         ("drain_delay", before.drain_delay != now.drain_delay),
+        ("telemetry.metrics", before.metrics != now.metrics),
     ] {
         changed.extend(is_changed.then(|| setting.to_owned()));
     }
-    let of = |config: &Config, name| config.tenants.iter().find(|one| one.name == name).cloned();
-    let names = before.tenants.iter().chain(&now.tenants).map(|tenant| tenant.name.clone());
-    for name in names.collect::<BTreeSet<_>>() {
-        if of(before, name.clone()) != of(now, name.clone()) {
-            changed.push(format!("tenants.{name}"));
-        }
-    }
-    let of = |config: &Config, name| config.schedules.iter().find(|one| one.name == name).cloned();
-    let names = before.schedules.iter().chain(&now.schedules).map(|one| one.name.clone());
-    for name in names.collect::<BTreeSet<_>>() {
-        if of(before, name.clone()) != of(now, name.clone()) {
-            changed.push(format!("schedules.{name}"));
-        }
-    }
+    changed.extend(differing("tenants", &before.tenants, &now.tenants, |tenant| &tenant.name));
+    changed.extend(differing("schedules", &before.schedules, &now.schedules, |one| &one.name));
+    changed.extend(differing("sources", &before.sources, &now.sources, |source| &source.name));
     changed.extend(differing("listen", &before.http.listeners, &now.http.listeners, |l| &l.name));
     changed.extend(differing("tokens", &before.http.tokens, &now.http.tokens, |t| &t.name));
     changed
 }
 
 /// The tables that are not the same as before.
-fn differing<'a, T: PartialEq>(
+fn differing<'a, T: PartialEq, N: Ord + Display + 'a>(
     table: &str,
     before: &'a [T],
     now: &'a [T],
-    name: impl Fn(&'a T) -> &'a String,
+    name: impl Fn(&'a T) -> &'a N,
 ) -> Vec<String> {
-    let of = |all: &'a [T], wanted: &str| all.iter().find(|one| name(one) == wanted);
-    let names: BTreeSet<&String> = before.iter().chain(now).map(&name).collect();
-    let differs = |wanted: &&String| of(before, wanted) != of(now, wanted);
+    let of = |all: &'a [T], wanted: &N| all.iter().find(|one| name(one) == wanted);
+    let names: BTreeSet<&N> = before.iter().chain(now).map(&name).collect();
+    let differs = |wanted: &&N| of(before, wanted) != of(now, wanted);
     names.into_iter().filter(differs).map(|name| format!("{table}.{name}")).collect()
 }
 

@@ -15,7 +15,7 @@ use tracing::{error, info};
 use super::Say;
 use super::database::{self, Expected};
 use super::host::{identity, says_what_runs};
-use super::http::Http;
+use super::http::{Http, Parts};
 use super::overview::OverviewTask;
 use super::problems::{Problem, Problems, Trigger};
 use super::running::{changed, files, restart_settings};
@@ -24,6 +24,7 @@ use super::watch::Watch;
 use crate::config::{Config, Overrides};
 use event_host_core::troubles::Troubles;
 use event_host_delivery::leadership::Locks;
+use event_host_http::Part;
 use event_host_metrics::Metrics;
 use event_host_store::Store;
 
@@ -84,7 +85,7 @@ impl ServingHost {
         metrics.host.built(env!("CARGO_PKG_VERSION"), started.database.kind());
         says_what_runs(&metrics, &started, std::iter::empty());
         let http = Http::start(&started, &store, &metrics, &self.say).await?;
-        let _looking = look(&store, &metrics, http.serves_metrics(), &stop);
+        let _looking = look(&store, &metrics, http.parts(), &stop);
         service_manager::ready(&http.status());
         let following = self.follow(&http, &started, watch, &mut hangup);
         let broken = tokio::select! {
@@ -168,13 +169,13 @@ impl ServingHost {
 fn look(
     store: &Arc<dyn Store>,
     metrics: &Arc<Metrics>,
-    mut served: watch::Receiver<bool>,
+    mut served: watch::Receiver<Parts>,
     stop: &CancellationToken,
 ) -> AbortOnDropHandle<()> {
     let (store, metrics, stop) = (Arc::clone(store), Arc::clone(metrics), stop.clone());
     AbortOnDropHandle::new(tokio::spawn(async move {
         // An error is that nothing is served any more.
-        if served.wait_for(|is_served| *is_served).await.is_err() {
+        if served.wait_for(|parts| parts.contains(&Part::Metrics)).await.is_err() {
             return;
         }
         let locks =

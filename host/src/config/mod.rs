@@ -227,7 +227,7 @@ impl Config {
         let schedules = schedules::schedules(&mut top, &document, &tenants);
         let handlers = handlers_of(&mut top, &document, &tenants, directory, overrides);
         let listeners = listen::listeners(&mut top, &document, overrides.http, directory);
-        let sources = sources::sources(&mut top, &document, &tenants, &listeners);
+        let sources = sources::sources(&mut top, &document, &tenants, &listeners, &ingest);
         let http = event_host_http::Settings {
             listeners,
             tokens: tokens::tokens(&mut top, &document, &tenants),

@@ -3,12 +3,13 @@
 use serde_json::{Map, Number, Value};
 use toml::de::DeValue;
 
-use super::document::{self, Document, Entry, Text, kind};
+use super::document::{self, Document, Entry, kind};
 use super::keys;
 use super::section::Section;
 use super::tenants::Tenants;
 use super::value::NAME_RULE;
 use crate::nearest::nearest;
+use event_host_core::event::json::is_json;
 use event_host_core::event::{ScheduleName, quoted};
 use event_host_schedules::{InvalidTimetable, Missed, Payload, Schedule, Timetable};
 
@@ -58,34 +59,30 @@ fn schedule<'a>(
     let tenant = tenants.named_in(&mut section, entry);
     let missed = missed(&mut section);
     let event_type = event_type(&mut section);
-    let mut optional =
-        |key, example| section.text(key, example).map(|text: Text<'_>| (text.at, text.value));
+    let mut optional = |key, example| section.text(key, example).map(|text| text.value);
     let source = optional("source", "\"/reports\"");
     let subject = optional("subject", "\"daily\"");
     let partitionkey = optional("partitionkey", "\"acme\"");
     let (data, datacontenttype) = data(&mut section);
     section.finish();
     let (name, timetable, event_type) = (name?, timetable?, event_type?);
-    let value = |text: &Option<(usize, String)>| text.as_ref().map(|(_, value)| value.clone());
     let schedule = Schedule {
         tenant,
         timetable,
         missed: missed?,
         payload: Payload {
             event_type,
-            source: value(&source).unwrap_or_else(|| Payload::default_source(&name)),
-            subject: value(&subject),
-            partitionkey: value(&partitionkey),
+            source: source.unwrap_or_else(|| Payload::default_source(&name)),
+            subject,
+            partitionkey,
             datacontenttype,
             data,
         },
         name,
     };
     if let Err(why) = schedule.check() {
-        // It names its attribute, which is the key but for what has none.
-        let why = why.to_string();
-        let key = why.split('`').nth(1).unwrap_or_default();
-        let at = entry.below(&[key]).map_or(entry.at, |said| said.at);
+        let said = why.attribute().and_then(|key| entry.below(&[key]));
+        let at = said.map_or(entry.at, |said| said.at);
         document.problem(at, format!("no event can be as the schedule has it: {why}"));
         return None;
     }
@@ -182,7 +179,7 @@ fn data(section: &mut Section<'_>) -> (Option<Vec<u8>>, Option<String>) {
     }
     let Some(text) = section.text_of(entry, "\"daily\"") else { return (None, None) };
     let media_type = given.unwrap_or_else(|| TEXT.to_owned());
-    if media_type == JSON
+    if is_json(Some(&media_type))
         && let Err(why) = serde_json::from_str::<serde::de::IgnoredAny>(&text.value)
     {
         section.problem(

@@ -12,10 +12,11 @@ use toml::de::DeValue;
 use super::document::{self, Document, Entry, Text, kind};
 use super::section::Section;
 use super::tenants::Tenants;
-use super::value::{NAME_RULE, YEAR};
+use super::value::{NAME_RULE, YEAR, show_size};
 use crate::nearest::nearest;
 use event_host_core::event::{HandlerName, quoted};
 use event_host_http::{Hook, Listener, Part};
+use event_host_ingest::Settings;
 use event_host_webhooks::{
     Algorithm, Encoding, Hmac, Key, Misfit, Parts, Preset, Secret, Source, Template,
 };
@@ -31,6 +32,7 @@ pub(super) fn sources<'a>(
     document: &'a Document<'a>,
     tenants: &Tenants<'a>,
     listeners: &[Listener],
+    ingest: &Settings,
 ) -> Vec<Hook> {
     let exposed = listeners
         .iter()
@@ -48,7 +50,7 @@ pub(super) fn sources<'a>(
     };
     document::entries(table)
         .into_iter()
-        .filter_map(|entry| source(document, entry, tenants, exposed))
+        .filter_map(|entry| source(document, entry, tenants, exposed, ingest))
         .collect()
 }
 
@@ -58,6 +60,7 @@ fn source<'a>(
     entry: Entry<'a>,
     tenants: &Tenants<'a>,
     exposed: Option<&Listener>,
+    ingest: &Settings,
 ) -> Option<Hook> {
     let mut section = Section::source(document, entry);
     if entry.key.parse::<HandlerName>().is_err() {
@@ -81,6 +84,17 @@ fn source<'a>(
     let dedup = section.duration("dedup", Duration::ZERO..=YEAR);
     let rate = section.number("rate", 0.001..=1_000_000_000.0, "100");
     let max_body = section.size("max_body", "1KiB"..="1GiB");
+    if let Some(most) = max_body.filter(|most| *most > ingest.queue) {
+        let at = section.entry("max_body").map_or(section.at(), |entry| entry.at);
+        section.problem(
+            at,
+            format!(
+                "`max_body` ({}) is larger than `queue` of [ingest] ({}), which is all that requests take together: lower `max_body` or raise `queue`",
+                show_size(most),
+                show_size(ingest.queue)
+            ),
+        );
+    }
     let retired = section.boolean("retired").unwrap_or(false);
     let allow_from = networks(&mut section);
     if let Some(listener) = exposed.filter(|_| allow_from.is_empty())
@@ -119,7 +133,8 @@ fn source<'a>(
         name: entry.key.to_owned(),
         tenant,
         dedup: dedup.or(defaults.dedup),
-        max_body: max_body.or(defaults.max_body),
+        // What never fits is 413 and not "try again".
+        max_body: max_body.or(defaults.max_body).map(|most| most.min(ingest.queue)),
         source,
         rate,
         retired,

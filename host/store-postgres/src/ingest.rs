@@ -26,11 +26,10 @@ use sqlx::{Connection, PgConnection, Row};
 use tracing::debug;
 
 use super::columns::{Events, event_columns, unnest_events};
-use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
+use super::connection::{LONG_DEADLINE, begin_long};
 use super::error::PostgresError;
-use super::log::{BYTES_A_STATEMENT, EVENTS_A_STATEMENT};
-use super::on_shared::{on_shared, on_shared_in_its_own};
-use super::session::Patience;
+use super::log::statements;
+use super::on_shared::{on_ingesting, on_shared, on_shared_in_its_own};
 use super::{PostgresStore, listen};
 use event_host_core::event::Position;
 use event_host_store::driver::ledger::{Asked, ENTRIES_A_ROUND, Entry, LedgerKey, New, Requests};
@@ -55,23 +54,11 @@ impl Ingest for PostgresStore {
         if requests.iter().all(|request| request.events.is_empty()) {
             return Ok(vec![Ingested::Committed(Vec::new()); requests.len()]);
         }
-        let connections = &self.connections;
-        let work = async {
-            let mut lent = connections.for_ingest().await?;
-            let (result, fit) = match connections.begin_on(lent.connection(), Patience::Short).await
-            {
-                Err(broken) => (Err(broken), true),
-                Ok(mut piece) => {
-                    let result = match connections.verify_piece(&mut piece).await {
-                        Err(broken) => Err(broken),
-                        Ok(()) => ingest(piece.connection(), requests).await,
-                    };
-                    piece.end(result).await
-                }
-            };
-            if fit { lent.give_back(result).await } else { result }
-        };
-        let ingested = connections.within("publish", DEADLINE, work).await?;
+        // Hashed before a connection is held.
+        let requests = Requests::new(requests);
+        let asked = requests.asked();
+        let ingested =
+            on_ingesting!(self.connections, "publish", |c| ingest(c, &requests, &asked))?;
         self.hint();
         Ok(ingested)
     }
@@ -89,7 +76,8 @@ impl Ingest for PostgresStore {
             a_round
         ))?;
         let mut pruned = Pruned { removed, left: None, has_more: removed >= a_round };
-        let Some(most) = most else { return Ok(pruned) };
+        // What has expired goes before the others are counted, which takes seconds.
+        let Some(most) = most.filter(|_| !pruned.has_more) else { return Ok(pruned) };
         let left = on_shared_in_its_own!(
             self.connections,
             "count the ledger",
@@ -103,19 +91,22 @@ impl Ingest for PostgresStore {
                 Ok::<_, PostgresError>(left.unsigned_abs())
             }
         )?;
-        let excess = left.saturating_sub(most).min(a_round);
-        let mut oldest = 0;
-        if excess > 0 {
-            oldest = on_shared!(self.connections, "prune the ledger", |c| remove(
+        let (excess, mut oldest) = (left.saturating_sub(most), 0);
+        while oldest < excess {
+            let some = (excess - oldest).min(a_round);
+            let removed = on_shared!(self.connections, "prune the ledger", |c| remove(
                 c,
                 "SELECT key FROM event_host.published
                  ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED",
-                excess
+                some
             ))?;
+            if removed == 0 {
+                break;
+            }
+            oldest += removed;
         }
         pruned.removed += oldest;
-        pruned.left = Some(left - oldest.min(left));
-        pruned.has_more |= left - oldest.min(left) > most;
+        pruned.left = Some(left.saturating_sub(oldest));
         Ok(pruned)
     }
 
@@ -135,7 +126,7 @@ impl Ingest for PostgresStore {
 impl PostgresStore {
     /// Hints that something was published, and waits for nobody: where a hint is under way,
     /// one more follows it, however many ask for one meanwhile.
-    fn hint(&self) {
+    pub(super) fn hint(&self) {
         self.hints.is_wanted.store(true, Ordering::SeqCst);
         if self.hints.is_under_way.swap(true, Ordering::SeqCst) {
             return;
@@ -165,15 +156,14 @@ impl PostgresStore {
 
 async fn ingest(
     connection: &mut PgConnection,
-    requests: &[Incoming],
+    requests: &Requests<'_>,
+    asked: &BTreeMap<LedgerKey, Asked>,
 ) -> Result<Vec<Ingested>, PostgresError> {
-    let requests = Requests::new(requests);
-    let asked = requests.asked();
     let mut transaction = connection.begin().await?;
     let mut known = HashMap::new();
     let mut entered = HashSet::new();
     if !asked.is_empty() {
-        entered = enter(&mut transaction, &asked).await?;
+        entered = enter(&mut transaction, asked).await?;
         let there: Vec<LedgerKey> =
             asked.keys().filter(|key| !entered.contains(*key)).copied().collect();
         if !there.is_empty() {
@@ -286,16 +276,7 @@ async fn append(
     new: &[New<'_>],
 ) -> Result<Vec<Position>, PostgresError> {
     let mut positions = Vec::with_capacity(new.len());
-    let mut rest = new;
-    while !rest.is_empty() {
-        let mut bytes = 0_usize;
-        let fitting = rest.iter().take(EVENTS_A_STATEMENT).take_while(|new| {
-            let is_first = bytes == 0;
-            bytes = bytes.saturating_add(new.event.bytes());
-            is_first || bytes <= BYTES_A_STATEMENT
-        });
-        let (part, others) = rest.split_at(fitting.count().max(1));
-        rest = others;
+    for part in statements(new, |new| new.event.bytes()) {
         let statement = sqlx::query(concat!(
             "WITH appended AS (
                  INSERT INTO event_host.events (tenant, ",

@@ -24,8 +24,8 @@ const MOST_SCANNED: i64 = 50_000;
 
 /// What one statement appends at most, in events and in their bytes: a message to the
 /// server ends at 1 GB.
-pub(super) const EVENTS_A_STATEMENT: usize = 1_000;
-pub(super) const BYTES_A_STATEMENT: usize = 64 << 20;
+const EVENTS_A_STATEMENT: usize = 1_000;
+const BYTES_A_STATEMENT: usize = 64 << 20;
 
 /// The last position that was drawn, whether it holds an event or not.
 pub(super) async fn last_drawn(connection: &mut PgConnection) -> Result<Position, PostgresError> {
@@ -41,7 +41,7 @@ pub(super) async fn append(
     events: &[Event],
 ) -> Result<Vec<Position>, PostgresError> {
     let mut positions = Vec::with_capacity(events.len());
-    for part in statements(events) {
+    for part in statements(events, Event::bytes) {
         // Rows are inserted, and so draw their positions, in the order of the
         // SELECT.
         let statement = sqlx::query(concat!(
@@ -67,10 +67,14 @@ pub(super) async fn append(
 
 /// Whether [`append`] needs a transaction around it.
 pub(super) fn is_one_statement(events: &[Event]) -> bool {
-    statements(events).nth(1).is_none()
+    statements(events, Event::bytes).nth(1).is_none()
 }
 
-fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
+/// What is appended, in parts that one statement takes; `size` is the bytes of one.
+pub(super) fn statements<T>(
+    events: &[T],
+    size: impl Fn(&T) -> usize,
+) -> impl Iterator<Item = &[T]> {
     let mut rest = events;
     std::iter::from_fn(move || {
         let mut bytes = 0_usize;
@@ -79,7 +83,7 @@ fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
             .take(EVENTS_A_STATEMENT)
             .take_while(|event| {
                 let first = bytes == 0;
-                bytes = bytes.saturating_add(event.bytes());
+                bytes = bytes.saturating_add(size(event));
                 first || bytes <= BYTES_A_STATEMENT
             })
             .count();

@@ -15,11 +15,39 @@ macro_rules! on_shared {
             |$connection| $work
         )
     };
-    ($connections:expr, $what:expr, $deadline:expr, $patience:expr, |$connection:ident| $work:expr) => {{
+    ($connections:expr, $what:expr, $deadline:expr, $patience:expr, |$connection:ident| $work:expr) => {
+        $crate::on_shared::on_lent!(
+            shared,
+            $connections,
+            $what,
+            $deadline,
+            $patience,
+            |$connection| $work
+        )
+    };
+}
+
+/// Does something on one of the connections that ingest has of its own.
+macro_rules! on_ingesting {
+    ($connections:expr, $what:expr, |$connection:ident| $work:expr) => {
+        $crate::on_shared::on_lent!(
+            for_ingest,
+            $connections,
+            $what,
+            $crate::connection::DEADLINE,
+            $crate::session::Patience::Short,
+            |$connection| $work
+        )
+    };
+}
+
+/// Does something on a connection that this method lends.
+macro_rules! on_lent {
+    ($lend:ident, $connections:expr, $what:expr, $deadline:expr, $patience:expr, |$connection:ident| $work:expr) => {{
         let connections: &$crate::connection::Connections = &$connections;
         let work = async {
-            let mut shared = connections.shared().await?;
-            let (result, fit) = match connections.begin_on(shared.connection(), $patience).await {
+            let mut lent = connections.$lend().await?;
+            let (result, fit) = match connections.begin_on(lent.connection(), $patience).await {
                 Err(broken) => (Err(broken), true),
                 Ok(mut piece) => {
                     let result = match connections.verify_piece(&mut piece).await {
@@ -32,7 +60,7 @@ macro_rules! on_shared {
                     piece.end(result).await
                 }
             };
-            if fit { shared.give_back(result).await } else { result }
+            if fit { lent.give_back(result).await } else { result }
         };
         connections.within($what, $deadline, work).await
     }};
@@ -106,4 +134,6 @@ macro_rules! on_shared_in_parts {
     }};
 }
 
-pub(super) use {on_shared, on_shared_in_its_own, on_shared_in_parts, on_shared_patiently};
+pub(super) use {
+    on_ingesting, on_lent, on_shared, on_shared_in_its_own, on_shared_in_parts, on_shared_patiently,
+};

@@ -6,12 +6,11 @@
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection, Row};
-use tracing::debug;
 
 use super::columns::{Time, kept, optional_time, time};
 use super::error::PostgresError;
 use super::on_shared::on_shared;
-use super::{PostgresStore, listen, log};
+use super::{PostgresStore, log};
 use event_host_core::event::ScheduleName;
 use event_host_store::driver::stored;
 use event_host_store::driver::unreadable::Sifted;
@@ -34,12 +33,7 @@ impl Schedules for PostgresStore {
             on_shared!(self.connections, "publish the tick of a schedule", |c| tick(c, ticks))?;
         if ticked == Ticked::Published && !ticks.events.is_empty() {
             // After the commit, as for every publisher.
-            let hinted = on_shared!(self.connections, "hint that something was published", |c| {
-                listen::send_hint(c)
-            });
-            if let Err(why) = hinted {
-                debug!("no hint was given: {why}");
-            }
+            self.hint();
         }
         Ok(ticked)
     }

@@ -1,7 +1,7 @@
 //! Publishing for many at once: one transaction with the write lock, which reads the ledger,
 //! appends to the log and enters what it appended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -12,7 +12,7 @@ use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use super::{SqliteStore, log};
 use event_host_core::event::{Event, Position, Tenant};
-use event_host_store::driver::ledger::{ENTRIES_A_ROUND, Entry, LedgerKey, New, Requests};
+use event_host_store::driver::ledger::{Asked, ENTRIES_A_ROUND, Entry, LedgerKey, New, Requests};
 use event_host_store::{Incoming, Ingest, Ingested, Pruned, StoreError};
 
 #[async_trait]
@@ -21,7 +21,10 @@ impl Ingest for SqliteStore {
         if requests.iter().all(|request| request.events.is_empty()) {
             return Ok(vec![Ingested::Committed(Vec::new()); requests.len()]);
         }
-        on_writer!(self.connections, "publish", |c| ingest(c, requests))
+        // Hashed before the only writer is held.
+        let requests = Requests::new(requests);
+        let asked = requests.asked();
+        on_writer!(self.connections, "publish", |c| ingest(c, &requests, &asked))
     }
 
     async fn prune_ledger(&self, most: Option<u64>) -> Result<Pruned, StoreError> {
@@ -33,22 +36,25 @@ impl Ingest for SqliteStore {
                 on_writer!(self.connections, "prune the ledger", |c| { remove_expired(c) })?;
             pruned.has_more = over > i64::from(ENTRIES_A_ROUND);
         }
-        let Some(most) = most else { return Ok(pruned) };
+        // What has expired goes before the others are counted, which takes seconds.
+        let Some(most) = most.filter(|_| !pruned.has_more) else { return Ok(pruned) };
         let left = on_reader!(self.connections, "count the ledger", LONG_DEADLINE, |c| async {
             let left: i64 =
                 sqlx::query_scalar("SELECT count(*) FROM published").fetch_one(c).await?;
             Ok::<_, SqliteError>(left.unsigned_abs())
         })?;
-        let excess = left.saturating_sub(most).min(u64::from(ENTRIES_A_ROUND));
-        if excess > 0 {
+        let (excess, mut oldest) = (left.saturating_sub(most), 0);
+        while oldest < excess {
+            let some = (excess - oldest).min(u64::from(ENTRIES_A_ROUND));
             let removed =
-                on_writer!(self.connections, "prune the ledger", |c| remove_oldest(c, excess))?;
-            pruned.removed += removed;
-            pruned.has_more |= left - removed > most;
-            pruned.left = Some(left - removed);
-        } else {
-            pruned.left = Some(left);
+                on_writer!(self.connections, "prune the ledger", |c| remove_oldest(c, some))?;
+            if removed == 0 {
+                break;
+            }
+            oldest += removed;
         }
+        pruned.removed += oldest;
+        pruned.left = Some(left.saturating_sub(oldest));
         Ok(pruned)
     }
 
@@ -68,10 +74,9 @@ impl Ingest for SqliteStore {
 
 async fn ingest(
     connection: &mut SqliteConnection,
-    requests: &[Incoming],
+    requests: &Requests<'_>,
+    asked: &BTreeMap<LedgerKey, Asked>,
 ) -> Result<Vec<Ingested>, SqliteError> {
-    let requests = Requests::new(requests);
-    let asked = requests.asked();
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let now = Timestamp::now();
     let known = if asked.is_empty() {

@@ -83,8 +83,8 @@ pub trait Ingest: Send + Sync + 'static {
         1
     }
 
-    /// One round of upkeep: lets go of entries whose window is over, some thousands at most.
-    /// With `most`, counts the others, and lets the oldest go that are more than so many: what
+    /// One round of upkeep: lets go of entries whose window is over, some thousands at once.
+    /// With `most`, and once no more have expired, counts the others, and lets the oldest go that are more than so many: what
     /// comes again then is published again. Safe when several do it at once.
     async fn prune_ledger(&self, most: Option<u64>) -> Result<Pruned, StoreError>;
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tracing::warn;
 
 use super::inherited::Inherited;
@@ -100,6 +100,43 @@ impl Socket {
                 Ok((Accepted::Unix(Stream::new(stream)), Peer::User(uid)))
             }
         }
+    }
+}
+
+impl Socket {
+    /// Closes the socket, and gives the connections that the system has set up and nobody has
+    /// accepted.
+    pub(super) fn rest(self) -> Vec<(Accepted, Peer)> {
+        let mut rest = Vec::new();
+        match self {
+            Self::Tcp(socket) => {
+                let Ok(socket) = socket.into_std() else { return rest };
+                // It does not block: an error is that there is none left.
+                while let Ok((stream, address)) = socket.accept() {
+                    let stream =
+                        stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                    // One that cannot be had is gone.
+                    let Ok(stream) = stream else { continue };
+                    let _ = stream.set_nodelay(true);
+                    rest.push((Accepted::Tcp(stream), peer::address_of(address)));
+                }
+            }
+            Self::Unix(socket, file) => {
+                // Nobody finds it any more.
+                drop(file);
+                let Ok(socket) = socket.into_std() else { return rest };
+                while let Ok((stream, _)) = socket.accept() {
+                    let stream =
+                        stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+                    let Ok(stream) = stream else { continue };
+                    let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
+                    rest.push((Accepted::Unix(Stream::new(stream)), Peer::User(uid)));
+                }
+            }
+            // Its connections wait for the process that the service manager starts next.
+            Self::InheritedUnix(_) => {}
+        }
+        rest
     }
 }
 

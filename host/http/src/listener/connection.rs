@@ -87,7 +87,7 @@ async fn first_byte(stream: &mut Stream, idle: Duration, closing: &CancellationT
 }
 
 /// Waits until a connection without a request is to end.
-async fn is_over(closing: &CancellationToken) {
+pub(super) async fn is_over(closing: &CancellationToken) {
     closing.cancelled().await;
     tokio::time::sleep(LAST_REQUEST).await;
 }

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +24,7 @@ use tracing::{info, warn};
 use event_host_metrics::{HttpMetrics, Level};
 
 use crate::failures::Failures;
+use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::service::{Policy, Service, Shared};
 use crate::settings::{Address, Listener, Settings};
@@ -67,7 +67,6 @@ struct Open {
     limit: Arc<Limit>,
     connections: TaskTracker,
     closing: CancellationToken,
-    accepting: JoinHandle<()>,
 }
 
 /// How many connections a listener has at once.
@@ -116,11 +115,21 @@ impl Limit {
 
     /// Waits until there is room for one more. Only the accepting task asks.
     async fn one(self: &Arc<Self>) -> Counted {
-        while self.open.load(Ordering::Acquire) >= self.most.load(Ordering::Acquire) {
+        loop {
+            if let Some(counted) = self.try_one() {
+                return counted;
+            }
             self.changed.notified().await;
         }
+    }
+
+    /// One more, if there is room.
+    fn try_one(self: &Arc<Self>) -> Option<Counted> {
+        if self.open.load(Ordering::Acquire) >= self.most.load(Ordering::Acquire) {
+            return None;
+        }
         self.open.fetch_add(1, Ordering::AcqRel);
-        Counted(Arc::clone(self))
+        Some(Counted(Arc::clone(self)))
     }
 }
 
@@ -260,14 +269,14 @@ impl Open {
         let (connections, closing) = (TaskTracker::new(), CancellationToken::new());
         let serves: Vec<&str> = listener.serve.iter().map(|part| part.name()).collect();
         info!(listener = listener.name, address = %local, serves = serves.join(" "), "listening");
-        let accepting = tokio::spawn(accept(
+        connections.spawn(accept(
             socket,
             Arc::clone(&shared),
             Arc::clone(&limit),
             connections.clone(),
             closing.clone(),
         ));
-        Self { listener, local, shared, limit, connections, closing, accepting }
+        Self { listener, local, shared, limit, connections, closing }
     }
 
     /// Goes on under other settings: the connections that are there too, from their next
@@ -286,13 +295,13 @@ impl Open {
     fn close(self) -> TaskTracker {
         info!(listener = self.listener.name, address = %self.local, "closed");
         self.closing.cancel();
-        self.accepting.abort();
         self.connections.close();
         self.connections
     }
 }
 
-/// Accepts connections, until it is aborted.
+/// Accepts connections, until the listener closes. Those that the system has set up by then
+/// are served too: to close the socket would reset them.
 async fn accept(
     socket: Socket,
     shared: Arc<Shared>,
@@ -301,34 +310,61 @@ async fn accept(
     closing: CancellationToken,
 ) {
     loop {
-        let counted = limit.one().await;
-        let (accepted, peer) = match socket.accept().await {
-            Ok(accepted) => accepted,
+        let next = async { (limit.one().await, one(&socket).await) };
+        let (counted, (accepted, peer)) = tokio::select! {
+            next = next => next,
+            () = closing.cancelled() => break,
+        };
+        let shared = Arc::clone(&shared);
+        connections.spawn(serve(accepted, peer, shared, closing.clone(), counted));
+    }
+    for (accepted, peer) in socket.rest() {
+        let Some(counted) = limit.try_one() else { break };
+        let shared = Arc::clone(&shared);
+        connections.spawn(serve(accepted, peer, shared, closing.clone(), counted));
+    }
+}
+
+/// Waits for one connection.
+async fn one(socket: &Socket) -> (Accepted, Peer) {
+    loop {
+        match socket.accept().await {
+            Ok(accepted) => return accepted,
             // That of one connection, which is gone.
-            Err(why) if bind::is_of_one_connection(&why) => continue,
+            Err(why) if bind::is_of_one_connection(&why) => {}
             Err(why) => {
                 warn!("cannot accept a connection: {why}");
                 tokio::time::sleep(AFTER_EXHAUSTION).await;
-                continue;
             }
-        };
-        let (shared, closing) = (Arc::clone(&shared), closing.clone());
-        let shown = Shown::new(shared.connections());
-        connections.spawn(async move {
-            let (stream, is_encrypted) = match (accepted, shared.policy().tls.clone()) {
-                (Accepted::Tcp(stream), Some(acceptor)) => {
-                    // Not worth a line in the log: anybody can send anything.
-                    let Ok(stream) = tls::accept(&acceptor, stream).await else { return };
-                    (Stream::new(stream), true)
-                }
-                (Accepted::Tcp(stream), None) => (Stream::new(stream), false),
-                (Accepted::Unix(stream), _) => (stream, false),
-            };
-            let service = Service::new(shared, peer, is_encrypted, closing.clone());
-            connection::serve(stream, service, &closing).await;
-            drop((counted, shown));
-        });
+        }
     }
+}
+
+/// Serves one connection, until it ends.
+async fn serve(
+    accepted: Accepted,
+    peer: Peer,
+    shared: Arc<Shared>,
+    closing: CancellationToken,
+    _counted: Counted,
+) {
+    let _shown = Shown::new(shared.connections());
+    let (stream, is_encrypted) = match (accepted, shared.policy().tls.clone()) {
+        (Accepted::Tcp(stream), Some(acceptor)) => {
+            let accepted = tokio::select! {
+                accepted = tls::accept(&acceptor, stream) => accepted,
+                // Nothing has been asked yet, so nothing is owed.
+                () = connection::is_over(&closing) => return,
+            };
+            // Not worth a line in the log: anybody can send anything.
+            let Ok(stream) = accepted else { return };
+            (Stream::new(stream), true)
+        }
+        (Accepted::Tcp(stream), None) => (Stream::new(stream), false),
+        (Accepted::Unix(stream), _) => (stream, false),
+    };
+    let service = Service::new(shared, peer, is_encrypted, closing.clone());
+    connection::serve(stream, service, &closing).await;
 }
 
 fn cannot_listen(listener: &Listener, why: String) -> CannotListen {

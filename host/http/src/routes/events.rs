@@ -146,7 +146,7 @@ async fn post(
         Mode::Batched => IngestMode::Batched,
     };
     let is_gzip = binding::is_gzip(&headers)?;
-    let (body, room) = read(intake, body, settings.max_body).await?;
+    let (body, room) = read(intake, body, settings.max_body, true).await?;
     seen.read_at = Some(Instant::now());
     source.bytes().add_len(body.len());
     let sent = Sent { mode, headers, body, is_gzip, room, max_body: settings.max_body };
@@ -176,11 +176,13 @@ async fn post(
 }
 
 /// Reads a body of at most so many bytes, and takes its part of the memory: before it is
-/// read, where its sender says how large it is, and as it comes otherwise.
+/// read, where a sender who `is_known` says how large it is, and as it comes otherwise. So
+/// those who are not known yet take no more than they send.
 pub(super) async fn read(
     intake: &Intake,
     mut body: Body,
     most: usize,
+    is_known: bool,
 ) -> Result<(Vec<u8>, Room), Problem> {
     let too_large = || {
         let detail =
@@ -191,7 +193,7 @@ pub(super) async fn read(
     if length.is_some_and(|length| length > most) {
         return Err(too_large());
     }
-    let mut room = intake.room(length.unwrap_or_default())?;
+    let mut room = intake.room(length.filter(|_| is_known).unwrap_or_default())?;
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };

@@ -210,7 +210,7 @@ impl Hooks {
         let caller = caller(hook, &call)?;
         let most = hook.max_body.unwrap_or(settings.max_body);
         let Call { parts, body, .. } = call;
-        let (body, room) = events::read(&self.intake, body, most).await?;
+        let (body, room) = events::read(&self.intake, body, most, caller.is_some()).await?;
         seen.read_at = Some(std::time::Instant::now());
         known.counted.bytes().add_len(body.len());
         let token = caller.as_ref().and_then(Caller::token).map(|token| token.name.clone());
@@ -350,7 +350,10 @@ fn caller(hook: &Hook, call: &Call) -> Result<Option<Caller>, Problem> {
             let detail = "`access_token` came twice: send it once";
             return Err(Problem::new(Kind::InvalidRequest, detail));
         }
-        _ => call.caller.clone(),
+        _ => match crate::service::bearer(&call.parts.headers)? {
+            Some(token) => call.authenticate(token)?,
+            None => call.caller.clone(),
+        },
     };
     if caller.token().is_none() {
         let detail =

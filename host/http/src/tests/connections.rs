@@ -215,6 +215,25 @@ async fn no_more_connections_are_taken_than_the_limit() {
     assert_eq!(answer(&mut third).await.0, StatusCode::OK);
 }
 
+/// One thread, so that nothing of the host runs between the connects and the stop.
+#[tokio::test]
+async fn connections_that_nobody_has_accepted_yet_are_answered_at_a_stop() {
+    use std::io::Write as _;
+    let (server, address) = start(quick()).await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(ASK).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        streams.push(TcpStream::from_std(stream).unwrap());
+    }
+    server.stop(Instant::now() + PATIENCE).await;
+    for mut stream in streams {
+        assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
+    }
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
 #[tokio::test]
 async fn a_unix_socket_has_its_mode_replaces_a_dead_one_and_is_removed() {
     use std::os::unix::fs::PermissionsExt as _;

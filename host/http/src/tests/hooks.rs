@@ -294,6 +294,17 @@ async fn what_verifies_nothing_is_open_to_this_machine_and_to_networks_that_are_
 }
 
 #[tokio::test]
+async fn a_source_of_tokens_is_no_place_to_try_them_at() {
+    let hooks = [unsigned(Preset::Token)];
+    let rig = rig_at(here(), Settings::default(), vec![known("right")], &hooks);
+    for status in [401; 10].into_iter().chain([429]) {
+        let headers = [("authorization", "Bearer guessed"), ("content-type", "text/plain")];
+        let answer = rig.send("/hooks/token", &headers, "high").await;
+        assert_eq!(answer.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_may_publish_opens_a_source_of_tokens() {
     let acme: Tenant = "acme".parse().unwrap();
     let token = |name: &str, roles: &[Role], scope| Token {

@@ -235,6 +235,25 @@ async fn health_tells_why_only_to_those_who_may_know() {
 }
 
 #[tokio::test]
+async fn what_is_open_to_all_is_no_place_to_try_tokens_at() {
+    let routes = Routes::new(Arc::new(Stuck));
+    let far = Peer::Address([192, 0, 2, 1].into());
+    let host = connection(listener(), vec![known("one")], None, &routes, far);
+    let shows_the_reason = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let asked = request("GET", "/readyz?verbose", &[("authorization", bearer.as_str())]);
+        let body = host.answer(asked).await.into_body();
+        let body = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
+        body.starts_with(b"{")
+    };
+    assert!(shows_the_reason("one").await);
+    for _ in 0..11 {
+        assert!(!shows_the_reason("guessed").await);
+    }
+    assert!(!shows_the_reason("one").await, "nobody learns that this was right");
+}
+
+#[tokio::test]
 async fn every_kind_of_problem_has_its_page() {
     let routes = Routes::new(Arc::new(Stuck));
     let host = connection(listener(), vec![], None, &routes, here());

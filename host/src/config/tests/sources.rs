@@ -209,6 +209,10 @@ fn each_mistake_of_a_source_is_named_with_its_place_and_what_would_be_right() {
             "7:12: `max_body` is `1B`: it must be from 1KiB to 1GiB",
         ),
         (
+            "verify = \"stripe\"\nsecrets = [\"hunter2-hunter2\"]\nmax_body = \"65MiB\"",
+            "7:12: `max_body` (65.0 MiB) is larger than `queue` of [ingest] (64.0 MiB), which is all that requests take together: lower `max_body` or raise `queue`",
+        ),
+        (
             "verify = \"stripe\"\nsecrets = [\"hunter2-hunter2\"]\ntenant = \"\"",
             "7:10: `` is no name for a tenant: use 1 to 128 letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, or leave it out",
         ),
