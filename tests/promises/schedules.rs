@@ -27,7 +27,12 @@ fn a_schedule_whose_row_is_held_stops_no_other() {
     let mut holder = Client::new(&rig);
     holder.execute("BEGIN; SELECT FROM schedules WHERE name = 'held' FOR UPDATE");
     let before = ticks(&rig, "often").len();
-    wait_until("the other goes on", PATIENCE, || ticks(&rig, "often").len() >= before + 3);
+    wait_until("the other goes on", PATIENCE, || ticks(&rig, "often").len() >= before + 8);
+    let late = rig.number(
+        "SELECT (extract(epoch FROM max(published_at - time)) * 1000)::bigint FROM events
+         WHERE source = '/schedules/often'",
+    );
+    assert!(late < 2_500, "by up to {late} ms");
     holder.execute("COMMIT");
     let held = ticks(&rig, "held").len();
     wait_until("and so does this one", PATIENCE, || ticks(&rig, "held").len() >= held + 3);

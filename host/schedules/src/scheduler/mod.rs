@@ -33,6 +33,9 @@ const RECORD_EVERY: Duration = Duration::from_secs(600);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
+/// A schedule that failed by itself is tried again after this.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// How much too early the clock of a host may be, by the database's, before that is said.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(5);
 
@@ -59,7 +62,7 @@ struct Standing {
     done_to: Option<Timestamp>,
     /// When the next tick is due.
     next: Option<Timestamp>,
-    /// Not before this: the database's clock is behind.
+    /// Not before this: the database's clock is behind, or it failed.
     not_before: Option<Instant>,
 }
 
@@ -80,25 +83,31 @@ impl Scheduler {
         loop {
             let schedules = Arc::clone(&self.schedules.borrow_and_update());
             take_over(&mut standings, &schedules);
-            let wait = match self.step(&mut standings, &mut record_at).await {
-                Ok(wait) => {
+            let (wait, failed) = match self.step(&mut standings, &mut record_at).await {
+                Ok((wait, failed)) => {
                     delay = FIRST_DELAY;
+                    (wait, failed)
+                }
+                Err(why) => {
+                    let wait = delay;
+                    delay = (delay * 2).min(LONGEST_DELAY);
+                    (wait, Some(why))
+                }
+            };
+            match failed {
+                None => {
                     self.troubles.clear(TROUBLE);
                     if failures.over() {
                         info!("the schedules run again");
                     }
-                    wait
                 }
-                Err(why) => {
+                Some(why) => {
                     self.troubles.set(TROUBLE, &why);
                     if failures.is_news(&why) {
                         warn!("{TROUBLE}, and tries again: {why}");
                     }
-                    let wait = delay;
-                    delay = (delay * 2).min(LONGEST_DELAY);
-                    wait
                 }
-            };
+            }
             tokio::select! {
                 // Once they cannot change any more, the wait is all there is.
                 Ok(()) = self.schedules.changed() => {}
@@ -107,17 +116,19 @@ impl Scheduler {
         }
     }
 
-    /// Does what is due, and gives how long to wait for what comes next.
+    /// Does what is due, and gives how long to wait for what comes next, with what failed of
+    /// one schedule alone, and does not delay the others.
     async fn step(
         &self,
         standings: &mut HashMap<ScheduleName, Standing>,
         record_at: &mut Instant,
-    ) -> Result<Duration, StoreError> {
+    ) -> Result<(Duration, Option<StoreError>), StoreError> {
         let mut failed = None;
         for standing in standings.values_mut() {
             match self.publish_what_is_due(standing).await {
-                // Of this schedule alone, such as a row that a frozen host holds: the others go on.
+                // Such as a row that a frozen host holds.
                 Err(why @ (StoreError::Busy(_) | StoreError::Refused(_))) => {
+                    standing.not_before = Some(Instant::now() + RETRY);
                     failed.get_or_insert(why);
                 }
                 outcome => outcome?,
@@ -128,16 +139,15 @@ impl Scheduler {
             self.store.record_schedules(&names).await?;
             *record_at = Instant::now() + RECORD_EVERY;
         }
-        if let Some(why) = failed {
-            return Err(why);
-        }
         let now = self.clock.now();
         let waits = standings.values().filter_map(|standing| {
-            let until = Duration::try_from(standing.next?.duration_since(now)).unwrap_or_default();
-            let early = standing.not_before.map(|at| at.duration_since(Instant::now()));
-            Some(until.max(early.unwrap_or_default()))
+            let until = standing.next.map(|next| next.duration_since(now));
+            let until = until.map(|until| Duration::try_from(until).unwrap_or_default());
+            let not_before = standing.not_before.map(|at| at.duration_since(Instant::now()));
+            // The later of the two that are there.
+            until.max(not_before)
         });
-        Ok(waits.min().unwrap_or(LOOK_EVERY).min(LOOK_EVERY))
+        Ok((waits.min().unwrap_or(LOOK_EVERY).min(LOOK_EVERY), failed))
     }
 
     /// Publishes what is due of one schedule, until nothing is.
