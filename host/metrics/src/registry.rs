@@ -1,5 +1,6 @@
 //! All metrics of a process, and the two text formats that Prometheus reads.
 
+use event_host_core::event::json::essence;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -54,10 +55,9 @@ impl Format {
             weights.last().unwrap_or(1.0)
         };
         let best = |is_asked: fn(&str, &str) -> bool| {
-            let asked = accept.split(',').filter(|part| {
-                let media = part.split(';').next().unwrap_or_default().trim();
-                is_asked(&media.to_ascii_lowercase(), &part.to_ascii_lowercase())
-            });
+            let asked = accept
+                .split(',')
+                .filter(|part| is_asked(&essence(part), &part.to_ascii_lowercase()));
             asked
                 .map(weight)
                 .fold(None, |best: Option<f64>, one| Some(best.map_or(one, |b| b.max(one))))

@@ -85,7 +85,9 @@ impl ServingHost {
         metrics.host.built(env!("CARGO_PKG_VERSION"), started.database.kind());
         says_what_runs(&metrics, &started, std::iter::empty());
         let http = Http::start(&started, &store, &metrics, &self.say).await?;
-        let _looking = look(&store, &metrics, http.parts(), &stop);
+        // Everything is served until listeners close, which is after the stop.
+        let halt = CancellationToken::new();
+        let _looking = look(&store, &metrics, http.parts(), &halt);
         service_manager::ready(&http.status());
         let following = self.follow(&http, &started, watch, &mut hangup);
         let broken = tokio::select! {
@@ -94,6 +96,7 @@ impl ServingHost {
             () = following => None,
         };
         http.drain(started.grace).await;
+        halt.cancel();
         http.stop(started.grace).await;
         if let Some(why) = broken {
             bail!("what waits for signals broke: {why}");

@@ -159,11 +159,11 @@ impl Ledger {
         &self.tenants[self.groups[group].tenant].quota
     }
 
-    /// Of each tenant that has groups: how many attempts may run at once, how many slots it
+    /// Of each tenant that has or had groups: how many attempts may run at once, how many slots it
     /// holds, and how many tasks wait for one.
     pub(super) fn by_tenant(&self) -> Vec<(Tenant, usize, usize, usize)> {
-        let tenants = self.by_name.iter().filter(|(_, number)| self.tenants[**number].groups > 0);
-        tenants
+        self.by_name
+            .iter()
             .map(|(name, number)| {
                 let TenantUsage { quota, slots, .. } = &self.tenants[*number];
                 let most = quota.concurrency.unwrap_or(self.max_slots).min(self.max_slots);

@@ -244,7 +244,10 @@ impl Watcher {
             }
             *next_control = Instant::now() + CONTROL_POLL;
         }
-        let safe = self.store.safe_position().await?;
+        let asked = Instant::now();
+        let safe = self.store.safe_position().await;
+        self.metrics.called(StoreOperation::Control, asked.elapsed(), safe.is_ok());
+        let safe = safe?;
         for longer_than in self.overtake_limit.followed() {
             self.overtake_limit.tell(longer_than, self.store.overtake_limit(longer_than).await);
         }
