@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_postgres::{Server, Stop};
 use tests::{Answer, Handler, Http, PATIENCE, Rig, Running, Settings, get, wait_until};
 
 /// Settings of a host that only listens, anywhere, with more lines.
@@ -119,15 +118,30 @@ fn serve_needs_no_handlers_and_leads_no_group() {
 }
 
 #[test]
-fn health_is_asked_by_the_program_itself() {
-    let settings = Settings::of([Handler::new("tally", "tally", &["a"])]);
-    let rig = Rig::new(&settings.top("listen.local.address = \"unix:http.sock\""));
-    let said = rig.host(["health"]).failed(1);
-    assert!(said.contains("cannot ask unix:"), "{said}");
-    let host = rig.spawn_run();
-    host.wait_for_log("the listener", |line| line["message"] == "listening");
-    assert!(rig.host(["health"]).ok().contains("\"status\":\"ok\""));
-    assert!(rig.host(["health", "--ready"]).ok().contains("\"status\":\"ok\""));
+fn serve_takes_a_listener_that_was_in_use_at_the_reload_by_itself() {
+    let rig = Rig::new(&Settings::of([Handler::new("tally", "tally", &["a"])]));
+    let _ = rig.host(["migrate"]).ok();
+    let settings = |more: &str| {
+        let database = rig.database().display().to_string();
+        let local = "[listen.local]\naddress = \"127.0.0.1:0\"";
+        rig.write("serve.toml", format!("database = \"sqlite:{database}\"\n{local}\n{more}"));
+    };
+    settings("");
+    let host = rig.spawn(&["serve", "serve.toml"]);
+    let address = host.wait_until_listening("local");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let other = taken.local_addr().expect("an address");
+    settings(&format!("[listen.other]\naddress = \"{other}\""));
+    host.hangup();
+    let refused = "the listeners stay as they are";
+    host.wait_for_log("the taken address", |line| {
+        line["message"].as_str().is_some_and(|text| text.starts_with(refused))
+    });
+    assert_eq!(get(address, "/livez", &[]).status, 200);
+    drop(taken);
+    assert_eq!(host.wait_until_listening("other"), other);
+    host.wait_for_message("reloaded");
+    assert_eq!(get(other, "/livez", &[]).status, 200);
     host.stop();
 }
 
@@ -153,25 +167,6 @@ fn a_slow_sender_gets_408_and_a_header_bomb_431_and_others_notice_nothing() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let answer = slow.answer().expect("an answer");
     assert_eq!((answer.status, answer.json()["type"].as_str()), (408, Some("/problems/too-slow")));
-    host.stop();
-}
-
-#[test]
-fn livez_stays_while_the_server_is_gone_and_readyz_follows_it() {
-    let mut server = Server::start(&[]).expect("a server starts");
-    let rig = Rig::at(&server.url("postgres"), &listening(""));
-    let (host, address) = run(&rig);
-    // One that is only starting ends when the server goes.
-    host.wait_until_leading("tally");
-    let is = |path: &str, status: u16| get(address, path, &[]).status == status;
-    wait_until("ready", PATIENCE, || is("/readyz", 200));
-    server.stop(Stop::Fast).expect("the server stops");
-    wait_until("not ready", PATIENCE, || is("/readyz", 503));
-    assert!(is("/livez", 200));
-    let why = get(address, "/readyz?verbose", &[]).json();
-    assert!(why["reason"].as_str().is_some_and(|why| why.contains("database")), "{why}");
-    server.resume().expect("the server starts");
-    wait_until("ready again", PATIENCE, || is("/readyz", 200));
     host.stop();
 }
 

@@ -25,6 +25,7 @@ mod fire;
 mod first_load;
 mod foreign;
 mod grants;
+mod health;
 mod host_memory;
 mod http_handlers;
 mod ingest;

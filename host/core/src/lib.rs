@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod fuzz;
 pub mod handler;
 pub mod leadership_proof;
+pub mod pulse;
 pub mod repeats;
 pub mod restart;
 pub mod retry;

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rustls::ServerConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::default_provider;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_cert::der::Decode as _;
 
 use crate::settings::TlsFiles;
@@ -127,4 +129,74 @@ pub(crate) async fn accept(
 ) -> io::Result<TlsStream<TcpStream>> {
     let accepted = tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await;
     accepted.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// Agrees on keys with a listener of this machine, which must show the certificate of these
+/// files. Its name and its end do not matter: that file says who it is.
+///
+/// # Errors
+/// When the file cannot be read, and when what answers shows another certificate or no proof
+/// that it has the key.
+pub async fn connect(
+    files: &TlsFiles,
+    stream: TcpStream,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let chain = certificates(&files.cert).map_err(io::Error::other)?;
+    let provider = Arc::new(default_provider());
+    let known = OwnCertificate { chain, algorithms: provider.signature_verification_algorithms };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(known))
+        .with_no_client_auth();
+    let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Accepts one certificate, from whoever has its key.
+#[derive(Debug)]
+struct OwnCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for OwnCertificate {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.chain.first().is_some_and(|own| own == shown) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General(
+            "it shows another certificate than the settings name; one that was renewed is shown after a reload".to_owned(),
+        ))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
 }

@@ -25,6 +25,9 @@ use crate::settings::Settings;
 /// What an event takes in memory besides its bytes, about.
 const BYTES_AN_EVENT: usize = 512;
 
+/// A request of usual size, in bytes: an event of some KiB, and what it takes in memory.
+const USUAL: usize = 16 << 10;
+
 /// The events of one request, to be published together or not at all.
 #[derive(Debug)]
 pub struct Submission {
@@ -155,10 +158,13 @@ impl Intake {
         self.shared.budget.take(bytes)
     }
 
-    /// Whether a request of usual size would find room now.
+    /// Whether a request of usual size would find room now: 16 KiB, or a quarter of a small
+    /// queue.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        !self.shared.commits.is_stopping() && self.shared.budget.used() < self.settings().queue
+        let queue = self.settings().queue;
+        let left = queue.saturating_sub(self.shared.budget.used());
+        !self.shared.commits.is_stopping() && left >= USUAL.min(queue / 4)
     }
 
     /// What events may come to.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-use event_host_http::{Address, Listener, Part};
+use event_host_http::{Address, Listener, Part, tls};
 
 /// More of an answer is not read.
 const MOST: u64 = 64 * 1024;
@@ -24,13 +24,17 @@ pub(crate) fn at(address: SocketAddr) -> Listener {
     Listener::new("local", Address::Tcp(address))
 }
 
-/// The listener to ask: one that serves health, and whose address is known.
+/// The listener to ask: one that serves health and whose address is known, without
+/// encryption if there is such a one.
 pub(crate) fn for_health(listeners: &[Listener]) -> Option<&Listener> {
-    listeners.iter().find(|listener| {
-        listener.serve.contains(&Part::Health)
-            && listener.tls.is_none()
-            && !matches!(listener.address, Address::Inherited(_))
-    })
+    let mut able = listeners.iter().filter(|listener| {
+        listener.serve.contains(&Part::Health) && !matches!(listener.address, Address::Inherited(_))
+    });
+    let first = able.next()?;
+    if first.tls.is_none() {
+        return Some(first);
+    }
+    Some(able.find(|listener| listener.tls.is_none()).unwrap_or(first))
 }
 
 /// Asks for a path.
@@ -40,7 +44,13 @@ pub(crate) fn for_health(listeners: &[Listener]) -> Option<&Listener> {
 pub(crate) async fn get(listener: &Listener, path: &str) -> io::Result<Asked> {
     let path = format!("{}{path}?verbose", listener.base_path);
     match &listener.address {
-        Address::Tcp(address) => ask(TcpStream::connect(reachable(*address)).await?, &path).await,
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect(reachable(*address)).await?;
+            match &listener.tls {
+                None => ask(stream, &path).await,
+                Some(files) => ask(tls::connect(files, stream).await?, &path).await,
+            }
+        }
         Address::Unix(socket) => ask(UnixStream::connect(socket).await?, &path).await,
         Address::Inherited(_) => Err(io::ErrorKind::Unsupported.into()),
     }

@@ -223,6 +223,7 @@ impl Host {
         apply_quotas(&admission, &loader, &config);
         let executor = FairExecutor::start(Arc::clone(&admission))
             .context("cannot start the handlers' threads")?;
+        http.health().watch_threads(executor.pulses());
         let troubles = Troubles::default();
         let (to_share, locks) = oneshot::channel();
         let supervisor = Supervisor {
@@ -316,8 +317,10 @@ impl Parts {
         let halt = CancellationToken::new();
         let registered = later.registered.clone();
         let looking = AbortOnDropHandle::new(tokio::spawn(overview.run(locks, halt.clone())));
+        let pulse = http.health().watch_task("the supervisor");
         let supervising = async {
-            let result = supervisor.run_and_follow(halt.clone(), changes, later).await;
+            let running = supervisor.run_and_follow(halt.clone(), changes, later);
+            let result = pulse.beat_during(running).await;
             halt.cancel();
             result
         };

@@ -78,9 +78,6 @@ impl Http {
         say: &Say,
     ) -> Result<Arc<Self>, CannotListen> {
         let serving_parts = watch::Sender::new(parts(config));
-        let (health, looking) = HostHealth::start(store.clone(), serving_parts.subscribe());
-        let mut routes = Routes::new(health.clone());
-        routes.add_metrics(Arc::new(Exposed(Arc::clone(metrics))));
         let log_folder = match &config.database {
             DatabaseUrl::Sqlite(file) => file.parent().map(|folder| match folder {
                 here if here.as_os_str().is_empty() => PathBuf::from("."),
@@ -90,6 +87,10 @@ impl Http {
         };
         let intake =
             Intake::start(store.clone(), log_folder, config.ingest.clone(), metrics.ingest.clone());
+        let served = serving_parts.subscribe();
+        let (health, looking) = HostHealth::start(store.clone(), intake.clone(), served);
+        let mut routes = Routes::new(health.clone());
+        routes.add_metrics(Arc::new(Exposed(Arc::clone(metrics))));
         events::add(&mut routes, &intake);
         let hooks = Hooks::new(&intake, &config.sources);
         hooks::add(&mut routes, &hooks);
@@ -161,6 +162,11 @@ impl Http {
     /// What the listeners serve, from now on.
     pub(crate) fn parts(&self) -> watch::Receiver<Parts> {
         self.serving_parts.subscribe()
+    }
+
+    /// How the host is.
+    pub(crate) fn health(&self) -> &HostHealth {
+        &self.health
     }
 
     /// One line for the service manager.

@@ -51,8 +51,9 @@ use event_host_metrics::Metrics;
 use event_host_schedules::Schedule;
 use event_host_store::{Deployed, Store};
 
-/// When is tried again what the database did not take or did not give.
-const AGAIN: Duration = Duration::from_secs(5);
+/// When is tried again what the database did not take or did not give, and a listener that
+/// could not be opened.
+pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 
 /// How long a reload waits for what it loads; what takes longer is switched to once it
 /// is loaded.

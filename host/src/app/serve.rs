@@ -18,6 +18,7 @@ use super::host::{identity, says_what_runs};
 use super::http::{Http, Parts};
 use super::overview::OverviewTask;
 use super::problems::{Problem, Problems, Trigger};
+use super::reload::AGAIN;
 use super::running::{changed, files, restart_settings};
 use super::service_manager;
 use super::watch::Watch;
@@ -89,7 +90,8 @@ impl ServingHost {
         let halt = CancellationToken::new();
         let _looking = look(&store, &metrics, http.parts(), &halt);
         service_manager::ready(&http.status());
-        let following = self.follow(&http, &started, watch, &mut hangup);
+        let pulse = http.health().watch_task("what follows the settings");
+        let following = pulse.beat_during(self.follow(&http, &started, watch, &mut hangup));
         let broken = tokio::select! {
             () = stop.cancelled() => None,
             Err(why) = stopper => Some(why),
@@ -115,6 +117,8 @@ impl ServingHost {
     ) {
         let mut problems = Problems::default();
         let mut config = started.clone();
+        // Listeners were refused: what is in the way may go.
+        let mut again = false;
         loop {
             let on_disk = async {
                 match &mut watch {
@@ -125,14 +129,19 @@ impl ServingHost {
             let trigger = tokio::select! {
                 Some(()) = hangup.recv() => Trigger::Hangup,
                 () = on_disk => Trigger::Files,
+                () = tokio::time::sleep(AGAIN), if again => Trigger::Again,
             };
-            service_manager::reloading();
-            self.take_over(http, started, &mut config, &mut watch, &mut problems, trigger).await;
+            if trigger != Trigger::Again {
+                service_manager::reloading();
+            }
+            let all =
+                self.take_over(http, started, &mut config, &mut watch, &mut problems, trigger);
+            again = !all.await;
             service_manager::ready(&http.status());
         }
     }
 
-    /// Takes over the settings as they are now.
+    /// Takes over the settings as they are now. Whether there is nothing to try again.
     async fn take_over(
         &self,
         http: &Http,
@@ -141,7 +150,7 @@ impl ServingHost {
         watch: &mut Option<Watch>,
         problems: &mut Problems,
         trigger: Trigger,
-    ) {
+    ) -> bool {
         let now = match Config::load(&self.path, &self.overrides) {
             Ok(now) => now,
             Err(errors) => {
@@ -149,7 +158,7 @@ impl ServingHost {
                 if problems.begins(Problem::Settings, errors.to_string(), trigger) {
                     error!("the settings are refused, and everything goes on as before: {errors}");
                 }
-                return;
+                return true;
             }
         };
         if problems.is_over(&Problem::Settings) {
@@ -159,11 +168,13 @@ impl ServingHost {
             watch.follow(files(&self.path, &now)).await;
         }
         problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
-        if http.change(&now, problems, trigger).await {
-            says_what_runs(&http.metrics, &now, std::iter::empty());
-            info!(changed = changed(config, &now).join(", "), "reloaded");
-            *config = now;
+        if !http.change(&now, problems, trigger).await {
+            return false;
         }
+        says_what_runs(&http.metrics, &now, std::iter::empty());
+        info!(changed = changed(config, &now).join(", "), "reloaded");
+        *config = now;
+        true
     }
 }
 

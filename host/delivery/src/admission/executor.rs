@@ -10,6 +10,10 @@
 //! There are as many threads as cores. The tasks that read the log, settle and watch run
 //! on other threads, in short steps: on Linux, the executor's threads have a lower
 //! priority than those.
+//!
+//! A step takes milliseconds, for guests are interrupted that often. So each thread has a
+//! [`Pulse`], which beats before each step and rests after it: one that stays silent for long
+//! is stuck.
 
 use std::collections::VecDeque;
 #[cfg(test)]
@@ -27,6 +31,7 @@ use tokio::runtime::Handle;
 use super::permit::thread_time;
 use super::queue::{FairQueue, Fit};
 use super::{Admission, GroupAdmission, RegisteredGroup, nanoseconds};
+use event_host_core::pulse::Pulse;
 use event_host_core::restart::with_restart;
 
 /// The cost that a step is charged until it has ended.
@@ -42,6 +47,7 @@ pub type Task<T> = FallibleTask<T>;
 #[derive(Debug)]
 pub struct FairExecutor {
     admission: Arc<Admission>,
+    pulses: Vec<Arc<Pulse>>,
 }
 
 impl FairExecutor {
@@ -54,14 +60,16 @@ impl FairExecutor {
     /// # Panics
     /// Outside of a runtime.
     pub fn start(admission: Arc<Admission>) -> io::Result<Self> {
-        let executor = Self { admission };
+        let mut executor = Self { admission, pulses: Vec::new() };
         for number in 0..available_parallelism().map_or(1, NonZeroUsize::get) {
             let (admission, runtime) = (Arc::clone(&executor.admission), Handle::current());
+            let pulse = Arc::<Pulse>::default();
+            executor.pulses.push(Arc::clone(&pulse));
             thread::Builder::new().name(format!("attempts-{number}")).spawn(move || {
                 lower_priority();
                 let _in_runtime = runtime.enter();
                 with_restart("a thread that runs handlers", || {
-                    admission.run_queue.compute(number);
+                    admission.run_queue.compute(number, &pulse);
                 });
             })?;
         }
@@ -75,7 +83,7 @@ impl FairExecutor {
     /// Outside of a runtime.
     #[cfg(test)]
     pub(crate) fn on_this_runtime(admission: Arc<Admission>) -> Self {
-        let executor = Self { admission };
+        let executor = Self { admission, pulses: Vec::new() };
         let admission = Arc::clone(&executor.admission);
         tokio::spawn(async move {
             let queue = &admission.run_queue;
@@ -91,6 +99,12 @@ impl FairExecutor {
     #[must_use]
     pub fn admission(&self) -> &Arc<Admission> {
         &self.admission
+    }
+
+    /// The pulse of each thread.
+    #[must_use]
+    pub fn pulses(&self) -> &[Arc<Pulse>] {
+        &self.pulses
     }
 }
 
@@ -172,11 +186,17 @@ impl RunQueue {
     }
 
     /// Computes on this thread until the queue is closed.
-    fn compute(&self, number: usize) {
+    fn compute(&self, number: usize, pulse: &Pulse) {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        // A step before this may have ended in a panic.
+        pulse.rest();
         loop {
             match self.poll_next(number, &waker) {
-                Poll::Ready(Some(step)) => self.run(step),
+                Poll::Ready(Some(step)) => {
+                    pulse.beat();
+                    self.run(step);
+                    pulse.rest();
+                }
                 Poll::Ready(None) => return,
                 Poll::Pending => thread::park(),
             }

@@ -531,3 +531,41 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn a_thread_that_is_stuck_in_a_step_is_silent_and_one_that_waits_is_not() {
+    let executor = FairExecutor::start(admission(100)).unwrap();
+    let silent = || executor.pulses().iter().filter(|pulse| pulse.silence() > ms(20)).count();
+    let group = executor.admission().register(&tenant("a"), one());
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    // It blocks its thread, as no task should.
+    let stuck = group.spawn(async move { released.recv().is_err() });
+    let begun = Instant::now();
+    while silent() != 1 {
+        assert!(begun.elapsed() < DEADLINE, "{:?}", executor.pulses());
+        yield_now().await;
+    }
+    drop(release);
+    assert_eq!(timeout(DEADLINE, stuck).await.unwrap(), Some(true));
+    while silent() != 0 {
+        assert!(begun.elapsed() < DEADLINE, "{:?}", executor.pulses());
+        yield_now().await;
+    }
+    // One that waits is on no thread, however long it does.
+    let (begins, waits) = tokio::sync::oneshot::channel();
+    let waiting = group.spawn(async move {
+        begins.send(()).unwrap();
+        std::future::pending::<()>().await;
+    });
+    timeout(DEADLINE, waits).await.unwrap().unwrap();
+    while executor.pulses().iter().any(|pulse| !pulse.silence().is_zero()) {
+        assert!(begun.elapsed() < DEADLINE, "{:?}", executor.pulses());
+        yield_now().await;
+    }
+    let waited = Instant::now();
+    while waited.elapsed() < ms(40) {
+        assert_eq!(silent(), 0);
+        yield_now().await;
+    }
+    waiting.cancel().await;
+}

@@ -1,6 +1,7 @@
 //! `/livez`, `/healthz` and `/readyz`: for service managers and load balancers, which have
 //! no token and ask by address.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum_core::body::Body;
@@ -35,11 +36,11 @@ pub trait Health: Send + Sync {
     /// With what is stuck.
     fn live(&self) -> Result<(), String>;
 
-    /// Whether requests and events are handled now.
+    /// Whether requests and events are handled now, by a listener that serves these parts.
     ///
     /// # Errors
     /// With the first reason why not.
-    fn ready(&self) -> Result<(), String>;
+    fn ready(&self, serves: &BTreeSet<Part>) -> Result<(), String>;
 }
 
 pub(super) fn add(routes: &mut Routes, health: Arc<dyn Health>) {
@@ -51,7 +52,7 @@ pub(super) fn add(routes: &mut Routes, health: Arc<dyn Health>) {
         });
     }
     routes.add(&READY, move |call| {
-        let answer = answer(&call, health.ready());
+        let answer = answer(&call, health.ready(&call.listener.serve));
         async { Ok(answer) }
     });
 }

@@ -138,6 +138,76 @@ async fn a_head_that_does_not_come_is_answered_with_408() {
     assert!(is_closed(&mut stream).await);
 }
 
+/// Whether a time is that of a limit, but for what else takes time.
+fn is_about(took: Duration, limit: u64) -> bool {
+    (limit..limit + 5).contains(&took.as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_uses_is_closed_after_75_s() {
+    let (_server, address) = start(quick()).await;
+    for asks in [false, true] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if asks {
+            stream.write_all(ASK).await.unwrap();
+            assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
+        }
+        let begun = Instant::now();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"", "no answer that nobody asked for");
+        assert!(is_about(begun.elapsed(), 75), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_of_its_answer_is_given_up_after_30_s() {
+    let mut routes = Routes::default();
+    // More than the system keeps for both ends.
+    routes.add(&PROBLEM, |_| async { Ok(Response::new(vec![b'x'; 64 << 20].into())) });
+    let (server, address) = start(routes).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(ASK).await.unwrap();
+    // The answer has begun, and nobody reads on.
+    assert_eq!(stream.read_u8().await.unwrap(), b'H');
+    let begun = Instant::now();
+    server.stop(begun + Duration::from_secs(3_600)).await;
+    assert!(is_about(begun.elapsed(), 30), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_agrees_on_no_keys_is_given_up_after_10_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = certificate(folder.path(), "own");
+    let encrypted = Listener { tls: Some(files), ..anywhere() };
+    let (_server, address) = start_with(encrypted, quick()).await;
+    // The first byte of a handshake, and no more.
+    for sent in [&b""[..], &[22]] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(sent).await.unwrap();
+        let begun = Instant::now();
+        let mut rest = Vec::new();
+        // It may be a reset: nothing was agreed on.
+        let _ = stream.read_to_end(&mut rest).await;
+        assert!(is_about(begun.elapsed(), 10), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn what_comes_after_the_length_of_a_body_is_the_next_request() {
+    let (_server, address) = start(quick()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let posted = "POST /problems/busy HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}";
+    stream.write_all(&[posted.as_bytes(), ASK].concat()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
+    // A body that is longer than it says is no request: nothing of it is taken.
+    stream.write_all(format!("{posted}, \"more\": 1}}\r\n\r\n").as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(answer(&mut stream).await.0, StatusCode::BAD_REQUEST);
+    assert!(is_closed(&mut stream).await);
+}
+
 #[tokio::test]
 async fn a_body_that_nobody_reads_does_not_cost_its_sender_the_answer() {
     let (_server, address) = start(quick()).await;

@@ -202,8 +202,12 @@ impl Health for Stuck {
         Ok(())
     }
 
-    fn ready(&self) -> Result<(), String> {
-        Err("the database does not answer".to_owned())
+    fn ready(&self, serves: &BTreeSet<Part>) -> Result<(), String> {
+        let why = match serves.contains(&Part::Ingest) {
+            true => "the queue is full",
+            false => "the database does not answer",
+        };
+        Err(why.to_owned())
     }
 }
 
@@ -212,7 +216,8 @@ async fn health_tells_why_only_to_those_who_may_know() {
     let routes = Routes::new(Arc::new(Stuck));
     let ask = async |peer: [u8; 4], path: &str, headers: &[(&str, &str)]| {
         let peer = Peer::Address(peer.into());
-        let host = connection(listener(), vec![known("one")], None, &routes, peer);
+        let listener = Listener { serve: [Part::Health].into(), ..listener() };
+        let host = connection(listener, vec![known("one")], None, &routes, peer);
         let response = host.answer(request("GET", path, headers)).await;
         let status = response.status().as_u16();
         let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
@@ -231,6 +236,21 @@ async fn health_tells_why_only_to_those_who_may_know() {
         (near, "/livez?verbose", &[], 200, r#"{"reason":null,"status":"ok"}"#),
     ] {
         assert_eq!(ask(peer, path, headers).await, (status, body.to_owned()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whether_a_host_is_ready_is_asked_for_what_the_listener_serves() {
+    let routes = Routes::new(Arc::new(Stuck));
+    for (serve, reason) in [
+        ([Part::Health, Part::Ingest], "the queue is full"),
+        ([Part::Health, Part::Metrics], "the database does not answer"),
+    ] {
+        let listener = Listener { serve: serve.into(), ..listener() };
+        let host = connection(listener, vec![], None, &routes, here());
+        let response = host.answer(request("GET", "/readyz?verbose", &[])).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(json(response).await["reason"], reason);
     }
 }
 

@@ -175,10 +175,14 @@ async fn who_waits_too_long_leaves_the_queue_and_is_not_published() {
 async fn a_full_queue_refuses_before_anything_is_read() {
     let store = MemoryStore::new();
     let intake = intake(&store, Settings { queue: 250, ..Settings::default() });
-    let rooms = [intake.room(100).unwrap(), intake.room(100).unwrap()];
+    let mut rooms = vec![intake.room(100).unwrap()];
+    assert!(intake.has_room());
+    rooms.push(intake.room(100).unwrap());
+    assert!(!intake.has_room(), "50 of 250 bytes are left");
     let refused = intake.room(100).unwrap_err();
     assert_eq!((refused.reason, refused.limit), (Reason::Busy, Some(250)));
     drop(rooms);
+    assert!(intake.has_room());
     // An event in memory is larger than what came.
     let refused = intake.publish(submission(&intake, "", vec![event("1")])).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Busy);
