@@ -127,7 +127,8 @@ impl Default for PoolSettings {
 /// this user or root; one that does not is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CacheSettings {
-    /// `event-host` in the user's cache directory.
+    /// `event-host` in the directory that `HOST_CACHE` names, of which the directories above
+    /// are not looked at; else in the user's cache directory.
     #[default]
     UserDefault,
     /// This directory.

@@ -4,23 +4,34 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What is known of the folders above one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Above {
+    /// Nothing: they are looked at.
+    Unknown,
+    /// Whoever started the host says that nobody else changes them.
+    Vouched,
+}
+
 /// Makes a folder of this user alone, with those above it that are not there, and
 /// gives its path without links. Refuses one that others can read or change, and
-/// one below a folder that others can change.
+/// one below a folder that others can change, unless that is vouched for.
 #[cfg(unix)]
-pub(super) fn private(directory: &Path) -> io::Result<PathBuf> {
+pub(super) fn private(directory: &Path, above: Above) -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let directory = directory.canonicalize()?;
     check_own(&directory)?;
-    for above in directory.ancestors().skip(1) {
-        check_above(above)?;
+    if above == Above::Unknown {
+        for above in directory.ancestors().skip(1) {
+            check_above(above)?;
+        }
     }
     Ok(directory)
 }
 
 #[cfg(not(unix))]
-pub(super) fn private(directory: &Path) -> io::Result<PathBuf> {
+pub(super) fn private(directory: &Path, _: Above) -> io::Result<PathBuf> {
     fs::create_dir_all(directory)?;
     directory.canonicalize()
 }
@@ -56,7 +67,7 @@ fn check_above(directory: &Path) -> io::Result<()> {
     }
     if metadata.mode() & 0o022 != 0 && metadata.mode() & STICKY == 0 {
         return Err(io::Error::other(format!(
-            "other users can change {0}, which it lies in (mode {1:03o}): run `chmod go-w {0}`, and delete what others may have put there",
+            "other users can change {0}, which it lies in (mode {1:03o}): run `chmod go-w {0}`, and delete what others may have put there; in a container that has no other users, name a folder with HOST_CACHE",
             directory.display(),
             metadata.mode() & 0o777
         )));

@@ -6,19 +6,29 @@
 //! somebody else put there, moved, or damaged is not run, and compiled again. A
 //! cache that cannot be used costs the time to compile at each start, and nothing
 //! else.
+//!
+//! A volume of a container belongs to root and may be changed by every user of the container,
+//! which has one. Nothing shows that it has no other: so whoever starts the host says it, and
+//! names the volume in [`VOUCHED`].
 
 mod folder;
 mod key;
 
 use std::cmp::Reverse;
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::engine::CacheSettings;
+use folder::Above;
 use key::{Key, MAC_BYTES};
+
+/// The environment variable that names the folder to keep the code in, in place of the user's
+/// cache folder. What that folder lies in is not looked at.
+const VOUCHED: &str = "HOST_CACHE";
 
 /// Bytes on disk; beyond, the entries that were used longest ago go.
 const CACHE_BYTES: u64 = 1 << 30;
@@ -39,20 +49,14 @@ pub(super) struct Cache {
 
 /// Opens the cache; `None`, with a line in the log, where there can be none.
 pub(super) fn open(settings: &CacheSettings) -> Option<Cache> {
-    let directory = match settings {
+    let (directory, above) = match settings {
         CacheSettings::Off => return None,
-        CacheSettings::Directory(directory) => directory.clone(),
-        CacheSettings::UserDefault => {
-            let Some(directory) = user_directory() else {
-                tracing::info!(
-                    "components are compiled at each start: neither XDG_CACHE_HOME nor HOME says where to keep the code"
-                );
-                return None;
-            };
-            directory
-        }
+        CacheSettings::Directory(directory) => (directory.clone(), Above::Unknown),
+        CacheSettings::UserDefault => user_directory(|name| env::var_os(name))
+            .inspect_err(|why| tracing::info!("components are compiled at each start: {why}"))
+            .ok()?,
     };
-    match Cache::open(&directory) {
+    match Cache::open(&directory, above) {
         Ok(cache) => Some(cache),
         Err(error) => {
             tracing::warn!(
@@ -64,19 +68,33 @@ pub(super) fn open(settings: &CacheSettings) -> Option<Cache> {
     }
 }
 
-fn user_directory() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    absolute("XDG_CACHE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .map(|caches| caches.join("event-host"))
+/// The folder that the environment names.
+///
+/// # Errors
+/// When it names none.
+fn user_directory(
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<(PathBuf, Above), &'static str> {
+    let set =
+        |name: &str| variable(name).map(PathBuf::from).filter(|dir| !dir.as_os_str().is_empty());
+    let absolute = |name: &str| set(name).filter(|dir| dir.is_absolute());
+    let caches = match set(VOUCHED) {
+        Some(_) => absolute(VOUCHED)
+            .map(|caches| (caches, Above::Vouched))
+            .ok_or("HOST_CACHE is no absolute path: write one such as /cache")?,
+        None => absolute("XDG_CACHE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+            .map(|caches| (caches, Above::Unknown))
+            .ok_or("none of HOST_CACHE, XDG_CACHE_HOME and HOME says where to keep the code")?,
+    };
+    Ok((caches.0.join("event-host"), caches.1))
 }
 
 impl Cache {
-    fn open(directory: &Path) -> io::Result<Self> {
-        let directory = folder::private(directory)?;
+    fn open(directory: &Path, above: Above) -> io::Result<Self> {
+        let directory = folder::private(directory, above)?;
         let key = Key::open(&directory)?;
-        let entries = folder::private(&directory.join("components"))?;
+        let entries = folder::private(&directory.join("components"), above)?;
         Ok(Self { entries, key })
     }
 
@@ -183,11 +201,11 @@ mod tests {
     fn what_is_put_is_what_is_got_and_each_level_is_the_users_alone() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("a/b");
-        let cache = Cache::open(&place).unwrap();
+        let cache = Cache::open(&place, Above::Unknown).unwrap();
         assert_eq!(cache.get("one"), None);
         cache.put("one", b"code").unwrap();
         assert_eq!(cache.get("one").unwrap(), b"code");
-        assert_eq!(Cache::open(&place).unwrap().get("one").unwrap(), b"code");
+        assert_eq!(Cache::open(&place, Above::Unknown).unwrap().get("one").unwrap(), b"code");
         for folder in [dir.path().join("a"), place.clone(), place.join("components")] {
             assert_eq!(mode(&folder), 0o700, "{}", folder.display());
         }
@@ -200,7 +218,7 @@ mod tests {
     fn a_folder_at_any_level_that_others_can_change_is_refused_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("home/cache/event-host");
-        Cache::open(&place).unwrap();
+        Cache::open(&place, Above::Unknown).unwrap();
         for lax in [
             place.join("components"),
             place.clone(),
@@ -209,7 +227,7 @@ mod tests {
         ] {
             for bits in [0o770, 0o707, 0o720] {
                 set_mode(&lax, bits);
-                let refused = Cache::open(&place).unwrap_err().to_string();
+                let refused = Cache::open(&place, Above::Unknown).unwrap_err().to_string();
                 assert!(
                     refused.contains(&lax.display().to_string()) && refused.contains("chmod"),
                     "{refused}"
@@ -219,8 +237,47 @@ mod tests {
                 }
             }
             set_mode(&lax, 0o700);
-            Cache::open(&place).unwrap();
+            Cache::open(&place, Above::Unknown).unwrap();
         }
+    }
+
+    #[test]
+    fn what_a_folder_lies_in_is_not_looked_at_where_that_is_vouched_for_and_it_is_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, place) = (dir.path().join("volume"), dir.path().join("volume/event-host"));
+        fs::create_dir(&volume).unwrap();
+        // As a volume of a container is.
+        set_mode(&volume, 0o777);
+        Cache::open(&place, Above::Unknown).unwrap_err();
+        let cache = Cache::open(&place, Above::Vouched).unwrap();
+        cache.put("one", b"code").unwrap();
+        assert_eq!(Cache::open(&place, Above::Vouched).unwrap().get("one").unwrap(), b"code");
+        for lax in [&place, &place.join("components")] {
+            set_mode(lax, 0o770);
+            let refused = Cache::open(&place, Above::Vouched).unwrap_err().to_string();
+            assert!(refused.contains(&lax.display().to_string()), "{refused}");
+            set_mode(lax, 0o700);
+        }
+    }
+
+    #[test]
+    fn the_environment_names_the_folder() {
+        let of = |set: &[(&str, &str)]| {
+            user_directory(|name| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+            })
+        };
+        let (vouched, xdg, home) =
+            (("HOST_CACHE", "/cache"), ("XDG_CACHE_HOME", "/xdg"), ("HOME", "/home/host"));
+        for (set, folder, above) in [
+            (&[vouched, xdg, home][..], "/cache/event-host", Above::Vouched),
+            (&[("HOST_CACHE", ""), xdg, home], "/xdg/event-host", Above::Unknown),
+            (&[("XDG_CACHE_HOME", "xdg"), home], "/home/host/.cache/event-host", Above::Unknown),
+        ] {
+            assert_eq!(of(set), Ok((folder.into(), above)), "{set:?}");
+        }
+        assert!(of(&[("HOST_CACHE", "cache"), xdg]).unwrap_err().contains("no absolute path"));
+        assert!(of(&[]).unwrap_err().contains("HOME"));
     }
 
     #[test]
@@ -230,10 +287,10 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("home/cache");
-        Cache::open(&place).unwrap();
+        Cache::open(&place, Above::Unknown).unwrap();
         for theirs in [place.join("components"), place.clone(), dir.path().join("home")] {
             std::os::unix::fs::chown(&theirs, Some(12_345), None).unwrap();
-            let refused = Cache::open(&place).unwrap_err().to_string();
+            let refused = Cache::open(&place, Above::Unknown).unwrap_err().to_string();
             assert!(refused.contains("belongs to user 12345"), "{refused}");
             std::os::unix::fs::chown(&theirs, Some(0), None).unwrap();
         }
@@ -243,7 +300,10 @@ mod tests {
     fn an_entry_that_was_not_put_here_is_not_given() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
-        let (cache, other) = (Cache::open(&ours).unwrap(), Cache::open(&theirs).unwrap());
+        let (cache, other) = (
+            Cache::open(&ours, Above::Unknown).unwrap(),
+            Cache::open(&theirs, Above::Unknown).unwrap(),
+        );
         cache.put("one", b"code").unwrap();
         other.put("one", b"evil").unwrap();
         let entry = ours.join("components/one");
@@ -266,13 +326,13 @@ mod tests {
     fn a_key_that_others_can_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("cache");
-        Cache::open(&place).unwrap();
+        Cache::open(&place, Above::Unknown).unwrap();
         set_mode(&place.join("key"), 0o644);
-        let refused = Cache::open(&place).unwrap_err().to_string();
+        let refused = Cache::open(&place, Above::Unknown).unwrap_err().to_string();
         assert!(refused.contains("key") && refused.contains("delete"), "{refused}");
         set_mode(&place.join("key"), 0o600);
         fs::write(place.join("key"), b"short").unwrap();
-        let refused = Cache::open(&place).unwrap_err().to_string();
+        let refused = Cache::open(&place, Above::Unknown).unwrap_err().to_string();
         assert!(refused.contains("5 bytes") && refused.contains("delete"), "{refused}");
     }
 
@@ -281,8 +341,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("cache");
         let caches: Vec<Cache> = std::thread::scope(|scope| {
-            let opened: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| Cache::open(&place).unwrap())).collect();
+            let opened: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| Cache::open(&place, Above::Unknown).unwrap()))
+                .collect();
             opened.into_iter().map(|cache| cache.join().unwrap()).collect()
         });
         caches[0].put("one", b"code").unwrap();
@@ -292,7 +353,7 @@ mod tests {
     #[test]
     fn what_was_used_longest_ago_goes_first() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(&dir.path().join("cache")).unwrap();
+        let cache = Cache::open(&dir.path().join("cache"), Above::Unknown).unwrap();
         for name in ["one", "two", "three"] {
             cache.put(name, &[0; 1000]).unwrap();
         }
