@@ -21,6 +21,7 @@ tests::on_both_stores! {
     the_same_id_at_once_from_many_connections_is_one_event,
     an_event_is_of_its_tokens_tenant,
     ingest_at_full_speed_leaves_settlements_their_turn,
+    an_event_that_is_on_its_way_at_a_reload_and_at_a_stop_is_taken_and_answered,
 }
 
 /// Settings of a host that takes events from anybody on this machine.
@@ -400,6 +401,44 @@ fn ingest_at_full_speed_leaves_settlements_their_turn(store: Store) {
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     assert_eq!(rig.state("tally", "count"), 20);
     host.stop();
+}
+
+/// A request of which half of the body is still to come.
+fn half_sent(address: SocketAddr, id: &str) -> (Http, String) {
+    let body = event("a", id);
+    let (sent, rest) = body.split_at(body.len() / 2);
+    let mut http = Http::connect(address);
+    http.send(format!(
+        "POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cloudevents+json\r\n\
+         Content-Length: {}\r\n\r\n{sent}",
+        body.len()
+    ))
+    .expect("somebody listens");
+    (http, rest.to_owned())
+}
+
+/// Promise 21, for events that come in.
+fn an_event_that_is_on_its_way_at_a_reload_and_at_a_stop_is_taken_and_answered(store: Store) {
+    let rig = Rig::on(store, &taking(""));
+    let (mut host, address) = run(&rig);
+    let (mut http, rest) = half_sent(address, "reload");
+    rig.configure(&taking("ingest.max_events = 10"));
+    host.hangup();
+    host.wait_for_message("reloaded");
+    http.send(rest).expect("somebody listens");
+    assert_eq!(http.answer().expect("an answer").status, 202);
+    // The connection goes on, under the new settings.
+    let many = format!("[{}]", vec![event("a", "x"); 11].join(","));
+    assert_eq!(post(&mut http, &[BATCHED], many).expect("an answer").status, 413);
+
+    let (mut http, rest) = half_sent(address, "stop");
+    host.sigterm();
+    wait_until("nobody listens", PATIENCE, || Http::try_connect(address).is_err());
+    http.send(rest).expect("it is still read");
+    let answer = http.answer().expect("an answer");
+    assert_eq!((answer.status, answer.header("connection")), (202, Some("close")), "{answer:?}");
+    assert!(host.wait().success(), "{:#?}", host.log());
+    assert_eq!(rig.number("SELECT count(*) FROM events"), 2);
 }
 
 /// What a process has in memory, in bytes.

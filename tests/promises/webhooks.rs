@@ -242,3 +242,49 @@ fn secrets_change_without_a_gap_and_show_nowhere(store: Store) {
     }
     host.stop();
 }
+
+#[test]
+fn no_token_secret_or_signature_is_in_the_log_at_its_most_verbose() {
+    let rig = rig();
+    rig.write("issue.json", ISSUE);
+    let (token, lines) = rig.token(&["--name", "ci", "--roles", "publish"]);
+    let handler = Handler::new("counter", "tally", &["issues.*", "tide.*"]);
+    rig.configure(&Settings::of([handler]).top(&format!("{lines}\n{SOURCES}")));
+    let host = rig.spawn(&["run", "--log", "trace"]);
+    let address = host.wait_until_listening("local");
+    let headers = signed(&rig, "d-1");
+    let signature = headers.iter().find(|(name, _)| name == "x-hub-signature-256");
+    let signature = signature.expect("a signature").1.trim_start_matches("sha256=").to_owned();
+    assert_eq!(post(address, &headers, ISSUE).status, 202);
+    // One that is refused is told of in the log.
+    assert_eq!(post(address, &headers, &ISSUE.replace('7', "8")).status, 401);
+    let send = |path: &str, more: &str| {
+        let mut http = Http::connect(address);
+        let body = r#"{"specversion":"1.0","id":"1","source":"/s","type":"issues.x","data":1}"#;
+        http.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cloudevents+json\r\n\
+             {more}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .expect("the host reads");
+        http.answer().expect("an answer").status
+    };
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(send("/v1/events", &bearer), 202);
+    assert_eq!(send(&format!("/v1/events?access_token={token}&tenant=none"), ""), 401);
+    assert_eq!(send(&format!("/hooks/github?token={token}"), &bearer), 401);
+    let nobody = format!("/hooks/nobody?secret={token}&signature={signature}");
+    assert_eq!(send(&nobody, &bearer), 404);
+    wait_until("they are handled", PATIENCE, || rig.state("counter", "count") == 2);
+    host.wait_for_log("the last request", |line| {
+        line["message"] == "answered" && line["path"] == "`/hooks/nobody`"
+    });
+    let secret = "the key is under the third plank";
+    for line in host.log() {
+        let text = line.to_string();
+        for planted in [&token[4..], &signature, secret] {
+            assert!(!text.contains(planted), "{planted}: {text}");
+        }
+    }
+    host.stop();
+}
