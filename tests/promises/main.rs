@@ -13,6 +13,7 @@ mod building;
 mod commands;
 mod compiling;
 mod connections;
+mod containers;
 mod crash;
 mod delayed;
 mod delivery;

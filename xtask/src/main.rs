@@ -11,6 +11,8 @@ mod dist;
 mod github;
 mod guests;
 mod host;
+mod image;
+mod kubernetes;
 mod metrics;
 mod postgres;
 mod samples;
@@ -53,6 +55,13 @@ Commands:
                   checks the alerts and the dashboard in contrib with promtool, and
                   runs the alerts' tests; --install fetches Debian's package of it
                   into target/tools
+  image-check [--host FILE]
+                  runs the host as its container does, with what the image has and no more:
+                  as its user, with a read-only root, in namespaces; takes root
+  kubernetes [--install] [--host FILE]
+                  checks the manifests in contrib/kubernetes by Kubernetes' schemas and
+                  against each other, and their settings with the host; --install has pip
+                  install PyPI's `kubernetes-validate` into target/tools
   clients [--install] [--host FILE]
                   has PyPI's and npm's `cloudevents` and curl send events to a host that
                   is built now, or FILE, in all modes. A client whose tools are missing
@@ -78,6 +87,8 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["build-guests", "--via", way] => guests::build(guests::ALL, Some(way.parse::<Way>()?))?,
         ["sdks", arguments @ ..] => sdks::sdks(arguments)?,
         ["clients", arguments @ ..] => clients::clients(arguments)?,
+        ["image-check", arguments @ ..] => image::check(arguments)?,
+        ["kubernetes", arguments @ ..] => kubernetes::check(arguments)?,
         ["demo"] => demo::demo()?,
         ["dist"] => dist::dist()?,
         ["metrics", arguments @ ..] => metrics::check(arguments)?,
