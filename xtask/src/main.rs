@@ -11,6 +11,7 @@ mod dist;
 mod github;
 mod guests;
 mod host;
+mod http;
 mod image;
 mod kubernetes;
 mod metrics;
@@ -34,14 +35,14 @@ What a developer types.
 Usage: cargo xtask COMMAND
 
 Commands:
-  demo            builds the host and the example, and shows them at work
+  demo            builds the host and the example of webhooks, and shows them at work
   test [ARGS]     builds the guests and runs all tests; ARGS go to the runner
                   of the workspace's tests, and the others are left out; starts a
                   PostgreSQL server for them, unless DATABASE_URL names one
   dist            builds the host for release, and puts the program and its debug
                   information, in a file of its own, into target/dist
   build-guests [--via installed|rustup|debian]
-                  builds the test guests and the example's handlers for wasm;
+                  builds the test guests and the examples' handlers for wasm;
                   --via takes one way to a wasm target instead of the first
                   that works
   sdks [--install] [--host FILE] [LANGUAGE...]
@@ -66,7 +67,7 @@ Commands:
                   has PyPI's and npm's `cloudevents` and curl send events to a host that
                   is built now, or FILE, in all modes. A client whose tools are missing
                   is left out; --install has pip and npm install them into target/tools
-  sample-events   writes the example's events anew
+  sample-events   writes the events of the example of webhooks anew
 ";
 
 fn main() -> ExitCode {
@@ -89,7 +90,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["clients", arguments @ ..] => clients::clients(arguments)?,
         ["image-check", arguments @ ..] => image::check(arguments)?,
         ["kubernetes", arguments @ ..] => kubernetes::check(arguments)?,
-        ["demo"] => demo::demo()?,
+        ["demo"] => demo::webhooks()?,
         ["dist"] => dist::dist()?,
         ["metrics", arguments @ ..] => metrics::check(arguments)?,
         ["test", extra @ ..] => test::test(extra)?,
