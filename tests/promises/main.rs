@@ -43,6 +43,7 @@ mod operation;
 mod ordering;
 mod output;
 mod partitions;
+mod platform;
 mod pooler;
 mod postgres;
 mod refused;

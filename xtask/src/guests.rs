@@ -1,4 +1,4 @@
-//! Building guests: the test handlers and the example's handlers.
+//! Building guests: the test handlers and the examples' handlers.
 //!
 //! Each set is a cargo workspace of its own, because another compiler than the
 //! host's may have to build it. Both share one target folder, so that a standard
@@ -34,11 +34,18 @@ pub(crate) struct GuestSet {
 pub(crate) const TESTS: GuestSet =
     GuestSet { workspace: "tests/guests", prefix: "", output: "target/guests" };
 
-/// The example's handlers.
+/// The handlers of the example of webhooks.
 pub(crate) const WEBHOOKS: GuestSet = GuestSet {
     workspace: "examples/webhooks/handlers",
     prefix: "webhooks_",
     output: "examples/webhooks/components",
+};
+
+/// The Rust one among the handlers of the example of a platform.
+pub(crate) const PLATFORM: GuestSet = GuestSet {
+    workspace: "examples/platform/handlers/miner",
+    prefix: "platform_",
+    output: "examples/platform/components",
 };
 
 /// The Rust ones among the handlers that every language has.
@@ -48,8 +55,8 @@ pub(crate) const CONFORMANCE: GuestSet = GuestSet {
     output: "target/sdks",
 };
 
-/// Every set that the tests of the workspace and the example need.
-pub(crate) const ALL: &[GuestSet] = &[TESTS, WEBHOOKS];
+/// Every set that the tests of the workspace and the examples need.
+pub(crate) const ALL: &[GuestSet] = &[TESTS, WEBHOOKS, PLATFORM];
 
 /// Builds the sets and copies what changed to where it is used.
 pub(crate) fn build(sets: &[GuestSet], forced: Option<Way>) -> Result<()> {

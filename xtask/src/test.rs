@@ -45,6 +45,7 @@ pub(crate) fn test(extra: &[&str]) -> Result<()> {
     }
     if all {
         guests::test_natively(&root, guests::WEBHOOKS)?;
+        guests::test_natively(&root, guests::PLATFORM)?;
     }
     Ok(())
 }
