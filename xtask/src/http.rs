@@ -36,6 +36,11 @@ impl Http {
         Ok(Self(BufReader::new(stream)))
     }
 
+    /// Asks for a path.
+    pub(crate) fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        self.request("GET", path, headers, "")
+    }
+
     /// Sends a body to a path.
     pub(crate) fn post(
         &mut self,

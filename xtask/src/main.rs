@@ -36,6 +36,10 @@ Usage: cargo xtask COMMAND
 
 Commands:
   demo            builds the host and the example of webhooks, and shows them at work
+  demo platform [--sqlite]
+                  the same with the example of a platform: a quiet tenant beside a noisy
+                  and a hostile one, on PostgreSQL if its programs are here; fails if a
+                  figure is out of its bound
   test [ARGS]     builds the guests and runs all tests; ARGS go to the runner
                   of the workspace's tests, and the others are left out; starts a
                   PostgreSQL server for them, unless DATABASE_URL names one
@@ -91,6 +95,7 @@ fn run(arguments: &[&str]) -> Result<ExitCode> {
         ["image-check", arguments @ ..] => image::check(arguments)?,
         ["kubernetes", arguments @ ..] => kubernetes::check(arguments)?,
         ["demo"] => demo::webhooks()?,
+        ["demo", "platform", arguments @ ..] => demo::platform(arguments)?,
         ["dist"] => dist::dist()?,
         ["metrics", arguments @ ..] => metrics::check(arguments)?,
         ["test", extra @ ..] => test::test(extra)?,

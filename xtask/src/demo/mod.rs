@@ -3,6 +3,7 @@
 //! A demonstration works on a copy of an example in a folder of its own, prints each
 //! command before it runs, and fails if a command does not do what the words say.
 
+mod platform;
 mod webhooks;
 
 use std::fs;
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::command::{run, stdout_of};
 
+pub(crate) use self::platform::platform;
 pub(crate) use self::webhooks::webhooks;
 
 /// How long the host may take for what takes seconds.

@@ -17,7 +17,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use test_postgres::Binaries;
 
-use self::languages::{GO, Handlers, LANGUAGES, Language, PYTHON, RUST};
+use self::languages::{GO, Handlers, LANGUAGES, Language, PYTHON, RUST, ZIG};
 use self::projects::Projects;
 use self::tools::Found;
 use crate::command::{cargo, run, stdout_of};
@@ -143,6 +143,12 @@ pub(crate) fn sdks(arguments: &[&str]) -> Result<()> {
         failures.push("a language that was asked for is left out".to_owned());
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Has a command find Zig, which compiles C for WebAssembly, also where `--install` put it.
+pub(crate) fn name_c_compiler_to(command: &mut Command, root: &Path) -> Result<()> {
+    Found::of(&[&ZIG], root)?.name_to(command)?;
     Ok(())
 }
 
