@@ -62,7 +62,8 @@ Commands:
                   into target/tools
   image-check [--host FILE]
                   runs the host as its container does, with what the image has and no more:
-                  as its user, with a read-only root, in namespaces; takes root
+                  as its user, with a read-only root, in namespaces, and with the settings
+                  of contrib/kubernetes on SQLite and PostgreSQL; takes root
   kubernetes [--install] [--host FILE]
                   checks the manifests in contrib/kubernetes by Kubernetes' schemas and
                   against each other, and their settings with the host; --install has pip

@@ -4,12 +4,13 @@
 //! What the Containerfile puts into the image goes into an empty folder: the program, the
 //! libraries that it is linked to, and the certificates of the authorities. There the host runs
 //! as process 1 and user 65532 in namespaces of its own, with that folder as its read-only root,
-//! the settings of contrib/kubernetes/sqlite, and the volumes that the manifests have, with the
-//! modes that Kubernetes gives them. It migrates, starts, compiles a component in its child
-//! process, takes an event in, handles it, says that it is well, and stops in order. A line in
-//! its log that is a warning fails the check.
+//! once for each folder of manifests in contrib/kubernetes: with its settings, and with volumes
+//! that have the modes which Kubernetes gives them. It migrates, starts, compiles a component in
+//! its child process, takes an event in, handles it, says that it is well, and stops in order. A
+//! line in its log that is a warning fails the check.
 
 mod pod;
+mod postgres;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -68,17 +69,29 @@ pub(crate) fn check(arguments: &[&str]) -> Result<()> {
         println!("image-check: leaves out the host in its image: {why}");
         return Ok(());
     }
+    let containerfile = Containerfile::read(&root)?;
     let folder = root.join("target/image");
     if folder.exists() {
         fs::remove_dir_all(&folder).context("cannot empty target/image")?;
     }
     let image = folder.join("root");
     fill(&image, &program)?;
-    let containerfile = Containerfile::read(&root)?;
-    let ports = [free_port()?, free_port()?];
-    let token = settings(&root, &image, &program, ports)?;
-    let pod = Pod::new(image, folder.join("volumes"), containerfile.environment)?;
-    run(&pod, &containerfile.command, ports, &token)
+    let variant = |name: &str| -> Result<(Tried, Pod)> {
+        let tried = Tried::prepare(&root.join("contrib/kubernetes").join(name), &image, &program)?;
+        // The manifests on PostgreSQL have no volume for the database.
+        let folders = WRITABLE.into_iter().filter(|folder| name == "sqlite" || *folder != "/data");
+        let volumes = folder.join(name);
+        Ok((tried, Pod::new(image.clone(), volumes, folders, containerfile.environment.clone())?))
+    };
+    let (tried, pod) = variant("sqlite")?;
+    println!("image-check: with the settings of contrib/kubernetes/sqlite");
+    println!("image-check: host migrate: {}", pod.finish(&["/host", "migrate"])?.trim());
+    tried.run(&pod, &containerfile.command)?;
+    let (tried, mut pod) = variant("postgres")?;
+    println!("image-check: with the settings of contrib/kubernetes/postgres");
+    let Some(database) = postgres::Database::start()? else { return Ok(()) };
+    database.migrate(&mut pod)?;
+    tried.run(&pod, &containerfile.command)
 }
 
 /// What the image says of how the host is started.
@@ -140,72 +153,81 @@ fn libraries(linked: &str) -> BTreeSet<PathBuf> {
     words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// Writes the settings of the manifest, with ports that are free here and a token. Gives the
-/// token.
-fn settings(root: &Path, image: &Path, program: &Path, ports: [u16; 2]) -> Result<String> {
-    let manifest = root.join("contrib/kubernetes/sqlite");
-    let folder = image.join("etc/host");
-    fs::create_dir_all(&folder)?;
-    fs::copy(manifest.join("hello.wat"), folder.join("hello.wat"))?;
-    let made = ["token", "new", "--name", "image-check", "--roles", "publish", "--json"];
-    let made: Value = serde_json::from_str(&stdout_of(Command::new(program).args(made))?)
-        .context("`host token new --json` is no JSON")?;
-    let mut text = fs::read_to_string(manifest.join("handlers.toml"))?;
-    for (port, free) in ["0.0.0.0:8480", "0.0.0.0:8481"].iter().zip(ports) {
-        ensure!(text.contains(port), "the settings have no listener at {port}");
-        text = text.replace(port, &format!("0.0.0.0:{free}"));
+/// What is asked of a host that runs with the settings of some manifests.
+struct Tried {
+    /// The listeners `edge` and `private`.
+    ports: [u16; 2],
+    token: String,
+}
+
+impl Tried {
+    /// Puts the settings of the manifests into the image, with ports that are free here and a
+    /// token. Also a schedule: the image has no files of time zones.
+    fn prepare(manifests: &Path, image: &Path, program: &Path) -> Result<Self> {
+        let folder = image.join("etc/host");
+        fs::create_dir_all(&folder)?;
+        fs::copy(manifests.join("hello.wat"), folder.join("hello.wat"))?;
+        let made = ["token", "new", "--name", "image-check", "--roles", "publish", "--json"];
+        let made: Value = serde_json::from_str(&stdout_of(Command::new(program).args(made))?)
+            .context("`host token new --json` is no JSON")?;
+        let mut text = fs::read_to_string(manifests.join("handlers.toml"))?;
+        let ports = [free_port()?, free_port()?];
+        for (port, free) in ["0.0.0.0:8480", "0.0.0.0:8481"].iter().zip(ports) {
+            ensure!(text.contains(port), "the settings have no listener at {port}");
+            text = text.replace(port, &format!("0.0.0.0:{free}"));
+        }
+        text += &format!(
+            "\n[tokens.image-check]\nsha256 = {}\nroles = [\"publish\"]\n\n\
+             [schedules.yearly]\ncron = \"0 0 1 1 *\"\ntimezone = \"Europe/Berlin\"\ntype = \"year.begins\"\n",
+            made["sha256"]
+        );
+        fs::write(folder.join("handlers.toml"), text)?;
+        let token = made["token"].as_str().context("`host token new` made no token")?.to_owned();
+        Ok(Self { ports, token })
     }
-    text += &format!(
-        "\n[tokens.image-check]\nsha256 = {}\nroles = [\"publish\"]\n\n\
-         [schedules.yearly]\ncron = \"0 0 1 1 *\"\ntimezone = \"Europe/Berlin\"\ntype = \"year.begins\"\n",
-        made["sha256"]
-    );
-    fs::write(folder.join("handlers.toml"), text)?;
-    Ok(made["token"].as_str().context("`host token new` made no token")?.to_owned())
+
+    /// Has the host do in the image what it is for.
+    fn run(&self, pod: &Pod, command: &[String]) -> Result<()> {
+        let begun = Instant::now();
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let mut running = pod.start(&command, "host")?;
+        let [edge, private] = self.ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        running.wait("the host listens", || Ok(TcpStream::connect(edge).is_ok()))?;
+        running.wait("the host is ready", || Ok(ask(private, "/readyz", "")?.0 == 200))?;
+        println!("image-check: it is ready after {:.1} s", begun.elapsed().as_secs_f64());
+        let (status, answer) = send(edge, &self.token)?;
+        ensure!(status == 202, "the event was answered with {status}: {answer}");
+        running.wait("the event is handled", || {
+            let status: Value =
+                serde_json::from_str(&running.execute(&["/host", "status", "--json"])?)
+                    .context("`host status --json` is no JSON")?;
+            Ok(status["groups"][0]["handled_events"] == 1)
+        })?;
+        println!("image-check: an event came in by HTTP, and was handled");
+        warns_of_nothing(&running.log()?)?;
+        for asked in [&["/host", "health"][..], &["/host", "health", "--ready"]] {
+            println!("image-check: {}: {}", asked.join(" "), running.execute(asked)?.trim());
+        }
+        let compiled = pod.files_in("/cache/event-host/components")?;
+        ensure!(compiled == 1, "{compiled} components are in the cache, not 1");
+        let memory = running.memory()?;
+        let stopping = Instant::now();
+        running.terminate()?;
+        let (code, log) = running.end(STOPS_WITHIN)?;
+        ensure!(code == Some(0), "the host ended with {code:?}:\n{log}");
+        let took = stopping.elapsed().as_secs_f64();
+        println!("image-check: it stopped in order, within {took:.1} s; it had {memory}");
+        warns_of_nothing(&log)?;
+        let written: BTreeSet<&str> =
+            WRITABLE.into_iter().filter(|folder| pod.is_used(folder)).collect();
+        println!("image-check: all is well. It wrote into {}", Vec::from_iter(written).join(", "));
+        Ok(())
+    }
 }
 
 /// A port that nobody else listens at yet.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// Has the host do in the image what it is for.
-fn run(pod: &Pod, command: &[String], ports: [u16; 2], token: &str) -> Result<()> {
-    let migrated = pod.finish(&["/host", "migrate"])?;
-    println!("image-check: host migrate: {}", migrated.trim());
-    let begun = Instant::now();
-    let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    let mut running = pod.start(&command)?;
-    let [edge, private] = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    running.wait("the host listens", || Ok(TcpStream::connect(edge).is_ok()))?;
-    running.wait("the host is ready", || Ok(ask(private, "/readyz", "")?.0 == 200))?;
-    println!("image-check: it is ready after {:.1} s", begun.elapsed().as_secs_f64());
-    let (status, answer) = send(edge, token)?;
-    ensure!(status == 202, "the event was answered with {status}: {answer}");
-    running.wait("the event is handled", || {
-        let status: Value = serde_json::from_str(&running.execute(&["/host", "status", "--json"])?)
-            .context("`host status --json` is no JSON")?;
-        Ok(status["groups"][0]["handled_events"] == 1)
-    })?;
-    println!("image-check: an event came in by HTTP, and was handled");
-    warns_of_nothing(&running.log()?)?;
-    for asked in [&["/host", "health"][..], &["/host", "health", "--ready"]] {
-        println!("image-check: {}: {}", asked.join(" "), running.execute(asked)?.trim());
-    }
-    let compiled = pod.files_in("/cache/event-host/components")?;
-    ensure!(compiled == 1, "{compiled} components are in the cache, not 1");
-    let memory = running.memory()?;
-    let stopping = Instant::now();
-    running.terminate()?;
-    let (code, log) = running.end(STOPS_WITHIN)?;
-    ensure!(code == Some(0), "the host ended with {code:?}:\n{log}");
-    let took = stopping.elapsed().as_secs_f64();
-    println!("image-check: it stopped in order, within {took:.1} s; it had {memory}");
-    warns_of_nothing(&log)?;
-    let written: BTreeSet<&str> =
-        WRITABLE.into_iter().filter(|folder| pod.is_used(folder)).collect();
-    println!("image-check: all is well. It wrote into {}", Vec::from_iter(written).join(", "));
-    Ok(())
 }
 
 /// What is missing in the image is a warning in the host's log.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{PATIENCE, USER, WRITABLE};
+use super::{PATIENCE, USER};
 use crate::command::{probe, shown, stdout_of};
 use crate::debian;
 
@@ -46,6 +46,7 @@ pub(super) struct Pod {
 pub(super) struct Running {
     process: Child,
     log: PathBuf,
+    environment: Vec<String>,
 }
 
 /// Whether this machine allows namespaces.
@@ -79,14 +80,19 @@ impl Pod {
     /// Makes the places where things are mounted, and volumes with the modes of Kubernetes': an
     /// `emptyDir` belongs to root, and everybody may change it; a claimed volume belongs to
     /// root and the group of the pod.
-    pub(super) fn new(root: PathBuf, volumes: PathBuf, environment: Vec<String>) -> Result<Self> {
+    pub(super) fn new<'a>(
+        root: PathBuf,
+        volumes: PathBuf,
+        writable: impl Iterator<Item = &'a str>,
+        environment: Vec<String>,
+    ) -> Result<Self> {
         for folder in ["proc", "dev"] {
             fs::create_dir_all(root.join(folder))?;
         }
         for device in ["null", "zero", "full", "random", "urandom"] {
             fs::write(root.join("dev").join(device), "")?;
         }
-        for folder in WRITABLE.map(|folder| folder.trim_start_matches('/')) {
+        for folder in writable.map(|folder| folder.trim_start_matches('/')) {
             fs::create_dir_all(root.join(folder))?;
             let volume = volumes.join(folder);
             fs::create_dir_all(&volume)?;
@@ -96,6 +102,13 @@ impl Pod {
             fs::set_permissions(&volume, fs::Permissions::from_mode(mode))?;
         }
         Ok(Self { root, volumes, environment })
+    }
+
+    /// Has its containers started with this in place of what they had of that name.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        let begins = format!("{name}=");
+        self.environment.retain(|variable| !variable.starts_with(&begins));
+        self.environment.push(begins + value);
     }
 
     /// A command in a container of its own.
@@ -120,14 +133,14 @@ impl Pod {
         stdout_of(&mut self.command(command))
     }
 
-    /// Starts the program of the container.
-    pub(super) fn start(&self, command: &[&str]) -> Result<Running> {
-        let log = self.volumes.with_file_name("host.log");
+    /// Starts the program of a container, whose log goes to a file of this name.
+    pub(super) fn start(&self, command: &[&str], name: &str) -> Result<Running> {
+        let log = self.volumes.with_extension(format!("{name}.log"));
         let file = fs::File::create(&log)?;
         let mut command = self.command(command);
         let process = command.stdout(Stdio::null()).stderr(file).spawn();
         let process = process.with_context(|| format!("cannot start {}", shown(&command)))?;
-        Ok(Running { process, log })
+        Ok(Running { process, log, environment: self.environment.clone() })
     }
 
     /// How many files a folder of a volume has.
@@ -165,8 +178,11 @@ impl Running {
     /// Runs a command in the container, as `kubectl exec` does.
     pub(super) fn execute(&self, command: &[&str]) -> Result<String> {
         let user = USER.to_string();
-        let mut entered = Command::new("nsenter");
+        let mut entered = Command::new("env");
         entered
+            .arg("-i")
+            .args(&self.environment)
+            .arg("nsenter")
             .arg(format!("--target={}", self.program()?))
             .args(["--mount", "--pid", "--ipc", "--uts", "--root", "--wd"])
             .args(["--setgid", &user, "--setuid", &user])
