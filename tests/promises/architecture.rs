@@ -68,8 +68,7 @@ fn a_crate_depends_only_on_the_crates_below_it() {
 
 #[test]
 fn only_the_stores_know_sqlx_and_only_the_sandbox_wasmtime() {
-    let crates = MAY_DEPEND_ON.map(|(krate, _)| krate);
-    for krate in crates.into_iter().chain([""]) {
+    for krate in crates() {
         for (package, owners) in ONLY_IN {
             let mut found = dependencies(krate).into_iter();
             let found = found.find(|name| name.starts_with(package));
@@ -129,7 +128,12 @@ fn names_after<'a>(source: &'a str, prefixes: &[&str]) -> BTreeSet<&'a str> {
     for prefix in prefixes.iter().filter(|prefix| !prefix.is_empty()) {
         for (at, _) in source.match_indices(prefix) {
             let after = &source[at + prefix.len()..];
-            if source[..at].ends_with(is_name) || after.starts_with("super::") {
+            let before = &source[..at];
+            // Part of a longer name, or of a path that leads further up.
+            if before.ends_with(is_name)
+                || before.ends_with("super::")
+                || after.starts_with("super::")
+            {
                 continue;
             }
             match after.strip_prefix('{') {
@@ -183,7 +187,10 @@ fn code(source: &str) -> String {
 /// The modules of a crate, or of a folder of it, each with the others that it imports.
 fn imports(krate: &str, room: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let prefix = if room.is_empty() { "crate::".to_owned() } else { format!("crate::{room}::") };
+    let prefix = match room.replace('/', "::") {
+        root if root.is_empty() => "crate::".to_owned(),
+        room => format!("crate::{room}::"),
+    };
     for Source { path, depth, text } in sources(&folder(krate).join("src").join(room)) {
         let mut parts = path.iter().map(|part| part.to_string_lossy().replace(".rs", ""));
         let first = parts.next().expect("a name");
@@ -209,25 +216,100 @@ fn in_circles(mut imports: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     }
 }
 
+/// The folders of modules of a crate, those of tests aside; the root has no name.
+fn rooms(krate: &str) -> BTreeSet<String> {
+    let sources = sources(&folder(krate).join("src"));
+    let folders = sources.iter().filter_map(|source| source.path.parent());
+    let folders = folders.flat_map(Path::ancestors).filter(|folder| !is_of_tests(folder));
+    folders.map(|folder| folder.to_string_lossy().into_owned()).collect()
+}
+
+/// Whether the path is one of tests, among which are the suites of the stores.
+fn is_of_tests(path: &Path) -> bool {
+    path.iter().any(|part| ["tests", "tests.rs", "suite"].iter().any(|tests| part == *tests))
+}
+
+/// All crates of the host.
+fn crates() -> impl Iterator<Item = &'static str> {
+    MAY_DEPEND_ON.into_iter().map(|(krate, _)| krate).chain([""])
+}
+
 #[test]
 fn the_modules_of_a_crate_import_one_way() {
-    for (krate, room) in [
-        ("core", ""),
-        ("metrics", ""),
-        ("sandbox", ""),
-        ("webhooks", ""),
-        ("delivery", ""),
-        ("schedules", ""),
-        ("delivery", "leadership"),
-        ("delivery", "supervisor"),
-    ] {
-        let imports = imports(krate, room);
-        assert!(imports.len() > 1, "{krate} {room}: {imports:?}");
-        assert_eq!(in_circles(imports), [""; 0], "{krate} {room}: circles, and what is above them");
+    let mut wrong = Vec::new();
+    for krate in crates() {
+        for room in rooms(krate) {
+            let circles = in_circles(imports(krate, &room));
+            if !circles.is_empty() {
+                wrong.push(format!("{krate}/{room}: {}", circles.join(", ")));
+            }
+        }
     }
+    assert!(wrong.is_empty(), "circles, and what is above them:\n{}", wrong.join("\n"));
+    assert!(!imports("delivery", "group").is_empty() && !imports("", "app").is_empty());
     let circle = [("a", "b"), ("b", "c"), ("c", "b"), ("d", "d")];
     let circle = circle.map(|(module, named)| (module.to_owned(), [named.to_owned()].into()));
     assert_eq!(in_circles(circle.into()), ["a", "b", "c"]);
+}
+
+/// The lines of a file before its unit tests.
+fn production(source: &str) -> &str {
+    &source[..source.find("#[cfg(test)]\nmod tests {").unwrap_or(source.len())]
+}
+
+/// The functions of a source that rustfmt has formatted, each with its number of lines.
+fn functions(source: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut found = Vec::new();
+    for (first, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let Some(at) = code.find("fn ").filter(|at| {
+            let before = ["pub", "pub(crate)", "pub(super)", "const", "async", "unsafe"];
+            code[..*at]
+                .split_whitespace()
+                .all(|word| before.contains(&word) || word.starts_with("pub(in"))
+        }) else {
+            continue;
+        };
+        let has_body = lines[first..].iter().find_map(|line| {
+            let line = line.trim_end();
+            let opens = line.ends_with('{') || line.ends_with('}');
+            (opens || line.ends_with(';')).then_some(opens)
+        });
+        let end = format!("{}}}", &line[..line.len() - code.len()]);
+        let last = lines[first..].iter().position(|line| *line == end || line.ends_with("{}"));
+        if let (Some(true), Some(last)) = (has_body, last) {
+            found.push((name(&code[at + 3..]), last + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_file_is_longer_than_500_lines_and_no_function_than_100() {
+    let (mut wrong, mut files) = (Vec::new(), 0);
+    for krate in crates() {
+        let root = folder(krate).join("src");
+        for Source { path, text, .. } in sources(&root) {
+            if is_of_tests(&path) {
+                continue;
+            }
+            files += 1;
+            let code = production(&text);
+            let lines = code.lines().count();
+            if lines > 500 {
+                wrong.push(format!("{krate}/{}: {lines} lines", path.display()));
+            }
+            let long = functions(code).into_iter().filter(|(_, lines)| *lines > 100);
+            wrong.extend(
+                long.map(|(f, lines)| format!("{krate}/{}: {f}: {lines} lines", path.display())),
+            );
+        }
+    }
+    assert!(files > 200, "{files} files");
+    assert!(wrong.is_empty(), "divide these by subject:\n{}", wrong.join("\n"));
+    let two = "impl A {\n    fn none();\n    pub(crate) async fn one() {\n        x\n    }\n}\nfn two() {}\n";
+    assert_eq!(functions(two), [("one", 3), ("two", 1)]);
 }
 
 #[test]

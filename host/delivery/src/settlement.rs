@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use event_host_core::clock::after;
-use event_host_core::event::json::to_microseconds;
+use event_host_core::event::time::to_microseconds;
 use event_host_core::event::{Attempt, Event, LogEvent};
 use event_host_core::failure::{Failure, FailureKind};
 use event_host_core::handler::state::Accepted;

@@ -9,6 +9,7 @@
 
 mod body;
 mod call;
+mod checks;
 mod failures;
 mod listener;
 mod peer;

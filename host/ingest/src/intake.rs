@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::SetOnce;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,12 +14,14 @@ use event_host_store::{Incoming, Ingest, Placed};
 
 use crate::binding::{Limits, check_size};
 use crate::budget::{Budget, Room};
-use crate::committer::{self, Commits};
+use crate::commits::Commits;
+use crate::committer;
 use crate::disk::Disk;
 use crate::keeper;
 use crate::rate::{Rate, RateOf, Rates};
-use crate::refusal::{Reason, Refusal};
+use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::shared::{Begun, Shared};
 
 /// What an event takes in memory besides its bytes, about.
 const BYTES_AN_EVENT: usize = 512;
@@ -57,43 +58,6 @@ pub struct Intake {
 impl std::fmt::Debug for Intake {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Intake").field("settings", &self.settings()).finish_non_exhaustive()
-    }
-}
-
-/// What the requests, the dispatcher and the keeper share.
-pub(crate) struct Shared {
-    pub(crate) store: Arc<dyn Ingest>,
-    settings: RwLock<Arc<Settings>>,
-    pub(crate) commits: Commits,
-    budget: Arc<Budget>,
-    rates: Rates,
-    pub(crate) disk: Disk,
-    pub(crate) metrics: IngestMetrics,
-    /// Something came in.
-    pub(crate) begun: Begun,
-}
-
-/// Whether something has come in yet.
-#[derive(Debug, Default)]
-pub(crate) struct Begun(SetOnce<()>);
-
-impl Begun {
-    fn set(&self) {
-        if !self.0.initialized() {
-            // Another request may have been first.
-            let _ = self.0.set(());
-        }
-    }
-
-    pub(crate) async fn wait(&self) {
-        self.0.wait().await;
-    }
-}
-
-impl Shared {
-    pub(crate) fn settings(&self) -> Arc<Settings> {
-        // Replaced in one go, so a poisoned one is whole.
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -149,10 +113,10 @@ impl Intake {
     /// Room for a body of so many bytes, before it is read.
     ///
     /// # Errors
-    /// [`Reason::Busy`] without room, [`Reason::Draining`] once it stops.
+    /// [`Reason::Busy`](crate::refusal::Reason::Busy) without room, [`Reason::Draining`](crate::refusal::Reason::Draining) once it stops.
     pub fn room(&self, bytes: usize) -> Result<Room, Refusal> {
         if self.shared.commits.is_stopping() {
-            return Err(draining());
+            return Err(Refusal::draining());
         }
         self.shared.begun.set();
         self.shared.budget.take(bytes)
@@ -184,7 +148,7 @@ impl Intake {
     /// that changes nothing: what stands in the queue is published.
     ///
     /// # Errors
-    /// When nothing of it was published; after [`Reason::Database`] that is not known.
+    /// When nothing of it was published; after [`Reason::Database`](crate::refusal::Reason::Database) that is not known.
     pub async fn publish(&self, submission: Submission) -> Result<Vec<Placed>, Refusal> {
         let Submission { tenant, events, window, also_known_as, max_event, mut rates, mut room } =
             submission;
@@ -220,12 +184,4 @@ impl Intake {
 /// Shows for how long what comes again is known.
 fn remember(metrics: &IngestMetrics, settings: &Settings) {
     metrics.dedup_window.set(settings.dedup.unwrap_or_default().as_secs_f64());
-}
-
-/// What is said of a host that stops.
-pub(crate) fn draining() -> Refusal {
-    Refusal::new(
-        Reason::Draining,
-        "the host stops and takes no more events; nothing of the request was published: send it again, to another host or later",
-    )
 }

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 use event_host_core::repeats::Repeats;
 use event_host_store::StoreError;
 
-use crate::intake::Shared;
+use crate::shared::Shared;
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -12,6 +12,7 @@
 
 pub mod binding;
 mod budget;
+mod commits;
 mod committer;
 mod disk;
 mod gzip;
@@ -22,6 +23,7 @@ mod queue;
 mod rate;
 mod refusal;
 mod settings;
+mod shared;
 
 pub use budget::Room;
 pub use gzip::{MOST_TIMES, inflate};

@@ -110,6 +110,14 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// What is said of a host that stops.
+    pub(crate) fn draining() -> Self {
+        Self::new(
+            Reason::Draining,
+            "the host stops and takes no more events; nothing of the request was published: send it again, to another host or later",
+        )
+    }
+
     /// A refusal.
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self {

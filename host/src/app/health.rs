@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::http::Parts;
+use super::parts::Parts;
 use event_host_core::pulse::Pulse;
 use event_host_core::restart::spawn_with_restart;
 use event_host_http::{Health, Part};

@@ -23,7 +23,9 @@ use super::problems::Problems;
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
 use super::reload::Reloader;
-use super::running::{apply_quotas, files, groups, registration, retention, schedules};
+use super::running::{
+    apply_quotas, files, groups, registration, retention, says_what_runs, schedules,
+};
 use super::service_manager;
 use super::starting::{self, Starting};
 use super::watch::Watch;
@@ -31,7 +33,6 @@ use super::{Say, Show};
 use crate::config::{Component, Config, Overrides};
 use event_host_core::clock::SystemClock;
 use event_host_core::event::HandlerName;
-use event_host_core::handler::Handler as _;
 use event_host_core::restart::spawn_with_restart;
 use event_host_core::troubles::Troubles;
 use event_host_delivery::admission::{Admission, FairExecutor};
@@ -204,16 +205,7 @@ impl Host {
         if !handlers.is_empty() {
             loader.lower_compile_priority();
         }
-        let host = identity();
-        info!(
-            version = env!("CARGO_PKG_VERSION"),
-            host = host.id,
-            handlers = config.handlers.len(),
-            database = %config.database,
-            "starting"
-        );
-        metrics.host.built(env!("CARGO_PKG_VERSION"), config.database.kind());
-        says_what_runs(&metrics, &config, handlers.iter());
+        let host = introduce(&config, &metrics, &handlers);
         let admission = Admission::default().counted(metrics.deliveries.permits().clone());
         let admission = Arc::new(admission);
         {
@@ -399,21 +391,19 @@ async fn run_schedules(
     scheduler.run(stop).await;
 }
 
-/// Says by which settings the host runs, and which components.
-pub(super) fn says_what_runs<'a>(
-    metrics: &Metrics,
-    config: &Config,
-    runs: impl Iterator<Item = &'a Loaded>,
-) {
-    metrics.change(&config.metrics);
-    metrics.host.configured(config.digest.short());
-    metrics.host.reload_success.set(1.0);
-    metrics.host.reload_timestamp.set(jiff::Timestamp::now().as_second() as f64);
-    let runs = runs.map(|loaded| {
-        let version = loaded.deployed.as_ref().map(|one| one.version.to_string());
-        (loaded.settings.group.as_str(), loaded.handler.digest(), version.unwrap_or_default())
-    });
-    metrics.deliveries.components(runs);
+/// Says what begins, and by which settings; gives what the host is known by.
+fn introduce(config: &Config, metrics: &Metrics, handlers: &[Loaded]) -> HostIdentity {
+    let host = identity();
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        host = host.id,
+        handlers = config.handlers.len(),
+        database = %config.database,
+        "starting"
+    );
+    metrics.host.built(env!("CARGO_PKG_VERSION"), config.database.kind());
+    says_what_runs(metrics, config, handlers.iter());
+    host
 }
 
 pub(super) fn identity() -> HostIdentity {

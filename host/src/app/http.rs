@@ -1,7 +1,6 @@
 //! What a host serves by HTTP: puts the routes together, opens the listeners, and takes over
 //! what the settings say of them.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,11 +12,12 @@ use tracing::{error, info};
 
 use super::Say;
 use super::health::HostHealth;
+use super::parts::Parts;
 use super::problems::{Problem, Problems, Trigger};
 use super::service_manager;
 use crate::config::{Config, DatabaseUrl};
 use event_host_http::routes::{events, hooks};
-use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Part, Routes, Server};
+use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Routes, Server};
 use event_host_ingest::Intake;
 use event_host_metrics::{Format, Metrics};
 use event_host_store::Store;
@@ -43,9 +43,6 @@ impl Exposition for Exposed {
         (format.content_type(), self.0.encode(format))
     }
 }
-
-/// Parts of a host that its listeners serve.
-pub(crate) type Parts = BTreeSet<Part>;
 
 /// What a host serves by HTTP; nothing, while the settings have no listener.
 pub(crate) struct Http {

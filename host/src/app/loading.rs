@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::loads::Wanted;
+use super::wanted::Wanted;
 use super::{Say, Show, engine};
 use crate::config::{Compilation, Component, Config, HandlerSettings};
 use event_host_core::digest::Digest;

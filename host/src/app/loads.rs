@@ -17,31 +17,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::loading::{Loaded, Loader, NotLoaded};
+use super::wanted::Wanted;
 use crate::config::HandlerSettings;
 use event_host_core::event::{HandlerName, Tenant};
-use event_host_store::{Deployed, Deployments};
+use event_host_store::Deployments;
 
 /// Components at once that were compiled before: each takes its size of memory meanwhile.
 const KNOWN_AT_ONCE: usize = 4;
-
-/// What a handler is to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// The handler's file, whose digest was this.
-    File(String),
-    /// A version that is deployed.
-    Deployed(Deployed),
-}
-
-impl Wanted {
-    /// The digest of what is to run.
-    pub(crate) fn digest(&self) -> &str {
-        match self {
-            Self::File(digest) => digest,
-            Self::Deployed(deployed) => deployed.digest.as_str(),
-        }
-    }
-}
 
 /// How far a load is.
 pub(crate) enum Progress<'a> {

@@ -23,7 +23,9 @@ pub(crate) mod loads;
 pub(crate) mod named_component;
 mod notes;
 mod overview;
+mod parts;
 pub(crate) mod permissions;
+mod plan;
 mod problems;
 #[cfg(feature = "build")]
 pub(crate) mod rebuild;
@@ -33,6 +35,7 @@ pub(crate) mod secrets;
 pub(crate) mod serve;
 mod service_manager;
 mod starting;
+mod wanted;
 mod watch;
 
 use std::sync::Arc;

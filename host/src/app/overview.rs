@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::http::Parts;
+use super::parts::Parts;
 use event_host_core::event::GroupName;
 use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::repeats::Repeats;

@@ -26,20 +26,21 @@ use tracing::{debug, error, info};
 
 use super::Say;
 use super::deployments::watch_deployments;
-use super::host::says_what_runs;
 use super::http::Http;
 use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded, deployed_ones};
-use super::loads::{Loads, Progress, Wanted, is_loaded_alike};
+use super::loads::{Loads, Progress, is_loaded_alike};
 use super::notes::Notes;
+use super::plan::{Plan, UNDER_WAY};
 use super::problems::{Problem, Problems, Trigger};
 #[cfg(feature = "build")]
 use super::rebuild::Rebuilder;
 use super::running::{
     apply_quotas, changed, changed_handlers, drop_displaced, files, groups, restart_settings,
-    retention, schedules,
+    retention, says_what_runs, schedules,
 };
 use super::service_manager;
 use super::starting::{self, Starting};
+use super::wanted::Wanted;
 use super::watch::Watch;
 use crate::config::{Config, HandlerSettings, Overrides};
 use event_host_core::event::{GroupName, HandlerName};
@@ -58,9 +59,6 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 /// How long a reload waits for what it loads; what takes longer is switched to once it
 /// is loaded.
 const MOMENT: Duration = Duration::from_secs(2);
-
-/// What is said of a handler while its component is loaded.
-const UNDER_WAY: &str = "what it is to run now is being loaded";
 
 /// What a host runs, and where it comes from.
 pub(crate) struct Reloader {
@@ -102,15 +100,6 @@ pub(crate) struct Reloader {
     pub(crate) starting: Starting,
     /// What is served by HTTP.
     pub(crate) http: Arc<Http>,
-}
-
-/// What a reload is to switch to.
-struct Plan {
-    wanted: BTreeMap<HandlerName, Loaded>,
-    /// What `status` is to show of the groups that do not run as the files say.
-    notes: BTreeMap<GroupName, String>,
-    /// Whether there is nothing to try again.
-    all: bool,
 }
 
 impl Reloader {
@@ -220,7 +209,6 @@ impl Reloader {
         apply_quotas(&self.admission, &self.loader, &config);
         self.retention.send_replace(retention(&config));
         self.schedules.send_replace(schedules(&config));
-        self.metrics.host.reload_success.set(0.0);
         all &= is_served;
         self.config = config;
         self.follow_sources();
@@ -237,6 +225,8 @@ impl Reloader {
         }
         if all {
             says_what_runs(&self.metrics, &self.config, self.running.values());
+        } else {
+            self.metrics.host.reload_success.set(0.0);
         }
         let is_wanted =
             |name: &HandlerName| self.config.handlers.iter().any(|settings| settings.name == *name);
@@ -311,7 +301,7 @@ impl Reloader {
         mut refused: BTreeMap<HandlerName, NotLoaded>,
         trigger: Trigger,
     ) -> Plan {
-        let mut plan = Plan { wanted: BTreeMap::new(), notes: BTreeMap::new(), all: true };
+        let mut plan = Plan::new();
         for settings in &config.handlers {
             let outcome = match (same.remove(&settings.name), refused.remove(&settings.name)) {
                 (Some(loaded), _) => Ok(loaded),
@@ -320,7 +310,7 @@ impl Reloader {
                     Progress::Loaded(loaded) => Ok(*loaded),
                     Progress::Refused(why) => Err((why.to_string(), why.is_passing())),
                     Progress::UnderWay => {
-                        self.plan_loading(settings, config, &mut plan);
+                        plan.keep_while_loading(settings, config, &self.running);
                         continue;
                     }
                 },
@@ -334,63 +324,14 @@ impl Reloader {
                 }
                 Err((why, is_passing)) => {
                     plan.all &= !is_passing;
-                    self.plan_refused(settings, why, trigger, &mut plan);
+                    let name = settings.name.clone();
+                    let is_news =
+                        self.problems.begins(Problem::Handler(name), why.clone(), trigger);
+                    plan.keep_where_refused(settings, &why, is_news, &self.running);
                 }
             }
         }
         plan
-    }
-
-    /// Plans a handler whose component is still being loaded: what runs of it goes on.
-    fn plan_loading(&self, settings: &HandlerSettings, config: &Config, plan: &mut Plan) {
-        debug!(handler = %settings.name, "{UNDER_WAY}");
-        // Under another name, if the settings have it no more.
-        let is_gone = |one: &&Loaded| {
-            one.settings.group == settings.group
-                && config.handlers.iter().all(|kept| kept.name != one.settings.name)
-        };
-        let before = self.running.get(&settings.name);
-        let before = before.or_else(|| self.running.values().find(is_gone));
-        let group = before.map_or(&settings.group, |before| &before.settings.group);
-        plan.notes.insert(group.clone(), UNDER_WAY.to_owned());
-        if let Some(before) = before {
-            plan.wanted.insert(before.settings.name.clone(), before.clone());
-        }
-    }
-
-    /// Plans a handler that does not load: what runs of it goes on.
-    fn plan_refused(
-        &mut self,
-        settings: &HandlerSettings,
-        why: String,
-        trigger: Trigger,
-        plan: &mut Plan,
-    ) {
-        let problem = Problem::Handler(settings.name.clone());
-        let is_news = self.problems.begins(problem, why.clone(), trigger);
-        match self.running.get(&settings.name) {
-            Some(before) => {
-                if is_news {
-                    error!(
-                        handler = %settings.name,
-                        running = before.handler.digest(),
-                        "does not load, and goes on as before: {why}"
-                    );
-                }
-                plan.notes.insert(
-                    before.settings.group.clone(),
-                    format!("what it is to run now does not load: {why}"),
-                );
-                plan.wanted.insert(settings.name.clone(), before.clone());
-            }
-            None if is_news => {
-                error!(
-                    handler = %settings.name,
-                    "does not load, and is not run: {why}"
-                );
-            }
-            None => {}
-        }
     }
 
     /// Handlers and groups that the settings do not have any more are not wrong.

@@ -10,9 +10,11 @@ use tracing::error;
 use super::loading::{Loaded, Loader, Replays};
 use crate::config::{Component, Config, HandlerSettings, TenantSettings};
 use event_host_core::event::{GroupName, HandlerName, Partition};
+use event_host_core::handler::Handler as _;
 use event_host_delivery::admission::Admission;
 use event_host_delivery::group::GroupSettings;
 use event_host_delivery::supervisor::{Group, RetentionSettings};
+use event_host_metrics::Metrics;
 use event_host_schedules::Schedule;
 use event_host_store::{self, Store};
 
@@ -212,4 +214,21 @@ pub(crate) fn drop_displaced(
         }
         !displaced
     });
+}
+
+/// Says by which settings the host runs, and which components.
+pub(super) fn says_what_runs<'a>(
+    metrics: &Metrics,
+    config: &Config,
+    runs: impl Iterator<Item = &'a Loaded>,
+) {
+    metrics.change(&config.metrics);
+    metrics.host.configured(config.digest.short());
+    metrics.host.reload_success.set(1.0);
+    metrics.host.reload_timestamp.set(jiff::Timestamp::now().as_second() as f64);
+    let runs = runs.map(|loaded| {
+        let version = loaded.deployed.as_ref().map(|one| one.version.to_string());
+        (loaded.settings.group.as_str(), loaded.handler.digest(), version.unwrap_or_default())
+    });
+    metrics.deliveries.components(runs);
 }

@@ -14,11 +14,13 @@ use tracing::{error, info};
 
 use super::Say;
 use super::database::{self, Expected};
-use super::host::{identity, says_what_runs};
-use super::http::{Http, Parts};
+use super::host::identity;
+use super::http::Http;
 use super::overview::OverviewTask;
+use super::parts::Parts;
 use super::problems::{Problem, Problems, Trigger};
 use super::reload::AGAIN;
+use super::running::says_what_runs;
 use super::running::{changed, files, restart_settings};
 use super::service_manager;
 use super::watch::Watch;

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Say;
 use super::loading::{Loaded, Loader, NotAllLoaded, NotLoaded};
-use super::loads::{Loads, Progress, Wanted};
+use super::loads::{Loads, Progress};
+use super::wanted::Wanted;
 use crate::config::{Config, HandlerSettings};
 use event_host_core::event::{GroupName, HandlerName};
 use event_host_store::Deployed;

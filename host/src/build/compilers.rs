@@ -4,7 +4,6 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::recipes::joined;
 use super::tools::{self, Found, Missing, Places, Tool};
 use crate::language::Language;
 
@@ -120,4 +119,11 @@ pub(super) async fn c_compiler(places: &Places, language: Language) -> Result<CC
     let linking =
         [joined("-fuse-ld=", &linker), "-Wl,--strip-debug".into(), "-Wl,--stack-first".into()];
     Ok(CCompiler { found, is_clang: true, linking: linking.into() })
+}
+
+/// A flag with a path, as one argument.
+pub(super) fn joined(flag: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(flag);
+    argument.push(path);
+    argument
 }

@@ -20,8 +20,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::interrupt::Interrupt;
 use super::{Global, UsageError, database, output};
 use crate::config::duration;
-use event_host_core::event::json::{InvalidEvent, parse_time};
+use event_host_core::event::json::InvalidEvent;
 use event_host_core::event::jsonl::{EventLines, Line, LineError};
+use event_host_core::event::time::parse_time;
 use event_host_core::event::{Event, ExtensionValue, Position, Tenant};
 use event_host_store::{EventLog, StoreError};
 

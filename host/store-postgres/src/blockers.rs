@@ -1,11 +1,15 @@
 //! Who holds the log up, or the row or the lock of a group.
 
 use sqlx::postgres::PgRow;
+use std::time::Duration;
+
 use sqlx::{PgConnection, Row};
 
 use super::error::PostgresError;
-use super::watch::HELD_UP_AFTER;
 use event_host_store::Blocker;
+
+/// How long a transaction holds the log up before it is reported.
+pub(super) const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// Reads process, name of a prepared transaction, application, user and age, the first
 /// of which stands at `first`.

@@ -10,9 +10,10 @@ use sqlx::{PgConnection, Row};
 
 use super::PostgresStore;
 use super::columns::{count, event_columns, read_log_event, time};
-use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
+use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::on_shared::{on_shared, on_shared_patiently};
+use super::piece::begin_long;
 use event_host_core::digest::Digest;
 use event_host_core::event::{GroupName, Position};
 use event_host_store::driver::dead_letter_pages::Pages;

@@ -11,9 +11,10 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::PostgresStore;
 use super::columns::{kept, time};
-use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT};
+use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::on_shared::{on_shared, on_shared_patiently};
+use super::piece::LONG_STATEMENT;
 use super::watch::on_watch;
 use event_host_core::digest::Digest;
 use event_host_core::event::{HandlerName, Tenant};

@@ -4,7 +4,6 @@ use std::fmt;
 
 use sqlx::error::DatabaseError;
 
-use super::pooler;
 use event_host_store::StoreError;
 
 /// Why an operation broke off: by an answer that is ready for the caller, or
@@ -120,9 +119,7 @@ fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
         "42P01" | "3F000" | "42883" | "42703" => unusable(format!(
             "{server} has no tables of event-host, or older ones ({message}): run `host migrate`"
         )),
-        "26000" | "42P05" => {
-            unusable(format!("{} ({message})", pooler::statements_are_lost(server)))
-        }
+        "26000" | "42P05" => unusable(format!("{} ({message})", statements_are_lost(server))),
         "42501" => unusable(format!(
             "this role may not do that at {server} ({message}): `host grants` prints the rights that a role needs"
         )),
@@ -141,4 +138,11 @@ fn answered(error: &dyn DatabaseError, what: &str, server: &str) -> StoreError {
             _ => unusable(format!("{server} says: {message} ({code})")),
         },
     }
+}
+
+/// Where prepared statements are not those of the client.
+pub(super) fn statements_are_lost(server: &str) -> String {
+    format!(
+        "{server} is a pooler that shares its sessions out by the transaction and does not carry prepared statements from one to the next: pool by session, or use PgBouncer 1.21 or later with `max_prepared_statements` above 0; either way give a direct connection to the server as `lock_database`"
+    )
 }

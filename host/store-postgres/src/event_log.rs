@@ -8,12 +8,14 @@ use sqlx::{Connection, PgConnection};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
+use super::blockers::HELD_UP_AFTER;
+use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::listen::Listener;
 use super::on_shared::{on_shared, on_shared_in_its_own, on_shared_in_parts};
+use super::piece::begin_long;
 use super::reading::Reading;
-use super::watch::{HELD_UP_AFTER, on_watch, went_back};
+use super::watch::{on_watch, went_back};
 use super::{
     POOL_SIZE, PostgresStore, blockers, guards, listen, log, overtaking, pooler, redeliveries,
     retention, sample, session, unpin,

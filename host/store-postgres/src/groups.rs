@@ -7,19 +7,21 @@
 //! deadlock.
 
 use async_trait::async_trait;
-use sqlx::{Connection, Executor, PgConnection, Row};
+use sqlx::{Executor, PgConnection};
 
-use super::columns::{count, kept};
-use super::connection::{DEADLINE, LONG_DEADLINE, LONG_STATEMENT, begin_long};
+use super::columns::kept;
+use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::group_columns::read_leader;
+use super::group_row::{keep_all_events, known};
 use super::on_shared::{on_shared_in_its_own, on_shared_patiently};
+use super::piece::{LONG_STATEMENT, begin_long};
 use super::{PostgresStore, deadline, deferred, log, repartition, status, unpin};
-use event_host_core::event::{GroupName, Position, Tenant};
+use event_host_core::event::{GroupName, Position};
 use event_host_store::driver::gone::Sought;
 use event_host_store::driver::lock_key::LockKey;
 use event_host_store::driver::repartition::parts;
-use event_host_store::driver::{gone, refusals, stored};
+use event_host_store::driver::{gone, refusals};
 use event_host_store::{
     Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
     Start, StoreError,
@@ -79,37 +81,6 @@ impl Groups for PostgresStore {
             remove(c, group, with_dead_letters)
         })
     }
-}
-
-/// What a group's row says of it, as far as settings go.
-pub(super) struct Known {
-    tenant: Tenant,
-    subscribe: Vec<String>,
-    /// The highest of its cursors.
-    position: Position,
-    partitions: u32,
-}
-
-pub(super) async fn known(
-    connection: &mut PgConnection,
-    group: &GroupName,
-) -> Result<Option<Known>, PostgresError> {
-    let row = sqlx::query(
-        "SELECT g.tenant, g.subscribe, g.partitions::bigint,
-                greatest(g.position, (SELECT max(p.position) FROM event_host.consumer_groups p
-                                      WHERE p.part_of = g.name))
-         FROM event_host.consumer_groups g WHERE g.name = $1",
-    )
-    .bind(group.as_str())
-    .fetch_optional(connection)
-    .await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some(Known {
-        tenant: stored::tenant(row.try_get_unchecked(0)?)?,
-        subscribe: row.try_get_unchecked(1)?,
-        partitions: count(&row, 2)?,
-        position: Position(row.try_get_unchecked(3)?),
-    }))
 }
 
 pub(super) async fn ensure(
@@ -180,17 +151,6 @@ pub(super) async fn make(
         gone::say_of_new_group(name, *start, gone.as_ref());
     }
     Ok(())
-}
-
-/// A transaction in which no event goes: retention wants a partition for itself before
-/// it looks at the cursors. So an event that is above a cursor, wherever the transaction
-/// puts it, is still there when it commits, or was gone before.
-pub(super) async fn keep_all_events(
-    connection: &mut PgConnection,
-) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, PostgresError> {
-    let mut transaction = connection.begin().await?;
-    transaction.execute("LOCK TABLE event_host.events IN ACCESS SHARE MODE").await?;
-    Ok(transaction)
 }
 
 pub(super) async fn set_state(

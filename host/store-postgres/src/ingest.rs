@@ -26,17 +26,15 @@ use sqlx::{Connection, PgConnection, Row};
 use tracing::debug;
 
 use super::columns::{Events, event_columns, unnest_events};
-use super::connection::{LONG_DEADLINE, begin_long};
+use super::connection::{LONG_DEADLINE, MOST_INGESTING};
 use super::error::PostgresError;
 use super::log::statements;
 use super::on_shared::{on_ingesting, on_shared, on_shared_in_its_own};
+use super::piece::begin_long;
 use super::{PostgresStore, listen};
 use event_host_core::event::Position;
 use event_host_store::driver::ledger::{Asked, ENTRIES_A_ROUND, Entry, LedgerKey, New, Requests};
 use event_host_store::{Incoming, Ingest, Ingested, Pruned, StoreError};
-
-/// The connections that ingest uses at most, besides those that the groups share.
-pub const MOST_INGESTING: usize = 16;
 
 /// The longest window that is kept, in microseconds: a hundred years.
 const LONGEST_WINDOW: i64 = 100 * 366 * 24 * 3_600 * 1_000_000;

@@ -12,7 +12,7 @@ use super::error::PostgresError;
 use super::group_columns::{
     head_columns, mark_columns, open_columns, read_head, read_mark, read_open,
 };
-use super::groups::known;
+use super::group_row::known;
 use super::on_shared::on_shared;
 use super::watch::on_watch;
 use super::{PostgresStore, groups, hosts, locks};

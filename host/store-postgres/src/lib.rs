@@ -27,6 +27,7 @@ mod event_log;
 mod event_pool;
 mod grants;
 mod group_columns;
+mod group_row;
 mod groups;
 mod guards;
 mod hosts;
@@ -41,6 +42,7 @@ mod log;
 mod on_shared;
 mod overtaking;
 mod owner;
+mod piece;
 mod pooler;
 mod reading;
 mod redeliveries;
@@ -74,9 +76,8 @@ use watch::Watch;
 use event_host_store::driver::unreadable::Said;
 use event_host_store::{Counting, StoreError};
 
-pub use connection::{POOL_SIZE, ServerUrl};
+pub use connection::{MOST_INGESTING, POOL_SIZE, ServerUrl};
 pub use grants::{Purpose, grants};
-pub use ingest::MOST_INGESTING;
 pub use owner::Owner;
 
 /// Deadline of a status with exact numbers, which takes as long as there is to count.

@@ -8,9 +8,9 @@ use sqlx::{Connection, Executor, PgConnection, Row};
 use super::columns::{
     Events, Statement, Time, event_columns, nothing_read, read_log_event_over, unnest_events,
 };
-use super::connection::LONG_STATEMENT;
 use super::error::PostgresError;
 use super::event_pool::EventPool;
+use super::piece::LONG_STATEMENT;
 use super::reading::{Next, Part, Reading};
 use event_host_core::event::{Event, LogEvent, Partition, Position, Tenant};
 use event_host_store::driver::gone::Beginning;

@@ -81,7 +81,7 @@ macro_rules! on_shared_patiently {
 }
 
 /// Does something on a shared connection in transactions of its own, each of which
-/// brings its limits along: see [`begin`](super::connection::begin) and [`snapshot`](super::connection::snapshot).
+/// brings its limits along: see [`begin`](super::piece::begin) and [`snapshot`](super::piece::snapshot).
 macro_rules! on_shared_in_its_own {
     ($connections:expr, $what:expr, $deadline:expr, |$connection:ident| $work:expr) => {{
         let connections: &$crate::connection::Connections = &$connections;

@@ -41,7 +41,7 @@ pub(super) async fn fetch_overtaking(
     pool: &EventPool,
     reading: Reading,
 ) -> Result<OvertakingFetch, PostgresError> {
-    let mut snapshot = super::connection::snapshot(connection).await?;
+    let mut snapshot = super::piece::snapshot(connection).await?;
     let Part { read: mut fetched, is_whole } =
         log::fetch(&mut snapshot, fetch, pool, reading).await?;
     if !is_whole {

@@ -9,7 +9,7 @@
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::connection::Connections;
-use super::error::PostgresError;
+use super::error::{PostgresError, statements_are_lost};
 use event_host_store::StoreError;
 
 /// How often it is looked whether two connections share their sessions. While
@@ -42,13 +42,6 @@ pub(super) async fn check(connections: &Connections, server: &str) -> Result<(),
 pub(super) fn locks_change_hands() -> StoreError {
     StoreError::Unusable(
         "the session for the locks changes hands: a pooler shares it out by the transaction; give a direct connection to the server as `lock_database`".to_owned(),
-    )
-}
-
-/// Where prepared statements are not those of the client.
-pub(super) fn statements_are_lost(server: &str) -> String {
-    format!(
-        "{server} is a pooler that shares its sessions out by the transaction and does not carry prepared statements from one to the next: pool by session, or use PgBouncer 1.21 or later with `max_prepared_statements` above 0; either way give a direct connection to the server as `lock_database`"
     )
 }
 

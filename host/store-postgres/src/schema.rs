@@ -11,10 +11,11 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr as
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{Connections, LONG_DEADLINE, begin};
+use super::connection::{Connections, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::on_shared::{on_shared, on_shared_in_its_own};
 use super::owner::Owner;
+use super::piece::begin;
 use super::{PostgresStore, guards, owner};
 use event_host_core::foreign::one_line;
 use event_host_store::driver::migrations::Embedded;

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::columns::{Events, Time, kept, unnest_events};
-use super::connection::{DEADLINE, LONG_DEADLINE, begin_long};
+use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::group_columns::bind_head;
 use super::group_columns::{
     head_columns, mark_columns, open_columns, read_head, read_mark, read_open,
 };
 use super::on_shared::{on_shared, on_shared_patiently};
+use super::piece::begin_long;
 use super::{PostgresStore, deferred, groups, log, redeliveries};
 use event_host_core::event::{Epoch, GroupName, Position, Tenant};
 use event_host_store::driver::{refusals, stored};

@@ -5,9 +5,10 @@ use sqlx::PgConnection;
 
 use super::PostgresStore;
 use super::columns::kept;
-use super::connection::{LONG_DEADLINE, begin_long};
+use super::connection::LONG_DEADLINE;
 use super::error::PostgresError;
 use super::on_shared::on_shared;
+use super::piece::begin_long;
 use event_host_core::event::{GroupName, Tenant};
 use event_host_store::driver::prefix::after_prefix;
 use event_host_store::{StateStore, StoreError};

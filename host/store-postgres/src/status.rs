@@ -6,17 +6,17 @@ use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, PgConnection, Row};
 
+use super::blockers::HELD_UP_AFTER;
 use super::blockers::{holders, read_holder};
 use super::columns::{count, optional_time, time};
-use super::connection::{LONG_STATEMENT, begin, snapshot};
 use super::error::PostgresError;
 use super::group_columns::{
     head_columns, mark_columns, open_columns, read_head, read_leader, read_mark, read_open,
 };
 use super::hosts::hosts;
 use super::lag::Reads;
+use super::piece::{LONG_STATEMENT, begin, snapshot};
 use super::safe_position::SafePosition;
-use super::watch::HELD_UP_AFTER;
 use super::{lag, retention, sample};
 use event_host_core::event::{Epoch, GroupName, Partition, Position};
 use event_host_store::driver::backlog::{Backlog, Counted};

@@ -3,9 +3,9 @@
 
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::connection::LONG_STATEMENT;
 use super::error::PostgresError;
-use super::groups::{keep_all_events, known};
+use super::group_row::{keep_all_events, known};
+use super::piece::LONG_STATEMENT;
 use super::{log, repartition, retention};
 use event_host_core::event::{GroupName, Position, Tenant};
 use event_host_store::driver::gone::{Gone, without_what_is_gone};

@@ -13,9 +13,6 @@ use super::{PostgresStore, incarnation, safe_position, sample};
 use event_host_core::event::Position;
 use event_host_store::StoreError;
 
-/// How long a transaction holds the log up before it is reported.
-pub(super) const HELD_UP_AFTER: Duration = Duration::from_secs(1);
-
 /// What a transaction that has drawn a position usually needs at most until it is
 /// committed.
 const COMMIT_TAKES: Duration = Duration::from_millis(5);

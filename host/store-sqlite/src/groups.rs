@@ -4,22 +4,19 @@
 //! Whoever moves a cursor without being the leader raises the epoch in the same
 //! statement, so that what the leader has open is refused.
 
-use std::path::Path;
-
 use async_trait::async_trait;
 use jiff::Timestamp;
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::{Connection, SqliteConnection};
 
-use super::columns::{count, text};
 use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use super::group_columns::read_leader;
-use super::leases::forget_idle_hosts;
+use super::group_row::known;
 use super::{SqliteStore, deadline, deferred, locks, log, repartition, status, unpin};
-use event_host_core::event::{GroupName, Position, Tenant};
+use event_host_core::event::{GroupName, Position};
 use event_host_store::driver::gone::Sought;
 use event_host_store::driver::repartition::parts;
-use event_host_store::driver::{gone, refusals, stored};
+use event_host_store::driver::{gone, refusals};
 use event_host_store::{
     Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
     Start, StoreError, Subscription,
@@ -84,37 +81,6 @@ impl Groups for SqliteStore {
 
 fn patterns_to_json(subscription: &Subscription) -> String {
     serde_json::Value::from(subscription.patterns()).to_string()
-}
-
-/// What a group's row says of it, as far as settings go.
-pub(super) struct Known {
-    tenant: Tenant,
-    subscribe: String,
-    /// The highest of its cursors.
-    position: Position,
-    partitions: u32,
-}
-
-pub(super) async fn known(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-) -> Result<Option<Known>, SqliteError> {
-    let row = sqlx::query(
-        "SELECT tenant, subscribe, partitions,
-                (SELECT max(position) FROM consumer_groups p
-                 WHERE p.name = g.name OR p.part_of = g.name)
-         FROM consumer_groups g WHERE name = ?",
-    )
-    .bind(group.as_str())
-    .fetch_optional(connection)
-    .await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some(Known {
-        tenant: stored::tenant(&text(&row, 0)?)?,
-        subscribe: text(&row, 1)?,
-        partitions: count(&row, 2)?,
-        position: Position(row.try_get_unchecked(3)?),
-    }))
 }
 
 /// The parts of a group that are led; none of one that does not exist.
@@ -199,17 +165,6 @@ pub(super) async fn ensure(
         gone::say_of_new_group(name, *start, gone.as_ref());
     }
     Ok(())
-}
-
-/// The patterns of a group's row.
-pub(super) fn stored_subscription(
-    group: &GroupName,
-    json: &str,
-) -> Result<Subscription, StoreError> {
-    let patterns = serde_json::from_str(json).map_err(|error| {
-        StoreError::Unusable(format!("the stored subscription of group `{group}`: {error}"))
-    })?;
-    stored::subscription(group, patterns)
 }
 
 pub(super) async fn set_state(
@@ -298,17 +253,17 @@ pub(super) async fn remove(
     Ok(Removed { parked, deferred })
 }
 
-/// The leader that a group's row names, if its lock is held: a process that was
-/// killed leaves its name behind, and lets go of the lock.
-pub(super) fn if_alive(
-    database: &Path,
-    group: &GroupName,
-    leader: Option<Leader>,
-) -> Result<Option<Leader>, StoreError> {
-    match leader {
-        Some(leader) if locks::is_held(database, group)? => Ok(Some(leader)),
-        _ => Ok(None),
-    }
+/// Keeps only those hosts that some group names.
+pub(super) async fn forget_idle_hosts(
+    connection: &mut SqliteConnection,
+) -> Result<(), SqliteError> {
+    sqlx::query(
+        "DELETE FROM hosts WHERE id NOT IN
+             (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 pub(super) async fn leader(

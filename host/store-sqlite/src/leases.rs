@@ -140,7 +140,7 @@ pub(super) async fn begin_leadership(
     .fetch_optional(&mut *transaction)
     .await?
     .ok_or_else(|| refusals::no_group(group))?;
-    forget_idle_hosts(&mut transaction).await?;
+    groups::forget_idle_hosts(&mut transaction).await?;
     transaction.commit().await?;
     Ok(Leadership {
         epoch: Epoch(row.try_get_unchecked(0)?),
@@ -154,19 +154,6 @@ pub(super) async fn begin_leadership(
         mark: read_mark(&row, 11)?,
         undecided: UndecidedRanges::NONE,
     })
-}
-
-/// Keeps only those hosts that some group names.
-pub(super) async fn forget_idle_hosts(
-    connection: &mut SqliteConnection,
-) -> Result<(), SqliteError> {
-    sqlx::query(
-        "DELETE FROM hosts WHERE id NOT IN
-             (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 pub(super) async fn end_leadership(
@@ -185,7 +172,7 @@ pub(super) async fn end_leadership(
     .bind(epoch.0)
     .execute(&mut *transaction)
     .await?;
-    forget_idle_hosts(&mut transaction).await?;
+    groups::forget_idle_hosts(&mut transaction).await?;
     transaction.commit().await?;
     Ok(())
 }

@@ -19,6 +19,7 @@ mod error;
 mod event_log;
 mod files;
 mod group_columns;
+mod group_row;
 mod groups;
 mod ingest;
 mod lag;

@@ -14,16 +14,15 @@ use super::group_columns::mark_columns;
 use super::group_columns::read_head;
 use super::group_columns::read_leader;
 use super::group_columns::read_mark;
-use super::groups::if_alive;
-use super::groups::stored_subscription;
+use super::group_row::stored_subscription;
 use super::lag::{self, Reads};
-use super::{log, retention};
+use super::{locks, log, retention};
 use event_host_core::event::{Epoch, GroupName, Partition, Position};
 use event_host_store::driver::backlog::{Backlog, Counted};
 use event_host_store::driver::repartition::whole;
 use event_host_store::driver::unreadable::Sifted;
 use event_host_store::driver::{refusals, stored};
-use event_host_store::{Counting, GroupStatus, LogStatus, StoreError, Subscription};
+use event_host_store::{Counting, GroupStatus, Leader, LogStatus, StoreError, Subscription};
 
 macro_rules! select {
     ($rest:literal) => {
@@ -344,4 +343,17 @@ async fn redeliveries(
     let deferred = Counted::of(later.try_get_unchecked(0)?, most);
     let due_at = optional_time(&row, 2)?.into_iter().chain(optional_time(&later, 1)?).min();
     Ok(Waiting { parked, delayed: delayed.min(parked.rows), deferred, due_at })
+}
+
+/// The leader that a group's row names, if its lock is held: a process that was
+/// killed leaves its name behind, and lets go of the lock.
+pub(super) fn if_alive(
+    database: &Path,
+    group: &GroupName,
+    leader: Option<Leader>,
+) -> Result<Option<Leader>, StoreError> {
+    match leader {
+        Some(leader) if locks::is_held(database, group)? => Ok(Some(leader)),
+        _ => Ok(None),
+    }
 }

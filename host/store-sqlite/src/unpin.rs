@@ -4,7 +4,7 @@
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::error::SqliteError;
-use super::groups::known;
+use super::group_row::known;
 use super::{log, retention};
 use event_host_core::event::{GroupName, Position, Tenant};
 use event_host_store::driver::gone::{Gone, without_what_is_gone};

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::StoreError;
-use crate::driver::refusals;
 use event_host_core::digest::Digest;
 use event_host_core::event::{HandlerName, Tenant};
 
@@ -101,16 +100,6 @@ pub struct Deployed {
     pub version: VersionNumber,
     /// Its component; [`Deployments::component`] gives the bytes.
     pub digest: Digest,
-}
-
-/// Refuses bytes that are not those of the digest: they would run under a name
-/// that is not theirs.
-pub async fn intact(digest: &Digest, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
-    let hashing = tokio::task::spawn_blocking(move || (Digest::of(&bytes), bytes));
-    let (found, bytes) = hashing
-        .await
-        .map_err(|why| StoreError::Unavailable(format!("the digest was not computed: {why}")))?;
-    if found == *digest { Ok(bytes) } else { Err(refusals::damaged(digest, &found)) }
 }
 
 /// The versions of handlers, and their components.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{FailureCounts, Head, Settled, StoreError, Subscription, UndecidedRanges};
-use event_host_core::event::json::parse_time;
+use event_host_core::event::time::parse_time;
 use event_host_core::event::{Attempt, Epoch, GroupName, Position, Tenant};
 
 /// Where a cursor is put.

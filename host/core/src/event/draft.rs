@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::check::InvalidEvent;
-use super::json::to_microseconds;
+use super::time::to_microseconds;
 use super::{Event, ExtensionValue};
 
 /// An event of a handler, which may leave out what the host then fills in: `id`,

@@ -12,6 +12,7 @@ mod draft;
 pub mod json;
 pub mod jsonl;
 mod key_hash;
+pub mod time;
 
 pub use check::quoted;
 pub use draft::Draft;

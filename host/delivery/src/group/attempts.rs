@@ -1,13 +1,13 @@
 //! What makes attempts: as many tasks as a group makes attempts at once, each with
 //! an instance of its own, for as long as there is something to run.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument, debug};
 
+use super::commit::shown_id;
 use super::outages::Operation;
 use super::quota::QuotaCheck;
 use super::shared::{ActiveTask, Halt, Shared, SharedState, Uncommitted};
@@ -17,9 +17,8 @@ use crate::breaker::{Tried, Verdict};
 use crate::ordering::Job;
 use crate::settlement::{Circumstances, Resolution, resolve};
 use event_host_core::digest::Digest;
-use event_host_core::event::{Attempt, Event};
-use event_host_core::failure::{Failure, FailureKind, storable};
-use event_host_core::foreign::clean;
+use event_host_core::event::Attempt;
+use event_host_core::failure::{Failure, FailureKind};
 use event_host_core::handler::state::AttemptState;
 use event_host_core::handler::{Call, Outcome, Report, Usage, Worker};
 use event_host_metrics::{Attempted, Redelivered};
@@ -342,18 +341,6 @@ impl Shared {
         if is_enough || locked.schedule.done_bytes() >= BATCH_BYTES {
             self.wakeup.notify_one();
         }
-    }
-}
-
-/// Bytes of an event's id in the log: each line of an attempt carries it.
-const ID_BYTES: usize = 64;
-
-/// An event's id as the log shows it. The position names the event where it is cut.
-pub(super) fn shown_id(event: &Event) -> Cow<'_, str> {
-    match clean(&event.id) {
-        // The usual case, for each attempt.
-        Cow::Borrowed(id) if id.len() <= ID_BYTES => Cow::Borrowed(id),
-        _ => Cow::Owned(storable(&event.id, ID_BYTES)),
     }
 }
 

@@ -1,14 +1,17 @@
 //! Commits settlements: one after the other, each until its outcome is known.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{error, warn};
 
-use super::attempts::shown_id;
 use super::outages::{Operation, Outages};
 use super::signals::{Interrupt, Interrupts};
 use super::{End, GroupLoop, Signals};
+use event_host_core::event::Event;
+use event_host_core::failure::storable;
+use event_host_core::foreign::clean;
 use event_host_metrics::{SettledAs, StoreOperation};
 use event_host_store::{NewDeadLetter, Settled, Settlement, StoreError};
 
@@ -171,8 +174,20 @@ impl GroupLoop {
             event_id = %shown_id(&dead.event.event),
             attempts = dead.attempts,
             kind = dead.failure.kind,
-            reason = event_host_core::failure::storable(&dead.failure.text, 200),
+            reason = storable(&dead.failure.text, 200),
             "dead letter"
         );
+    }
+}
+
+/// Bytes of an event's id in the log: each line of an attempt carries it.
+const ID_BYTES: usize = 64;
+
+/// An event's id as the log shows it. The position names the event where it is cut.
+pub(super) fn shown_id(event: &Event) -> Cow<'_, str> {
+    match clean(&event.id) {
+        // The usual case, for each attempt.
+        Cow::Borrowed(id) if id.len() <= ID_BYTES => Cow::Borrowed(id),
+        _ => Cow::Owned(storable(&event.id, ID_BYTES)),
     }
 }

@@ -6,10 +6,7 @@
 //! is, becomes a dead letter of what is known of it, and all others go on. One that is
 //! not large is never given up: whatever keeps it from being read is not its size.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tracing::warn;
 
@@ -86,33 +83,6 @@ impl OneByOne {
     }
 }
 
-/// Events that are too large to be read, and what is known of them.
-#[derive(Debug, Default)]
-pub(super) struct TooLarge {
-    /// Whether there are any. Read for each attempt, and nearly always false.
-    any: AtomicBool,
-    events: Mutex<BTreeMap<Position, (LogEvent, String)>>,
-}
-
-impl TooLarge {
-    fn events(&self) -> MutexGuard<'_, BTreeMap<Position, (LogEvent, String)>> {
-        // Each critical section is one map operation, so a poisoned map is whole.
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has(&self, position: Position) -> bool {
-        self.any.load(Relaxed) && self.events().contains_key(&position)
-    }
-
-    /// What is known of an event that is among them.
-    pub(super) fn known(&self, position: Position) -> Option<LogEvent> {
-        if !self.any.load(Relaxed) {
-            return None;
-        }
-        self.events().get(&position).map(|(event, _)| event.clone())
-    }
-}
-
 impl Shared {
     /// Gives up reading an event that is too large, and returns what is known of it.
     pub(super) fn give_up_reading(&self, event: LogEvent, why: &StoreError) -> Arc<LogEvent> {
@@ -122,8 +92,7 @@ impl Shared {
         let text = format!(
             "the event is too large to be read ({why}); its data is left out here, and so is what else is large of it: all of it stands at position {position} of the log"
         );
-        self.too_large.events().insert(position, (event.clone(), text));
-        self.too_large.any.store(true, Relaxed);
+        self.too_large.insert(event.clone(), text);
         Arc::new(event)
     }
 
@@ -134,10 +103,7 @@ impl Shared {
 
     /// The report for an event that is too large to be read: no attempt is made.
     pub(super) fn too_large(&self, position: Position) -> Option<Report> {
-        if !self.too_large.has(position) {
-            return None;
-        }
-        let text = self.too_large.events().get(&position)?.1.clone();
+        let text = self.too_large.failure(position)?;
         Some(Report {
             outcome: Outcome::Failure(Failure::new(FailureKind::TooLarge, &text)),
             emits: Vec::new(),

@@ -17,7 +17,7 @@
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
 //! | file | duty |
 //! | --- | --- |
-//! | `leader` | the loop: looks, decides, begins, waits |
+//! | `leader` | the loop: looks, decides, begins, waits. Within it, `settler` cuts a settlement, `pause` pauses the group |
 //! | `decide` | what the leader does next, and when it settles. Pure |
 //! | `shared` | what the leader and its attempts share, behind one lock |
 //! | `attempts` | the tasks that make attempts |
@@ -25,14 +25,15 @@
 //! | `reader` | reads the log, and the parked events that are due |
 //! | `late` | finds what open transactions committed late |
 //! | `due` | reads the deferred events that are due |
-//! | `large` | reads what is too large to be read with others |
+//! | `large`, `too_large` | reads what is too large to be read with others; which are too large to be read at all |
 //! | `component` | loads the components that replays name |
-//! | `settler`, `commit` | cuts a settlement; commits it until its outcome is known |
+//! | `commit` | commits a settlement until its outcome is known |
 //! | `one_at_a_time` | handles and settles single events, under the crash guard |
 //! | `refused` | finds the event for which the store refuses a settlement |
-//! | `quota` | checks what is about to be kept |
+//! | `quota`, `room` | checks what is about to be kept; what is known of the room for it |
 //! | `trip` | what a group does whose handler fails everything |
 //! | `outages` | operations that fail and are repeated |
+//! | `settings` | what a group is |
 //! | `signals` | what a leader watches |
 
 mod attempts;
@@ -50,11 +51,13 @@ mod outages;
 mod quota;
 mod reader;
 mod refused;
-mod settler;
+mod room;
+mod settings;
 mod shared;
 mod signals;
 #[cfg(test)]
 mod tests;
+mod too_large;
 mod trip;
 
 use std::collections::HashSet;
@@ -67,25 +70,24 @@ use tracing::warn;
 
 use leader::Leader;
 use outages::{Operation, Outages};
-use quota::{KnownKeys, KnownState};
 use refused::Refused;
+use room::{KnownKeys, KnownState};
 use shared::Shared;
 use trip::{TripChange, Tripped};
 
 use super::admission::GroupAdmission;
-use super::breaker::{Breaker, BreakerSettings};
-use super::ordering::{CallBatching, Ordering, Schedule};
+use super::breaker::Breaker;
+use super::ordering::{CallBatching, Schedule};
 use event_host_core::clock::Clock;
-use event_host_core::event::{Attempt, Epoch, GroupName, Partition, Position, Tenant};
+use event_host_core::event::{Attempt, Epoch, Position};
 use event_host_core::handler::{Handler, Worker};
-use event_host_core::retry::RetryPolicy;
-use event_host_core::subscription::Subscription;
 use event_host_core::troubles::Troubles;
 use event_host_metrics::GroupMetrics;
 use event_host_store::{
     DeliveryStore, FailureCounts, GroupState, Head, Leadership, Mark, Redelivery, UndecidedRanges,
 };
 
+pub use settings::{BatchSettings, CALL_SIZE, DEFAULT_MAX_PARKED, GroupSettings};
 pub use signals::{Awaited, Control, LAST_ANSWER, Signals};
 
 /// Number of leaderships in a row without progress after which a group goes on one event at a
@@ -98,101 +100,6 @@ const BATCH_BYTES: usize = 16 << 20;
 
 /// How often a cursor that only passed events of others is committed by default.
 pub const PASS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How large a settlement gets, and how long it is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchSettings {
-    /// Maximum number of events in a settlement. At least 1.
-    pub max_events: usize,
-    /// How long a done event waits for its settlement at most.
-    pub max_time: Duration,
-    /// Maximum number of events in one call of a handler that takes batches; [`CALL_SIZE`]
-    /// where it is `None`.
-    pub size: Option<usize>,
-    /// How long an event waits for others that go into the same call.
-    pub wait: Duration,
-}
-
-/// Default number of events in one call of a handler that takes batches.
-pub const CALL_SIZE: usize = 100;
-
-impl Default for BatchSettings {
-    fn default() -> Self {
-        let max_time = Duration::from_millis(500);
-        Self { max_events: 1_000, max_time, size: None, wait: Duration::ZERO }
-    }
-}
-
-impl BatchSettings {
-    /// The batching of the calls of a handler that takes batches.
-    #[must_use]
-    pub fn call_batching(&self) -> CallBatching {
-        let size = self.size.unwrap_or(CALL_SIZE).min(self.max_events).max(1);
-        CallBatching { max_size: size, linger: self.wait }
-    }
-}
-
-/// What a group is, for delivery.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupSettings {
-    /// Its name, or that of its partition.
-    pub name: GroupName,
-    /// Which part of its events this is about; `None` for all.
-    pub partition: Option<Partition>,
-    /// Whose events it receives.
-    pub tenant: Tenant,
-    /// Which of them.
-    pub subscription: Subscription,
-    /// In which order.
-    pub ordering: Ordering,
-    /// Attempts at once. At least 1; 1 where the order is total.
-    pub concurrency: usize,
-    /// Maximum number of events that wait for their next attempt, or behind one that does,
-    /// while others pass. At this number the group reads no further.
-    pub max_parked: usize,
-    /// Transactions that have been about to publish for longer than this are not
-    /// waited for; `None` where all are.
-    pub overtake: Option<Duration>,
-    /// When to try again, and when to give up.
-    pub retry: RetryPolicy,
-    /// How large a batch gets.
-    pub batch: BatchSettings,
-    /// When it trips, because the handler fails everything.
-    pub breaker: BreakerSettings,
-}
-
-/// The default of [`GroupSettings::max_parked`]: enough for a few keys that fail for hours,
-/// little enough for a new leader to read at once.
-pub const DEFAULT_MAX_PARKED: usize = 10_000;
-
-impl GroupSettings {
-    /// A group that receives every event of its tenant, in order, with the default of every
-    /// other setting.
-    #[must_use]
-    pub fn new(name: GroupName, tenant: Tenant) -> Self {
-        let ordering = Ordering::default();
-        Self {
-            name,
-            partition: None,
-            tenant,
-            subscription: Subscription::all(),
-            ordering,
-            concurrency: ordering.default_concurrency(),
-            max_parked: DEFAULT_MAX_PARKED,
-            overtake: None,
-            retry: RetryPolicy::default(),
-            batch: BatchSettings::default(),
-            breaker: BreakerSettings::default(),
-        }
-    }
-
-    /// The group, whose name its handler knows and its state has, whichever part of
-    /// it this is about.
-    #[must_use]
-    pub fn group(&self) -> GroupName {
-        self.name.group()
-    }
-}
 
 /// Number of batches that wait or are handled before the log is read no further. With 2 there
 /// is often no room to read while one is handled, and a core is idle.

@@ -13,12 +13,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::leader::Leader;
-use super::outages::Operation;
+use super::GroupLoop;
+use super::room::{KnownKeys, KnownState, NoRoom};
 use super::shared::{Shared, Uncommitted};
-use super::{GroupLoop, Signals};
 use crate::admission::{StorePermit, TenantQuota};
 use crate::ordering::{Job, Ordering};
 use crate::settlement::gives_up;
@@ -30,26 +28,6 @@ use event_host_store::StoreError;
 /// How long the measured size of a tenant's state is used, plus what this group has added
 /// since. An attempt is refused only after a new measurement.
 const STATE_LOOK: Duration = Duration::from_secs(10);
-
-/// How long a leader waits to see its own pause: a few reads of the group's row.
-const PAUSE_SEEN: Duration = Duration::from_secs(2);
-
-/// The measured size of a tenant's state plus what this group may have added since. Too low
-/// only by what other groups added.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KnownState {
-    bytes: i64,
-    at: Instant,
-}
-
-/// Upper bound of the number of keys in this group's state, uncommitted ones included. Nobody
-/// but its leader writes it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KnownKeys {
-    at_most: i64,
-    /// When they were counted, while every change since is known exactly.
-    counted: Option<Instant>,
-}
 
 /// Within this part of the limit, each key is looked up instead of being counted as new.
 /// Otherwise a group near its limit would have all of its keys counted again and again.
@@ -63,22 +41,6 @@ pub(super) enum QuotaCheck {
     /// It must not: the event would become a dead letter for which the tenant has no
     /// room.
     QuotaExceeded(NoRoom),
-}
-
-/// Why a tenant has no room for a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRoom {
-    /// It keeps this number of dead letters, the most that it may.
-    Letters(u64),
-    /// They would take more bytes than it may keep.
-    Bytes {
-        /// What those take that it keeps.
-        kept: u64,
-        /// What the next one would.
-        next: u64,
-        /// What all may.
-        most: u64,
-    },
 }
 
 /// Why an attempt that waits for a settlement is cancelled, to be made again later.
@@ -382,45 +344,5 @@ impl Shared {
                 || self.group.settings.ordering.parks() && locked.uncommitted().keys > 0
         };
         is_uncommitted || commits.has_changed().unwrap_or(false)
-    }
-}
-
-impl Leader<'_> {
-    /// Why the group is paused at an event that its tenant has no room for.
-    pub(super) fn quota_reason(&self, no_room: NoRoom) -> String {
-        let GroupLoop { settings, .. } = &self.shared.group;
-        let (group, tenant) = (&settings.group(), &settings.tenant);
-        let why = match no_room {
-            NoRoom::Letters(most) => {
-                let letters = if most == 1 { "dead letter" } else { "dead letters" };
-                format!(
-                    "keeps {most} {letters}, as many as it may, and the next event would be one more"
-                )
-            }
-            NoRoom::Bytes { kept, next, most } => format!(
-                "keeps {kept} bytes of dead letters, the next event would add {next}, and `dead_letter_bytes` in [tenants.{tenant}] is {most}"
-            ),
-        };
-        format!(
-            "tenant `{tenant}` {why}: replay or discard some, then `host groups resume {group}`"
-        )
-    }
-
-    /// Pauses the group for a reason, and waits until the leader sees that.
-    pub(super) async fn pause(&mut self, reason: &str, signals: &mut Signals) {
-        let GroupLoop { settings, store, .. } = &self.shared.group;
-        let group = &settings.group();
-        let Some(paused) = signals.answer(store.pause(group, reason)).await else { return };
-        match paused {
-            Ok(()) => {
-                self.progress.outages.recovered(group, Operation::Pause);
-                warn!(%group, "paused: {reason}");
-                signals.halted(self.progress.epoch, PAUSE_SEEN).await;
-            }
-            Err(why) => {
-                let delay = self.progress.outages.failed(group, Operation::Pause, &why);
-                signals.changed(Some(delay)).await;
-            }
-        }
     }
 }

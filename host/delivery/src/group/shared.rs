@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::large::TooLarge;
 use super::outages::Outages;
-use super::quota::{KnownKeys, KnownState, NoRoom};
 use super::refused::Refused;
+use super::room::{KnownKeys, KnownState, NoRoom};
+use super::too_large::TooLarge;
 use super::{BATCH_BYTES, GroupLoop, Progress};
 use crate::breaker::{Breaker, Verdict};
 use crate::ordering::{Job, Schedule};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tracing::warn;
 
-use super::inherited::Inherited;
+use super::inherited::{Inherited, Opened};
 use super::stream::Stream;
 use crate::peer::{self, Peer};
 use crate::settings::Address;
@@ -67,7 +67,10 @@ impl Socket {
                 Ok(Self::Tcp(socket.listen(BACKLOG)?))
             }
             Address::Unix(path) => bind_unix(path, mode),
-            Address::Inherited(name) => inherited.open(name.as_deref()),
+            Address::Inherited(name) => Ok(match inherited.open(name.as_deref())? {
+                Opened::Tcp(listener) => Self::Tcp(listener),
+                Opened::Unix(listener) => Self::InheritedUnix(listener),
+            }),
         }
     }
 

@@ -6,8 +6,6 @@ use std::io::{self, ErrorKind};
 use listenfd::ListenFd;
 use tokio::net::{TcpListener, UnixListener};
 
-use super::bind::Socket;
-
 /// The names of the sockets, in their order.
 const NAMES: &str = "LISTEN_FDNAMES";
 
@@ -17,6 +15,12 @@ enum Passed {
     Unix(std::os::unix::net::UnixListener),
     /// It cannot be listened at.
     Useless(io::Error),
+}
+
+/// A socket of the service manager that listens. The process does not remove it.
+pub(super) enum Opened {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
 /// The sockets that the service manager passed to the process, with their names.
@@ -42,7 +46,7 @@ impl Inherited {
 
     /// Opens the one of this name, or the only one. It stays open when that is closed, so
     /// that a reload may open it again.
-    pub(super) fn open(&self, name: Option<&str>) -> io::Result<Socket> {
+    pub(super) fn open(&self, name: Option<&str>) -> io::Result<Opened> {
         let named = self.0.iter().filter(|(known, _)| name.is_none_or(|name| name == known));
         let found: Vec<&Passed> = named.map(|(_, socket)| socket).collect();
         let wrong = |why: String| Err(io::Error::new(ErrorKind::NotFound, why));
@@ -72,13 +76,13 @@ impl Inherited {
             Passed::Tcp(socket) => {
                 let socket = socket.try_clone()?;
                 socket.set_nonblocking(true)?;
-                Ok(Socket::Tcp(TcpListener::from_std(socket)?))
+                Ok(Opened::Tcp(TcpListener::from_std(socket)?))
             }
             Passed::Useless(why) => wrong(format!("the socket is of no use: {why}")),
             Passed::Unix(socket) => {
                 let socket = socket.try_clone()?;
                 socket.set_nonblocking(true)?;
-                Ok(Socket::InheritedUnix(UnixListener::from_std(socket)?))
+                Ok(Opened::Unix(UnixListener::from_std(socket)?))
             }
         }
     }

@@ -350,7 +350,7 @@ fn caller(hook: &Hook, call: &Call) -> Result<Option<Caller>, Problem> {
             let detail = "`access_token` came twice: send it once";
             return Err(Problem::new(Kind::InvalidRequest, detail));
         }
-        _ => match crate::service::bearer(&call.parts.headers)? {
+        _ => match crate::checks::bearer(&call.parts.headers)? {
             Some(token) => call.authenticate(token)?,
             None => call.caller.clone(),
         },

@@ -3,7 +3,8 @@
 use http::header::HeaderMap;
 use serde::de::IgnoredAny;
 
-use event_host_core::event::json::{parse_time, spec_version, to_microseconds};
+use event_host_core::event::json::spec_version;
+use event_host_core::event::time::{parse_time, to_microseconds};
 use event_host_core::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use jiff::Timestamp;
 

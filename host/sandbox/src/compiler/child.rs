@@ -4,14 +4,9 @@ use std::io::{self, Read as _, Write as _};
 
 use wasmtime::Engine;
 
-use super::output;
-use super::process::fingerprint;
+use super::output::{self, UNABLE, fingerprint};
 use crate::engine::{self, Allocation, Code, EngineSettings};
 use crate::source::TextForm;
-
-/// The exit code for what no component can bring about: nothing was tried. Any other
-/// end than 0 is taken for the component's doing.
-pub(super) const UNABLE: u8 = 4;
 
 /// The exit code of a process that has no more memory: what it may have is a setting, so
 /// the component is refused.

@@ -26,6 +26,10 @@ pub(super) const HEAD_BYTES: usize = 1 << 20;
 /// kept before is not read.
 pub(super) const FORMAT: u32 = 2;
 
+/// The exit code for what no component can bring about: nothing was tried. Any other
+/// end than 0 is taken for the component's doing.
+pub(super) const UNABLE: u8 = 4;
+
 /// How much work goes into making code small; 3 is zstd's own default.
 const COMPRESSION: i32 = 3;
 
@@ -147,6 +151,17 @@ impl Compiled {
         // from there; nothing that a user gives comes here.
         unsafe { Component::deserialize(engine, &code) }.map_err(|error| broken(chain(&error)))
     }
+}
+
+/// What code is for, as a number: of the engine's settings and version, of this program's,
+/// which knows what a component may import, and of what is said beside the code.
+pub(crate) fn fingerprint(engine: &Engine) -> u64 {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    FORMAT.hash(&mut hasher);
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

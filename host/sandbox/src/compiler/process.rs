@@ -22,8 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use wasmtime::Engine;
 
 use super::Job;
-use super::child::UNABLE;
-use super::output::{self, CODE_BYTES, Compiled, HEAD_BYTES};
+use super::output::{self, CODE_BYTES, Compiled, HEAD_BYTES, UNABLE, fingerprint};
 use crate::ending::size;
 use crate::engine::{Allocation, Code, EngineSettings};
 use crate::load_error::LoadReason;
@@ -297,17 +296,6 @@ fn is_out_of_time(status: ExitStatus) -> bool {
 #[cfg(not(unix))]
 fn is_out_of_time(_: ExitStatus) -> bool {
     false
-}
-
-/// What code is for, as a number: of the engine's settings and version, of this program's,
-/// which knows what a component may import, and of what is said beside the code.
-pub(crate) fn fingerprint(engine: &Engine) -> u64 {
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-    let mut hasher = DefaultHasher::new();
-    env!("CARGO_PKG_VERSION").hash(&mut hasher);
-    output::FORMAT.hash(&mut hasher);
-    engine.precompile_compatibility_hash().hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

@@ -7,31 +7,30 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
-use http_body::{Body, Frame, SizeHint};
+use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+#[cfg(test)]
+use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_native_certs::ErrorKind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
+use super::body::{
+    Measured, Metered, Overrun, content_length, request_head_bytes, response_head_bytes,
+};
 use super::meter::Meter;
+use super::tls::{NoTls, connector, is_exhausted};
 use super::{Egress, toml_list};
 use crate::fair_semaphore::{Claim, FairPermit, FairSemaphore, HeldBy};
 use crate::guest_log::GuestLog;
@@ -74,12 +73,6 @@ fn chosen_connections() -> usize {
         .map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     let most = files.saturating_sub(FILES_OF_HOST) / 4 * 3;
     most.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS)
-}
-
-/// Whether the host has run out of what a connection takes.
-fn is_exhausted(error: &io::Error) -> bool {
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    error.raw_os_error().is_some_and(|raw| exhausted.iter().any(|one| one.raw_os_error() == raw))
 }
 
 /// Looks names up.
@@ -141,7 +134,7 @@ impl Client {
     /// The same, that trusts these authorities alone.
     #[cfg(test)]
     pub(crate) fn trusting(resolver: Arc<dyn Resolve>, roots: RootCertStore) -> Self {
-        let tls = trusting(roots).map(OnceCell::from);
+        let tls = super::tls::trusting(roots).map(OnceCell::from);
         Self { tls: tls.unwrap_or_default(), ..Self::with_resolver(resolver) }
     }
 
@@ -152,50 +145,6 @@ impl Client {
         };
         self.tls.get_or_try_init(make).await
     }
-}
-
-/// Why there is no TLS.
-#[derive(Debug, thiserror::Error)]
-enum NoTls {
-    #[error(transparent)]
-    Rustls(#[from] rustls::Error),
-    /// Not for good: it is tried again with the next request.
-    #[error("the system's certificate authorities cannot be read now: {0}")]
-    Exhausted(String),
-}
-
-/// TLS that trusts whom the system trusts, as the connection to the database
-/// does.
-fn connector() -> Result<TlsConnector, NoTls> {
-    let found = rustls_native_certs::load_native_certs();
-    let exhausted = found
-        .errors
-        .iter()
-        .find(|error| matches!(&error.kind, ErrorKind::Io { inner, .. } if is_exhausted(inner)));
-    if let Some(error) = exhausted {
-        return Err(NoTls::Exhausted(error.to_string()));
-    }
-    for error in &found.errors {
-        tracing::warn!("some of the system's certificate authorities cannot be read: {error}");
-    }
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        tracing::warn!(
-            "the system has no certificate authorities, so that handlers can reach nothing by https"
-        );
-    }
-    Ok(trusting(roots)?)
-}
-
-fn trusting(roots: RootCertStore) -> Result<TlsConnector, rustls::Error> {
-    // The one that the connection to the database uses.
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// A request that is allowed, as far as its URL tells, and what it needs.
@@ -522,156 +471,3 @@ fn within(wanted: Option<Duration>, deadline: Instant) -> Instant {
 /// A connection, with TLS or without.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// What the line and the fields of a request's head take, in bytes.
-fn request_head_bytes<T>(request: &Request<T>) -> usize {
-    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let line = request.method().as_str().len() + path + "  HTTP/1.1\r\n\r\n".len();
-    line + field_bytes(request.headers())
-}
-
-/// The same of an answer.
-fn response_head_bytes<T>(answer: &Response<T>) -> usize {
-    let reason = answer.status().canonical_reason().unwrap_or_default();
-    "HTTP/1.1 200 \r\n\r\n".len() + reason.len() + field_bytes(answer.headers())
-}
-
-/// What header fields take as they are sent, in bytes.
-fn field_bytes(fields: &HeaderMap) -> usize {
-    fields.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum()
-}
-
-/// How long a request's body is, as its head says.
-fn content_length<T>(request: &Request<T>) -> Option<u64> {
-    request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-/// Bytes that were written of a body that is longer than it says.
-type Overrun = Arc<OnceLock<u64>>;
-
-/// A body that must be as long as it says. Its end goes on only once it is known to be
-/// the end: a connection that has sent as much as was said takes no more, and the server
-/// would have a body that was cut short without a sign.
-struct Measured {
-    body: WasiBody,
-    length: u64,
-    written: u64,
-    /// The end, until nothing comes after it.
-    end: Option<Frame<Bytes>>,
-    overrun: Overrun,
-}
-
-impl Measured {
-    fn new(body: WasiBody, length: u64, overrun: Overrun) -> Self {
-        Self { body, length, written: 0, end: None, overrun }
-    }
-}
-
-impl Body for Measured {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let this = &mut *self;
-        loop {
-            let frame = match Pin::new(&mut this.body).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(None) => return Poll::Ready(this.end.take().map(Ok)),
-                other => return other,
-            };
-            // Nothing follows a body of a length that is said: trailers go with pieces.
-            let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) else { continue };
-            this.written = this.written.saturating_add(data.len() as u64);
-            if this.written > this.length {
-                let written = *this.overrun.get_or_init(|| this.written);
-                return Poll::Ready(Some(Err(Error::HttpRequestBodySize(Some(written)))));
-            }
-            if this.written < this.length {
-                return Poll::Ready(Some(Ok(frame)));
-            }
-            this.end = Some(frame);
-        }
-    }
-}
-
-/// A body that counts.
-struct Metered {
-    body: WasiBody,
-    meter: Arc<Meter>,
-    target: String,
-    deadline: Pin<Box<Sleep>>,
-    pause: Option<(Duration, Pin<Box<Sleep>>)>,
-}
-
-impl Metered {
-    fn new(body: WasiBody, meter: &Arc<Meter>, target: &Target, deadline: Instant) -> Self {
-        let (meter, target) = (Arc::clone(meter), target.to_string());
-        Self { body, meter, target, deadline: Box::pin(sleep_until(deadline)), pause: None }
-    }
-
-    fn with_pauses_of_at_most(mut self, pause: Option<Duration>) -> Self {
-        self.pause = pause.map(|pause| (pause, Box::pin(sleep_until(after(pause)))));
-        self
-    }
-}
-
-/// Kept representable, whatever the guest asks for.
-fn after(pause: Duration) -> Instant {
-    Instant::now() + pause.min(Duration::from_secs(86_400))
-}
-
-impl Body for Metered {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let this = &mut *self;
-        let broken_off = this.meter.end.is_cancelled();
-        match Pin::new(&mut this.body).poll_frame(cx) {
-            _ if broken_off => Poll::Ready(Some(Err(Error::ConnectionTerminated))),
-            Poll::Ready(Some(Ok(frame))) => {
-                let bytes = frame.data_ref().map_or(0, Bytes::len)
-                    + frame.trailers_ref().map_or(0, field_bytes);
-                if !this.meter.bytes(bytes) {
-                    return Poll::Ready(Some(Err(Error::HttpResponseBodySize(None))));
-                }
-                if let Some((pause, sleep)) = &mut this.pause {
-                    sleep.as_mut().reset(after(*pause));
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            // A connection that was ended by the clock looks like a broken one.
-            Poll::Ready(Some(Err(_))) if Instant::now() >= this.deadline.deadline() => {
-                this.meter.timed_out(&this.target);
-                Poll::Ready(Some(Err(Error::HttpResponseTimeout)))
-            }
-            Poll::Pending => {
-                if this.deadline.as_mut().poll(cx).is_ready() {
-                    this.meter.timed_out(&this.target);
-                    return Poll::Ready(Some(Err(Error::HttpResponseTimeout)));
-                }
-                if let Some((_, sleep)) = &mut this.pause
-                    && sleep.as_mut().poll(cx).is_ready()
-                {
-                    return Poll::Ready(Some(Err(Error::ConnectionReadTimeout)));
-                }
-                Poll::Pending
-            }
-            other => other,
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}

@@ -7,10 +7,12 @@
 //! follows redirects itself, so that each is a request like any other. What is
 //! still open when an attempt ends is broken off.
 
+mod body;
 mod client;
 mod meter;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use crate::bindings::event_host::handler::types::ExtensionValueResult;
 use crate::ending::{Abort, size};
 use crate::guest_log::toml_string;
 use crate::settings::{Limits, names};
-use event_host_core::event::json::{parse_time, to_microseconds};
+use event_host_core::event::time::{parse_time, to_microseconds};
 use event_host_core::event::{DELIVER_AFTER, Event, ExtensionValue, quoted};
 use event_host_core::failure::{FailureKind, storable};
 use event_host_metrics::Denied;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::compilers::{c_compiler, no_rust_target, rust_target};
+use super::compilers::{c_compiler, joined, no_rust_target, rust_target};
 use super::process::{Output, RunError, Runner};
 use super::tools::{self, Found, Places, Tool};
 use super::{BuildError, Job};
@@ -378,12 +378,6 @@ fn words(tool: &Found, arguments: &[&OsStr]) -> Vec<OsString> {
 
 fn as_str(arguments: &[OsString]) -> Vec<&OsStr> {
     arguments.iter().map(OsString::as_os_str).collect()
-}
-
-pub(super) fn joined(flag: &str, path: &Path) -> OsString {
-    let mut argument = OsString::from(flag);
-    argument.push(path);
-    argument
 }
 
 /// The library that cargo's messages say was built of a package.

@@ -26,7 +26,7 @@ use super::section::Section;
 use super::tenants::{self, Tenants};
 use super::value::{NAME_RULE, YEAR};
 use event_host_core::digest::Digest;
-use event_host_core::event::json::parse_time;
+use event_host_core::event::time::parse_time;
 use event_host_core::event::{GroupName, HandlerName, Position, Tenant, quoted};
 use event_host_core::retry::RetryPolicy;
 use event_host_core::subscription::Subscription;

@@ -4,6 +4,7 @@
 pub mod backlog;
 pub mod dead_letter_pages;
 pub mod gone;
+mod intact;
 pub mod ledger;
 pub mod lock_key;
 pub mod migrations;
@@ -14,5 +15,5 @@ pub mod repartition;
 pub mod stored;
 pub mod unreadable;
 
-pub use crate::deployments::intact;
 pub use crate::retention::unpinned_reason;
+pub use intact::intact;

@@ -33,11 +33,14 @@ use scripts::*;
 
 use super::*;
 use crate::admission::{Admission, Demand, FairExecutor, TIME_SLICE, TenantQuota};
+use crate::ordering::Ordering;
 use event_host_core::digest::Digest;
-use event_host_core::event::{Attempt, Event, LogEvent};
+use event_host_core::event::{Attempt, Event, GroupName, LogEvent, Tenant};
 use event_host_core::failure::{Failure, FailureKind};
 use event_host_core::handler::{BatchCall, BatchReport, Call, Outcome, Report, Usage};
 use event_host_core::leadership_proof::LeadershipProof;
+use event_host_core::retry::RetryPolicy;
+use event_host_core::subscription::Subscription;
 use event_host_core::troubles::Troubles;
 use event_host_store::memory::{Fault, MemoryStore, Operation};
 use event_host_store::traits::*;

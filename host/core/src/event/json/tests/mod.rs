@@ -1,7 +1,9 @@
 mod fuzz;
 
+use jiff::Timestamp;
 use proptest::prelude::*;
 
+use super::super::time::to_microseconds;
 use super::*;
 
 /// An event that is complete but for what a case adds.

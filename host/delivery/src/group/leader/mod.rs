@@ -1,5 +1,8 @@
 //! The loop itself: what the leader looks at, what it begins, and what it waits for.
 
+mod pause;
+mod settler;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tracing::debug;
 
+use settler::Committed;
+
 use super::background::{BackgroundCall, ended, is_over};
 use super::component::{ComponentLoader, Prepared};
 use super::decide::{Step, View, decide};
@@ -17,7 +22,6 @@ use super::large::Unread;
 use super::late::{LateReader, Looked};
 use super::outages::Operation;
 use super::reader::{Loaded, Read, Reader};
-use super::settler::Committed;
 use super::shared::{Halt, Shared};
 use super::signals::{Seen, Waits};
 use super::{BATCHES_AT_ONCE, End, GroupLoop, Progress, Signals};

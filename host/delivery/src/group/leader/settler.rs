@@ -5,19 +5,19 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::background::BackgroundCall;
-use super::commit::NotCommitted;
-use super::decide::{Backlog, Limits, Settle};
-use super::leader::Leader;
-use super::shared::{InFlight, Uncommitted};
-use super::{End, Signals};
+use super::super::background::BackgroundCall;
+use super::super::commit::NotCommitted;
+use super::super::decide::{Backlog, Limits, Settle};
+use super::super::shared::{InFlight, Uncommitted};
+use super::super::{End, Signals};
+use super::Leader;
 use crate::ordering::{CommittedWrites, Cut};
 use crate::settlement::with_failures;
 use event_host_core::event::Position;
 use event_host_store::Settlement;
 
 /// A settlement with its outcome.
-pub(super) struct Committed {
+pub(in crate::group) struct Committed {
     settlement: Settlement,
     written: CommittedWrites,
     /// The event whose effects it holds, if it is one alone.
@@ -28,7 +28,12 @@ pub(super) struct Committed {
 impl Leader<'_> {
     /// Begins to settle what is done, if it is time. `attempts_end`: no further attempt
     /// begins before. `settles_passed`: also a cursor that only passed events of others.
-    pub(super) fn settle(&mut self, attempts_end: bool, settles_passed: bool, signals: &Signals) {
+    pub(in crate::group) fn settle(
+        &mut self,
+        attempts_end: bool,
+        settles_passed: bool,
+        signals: &Signals,
+    ) {
         if self.settling.is_some() {
             return;
         }
@@ -76,12 +81,12 @@ impl Leader<'_> {
     }
 
     /// Tells the attempts that wait for a settlement that there is none.
-    pub(super) fn no_settlement_possible(&self) {
+    pub(in crate::group) fn no_settlement_possible(&self) {
         self.shared.lock().is_waited_for = false;
         self.shared.announce_settlement(false);
     }
 
-    pub(super) fn cut(&self, over_gaps: bool) -> Cut {
+    pub(in crate::group) fn cut(&self, over_gaps: bool) -> Cut {
         let mut locked = self.shared.lock();
         let most = self.group().settings.batch.max_events;
         let cut = locked.schedule.cut(most, over_gaps);
@@ -99,7 +104,11 @@ impl Leader<'_> {
         cut
     }
 
-    pub(super) fn commit(&self, mut cut: Cut, signals: &Signals) -> BackgroundCall<Committed> {
+    pub(in crate::group) fn commit(
+        &self,
+        mut cut: Cut,
+        signals: &Signals,
+    ) -> BackgroundCall<Committed> {
         let mut settlement = Settlement {
             group: self.group().settings.name.clone(),
             epoch: self.progress.epoch,
@@ -129,7 +138,7 @@ impl Leader<'_> {
         })
     }
 
-    pub(super) fn committed(&mut self, committed: Committed) -> Result<(), End> {
+    pub(in crate::group) fn committed(&mut self, committed: Committed) -> Result<(), End> {
         let Committed { settlement, written, only, outcome } = committed;
         match outcome {
             Ok(()) => {}
