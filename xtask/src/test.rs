@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::command::{cargo, probe, run};
 use crate::postgres::Postgres;
@@ -15,6 +15,12 @@ use crate::{guests, host, root};
 /// The server that they share ends with them, also when they fail.
 pub(crate) fn test(extra: &[&str]) -> Result<()> {
     let all = extra.iter().all(|argument| *argument == "--no-fail-fast");
+    let has_nextest = probe(Command::new("cargo-nextest").arg("--version")).is_some();
+    if !has_nextest && !all {
+        bail!(
+            "tests are picked out by cargo-nextest, which is not installed: `cargo install cargo-nextest --locked`, or run all of them by `cargo xtask test`"
+        );
+    }
     let root = root()?;
     let postgres = Postgres::find()?;
     guests::build(guests::ALL, None)?;
@@ -34,7 +40,7 @@ pub(crate) fn test(extra: &[&str]) -> Result<()> {
         postgres.name_to(&mut command);
         command
     };
-    if probe(Command::new("cargo-nextest").arg("--version")).is_some() {
+    if has_nextest {
         run(with_server(&["nextest", "run", "--workspace", "--locked"]).args(extra))?;
         if all {
             run(&mut in_root(&["test", "--doc", "--workspace", "--locked"]))?;

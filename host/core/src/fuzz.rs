@@ -34,7 +34,7 @@ fn asked<N: FromStr>(name: &str) -> Option<N> {
     Some(asked.parse().unwrap_or_else(|_| panic!("{name} is {asked:?}: give a whole number")))
 }
 
-/// So many cases from a fixed seed, or `FUZZ` times as many from a new one.
+/// Number of cases from a fixed seed, or `FUZZ` times as many from a new one.
 pub fn cases(count: u32) -> ProptestConfig {
     let factor: Option<u32> = asked("FUZZ");
     let cases = count.saturating_mul(factor.unwrap_or(1));
@@ -50,7 +50,7 @@ pub fn cases(count: u32) -> ProptestConfig {
     }
 }
 
-/// So many values, for a test that tries them all at once.
+/// This number of values, for a test that tries them all at once.
 pub fn samples<S: Strategy>(count: u32, strategy: &S) -> Vec<S::Value> {
     let config = cases(count);
     let count = config.cases;

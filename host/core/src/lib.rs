@@ -1,7 +1,5 @@
-//! What every part of the host is told in: the event and its names, failures, digests, and
-//! what the parts agree on.
-//!
-//! It knows none of them: nothing here reads or writes a file, a socket or a database.
+//! The types that all crates of the host share: the event and its names, failures, digests,
+//! the seam of handlers. Nothing here reads or writes a file, a socket or a database.
 
 pub mod clock;
 pub mod digest;

@@ -11,13 +11,13 @@ use event_host_metrics::HttpMetrics;
 
 use crate::peer::Peer;
 
-/// So many failures an address has at once before it has to wait.
+/// Number of failures that an address may have at once before it has to wait.
 const BURST: f64 = 10.0;
 
 /// In this time an address that failed gets all of them back.
 const REFILL: Duration = Duration::from_secs(60);
 
-/// So many addresses are remembered. Beyond it the tenth whose last failures are longest ago
+/// Maximum number of addresses that are remembered. Beyond it the tenth whose last failures are longest ago
 /// is forgotten, at once: whoever has many addresses must not make each request wait.
 const MOST: usize = 10_000;
 

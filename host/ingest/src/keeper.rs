@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// is counted the less often for that.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 
-/// So many entries more make it a further [`COUNT_EVERY`] from one count to the next.
+/// Each time there are this many entries more, it is a further [`COUNT_EVERY`] from one count to the next.
 const ENTRIES_A_COUNT: u64 = 1_000_000;
 
 /// Begins with the first request: a host that takes nothing in leaves the ledger to others.

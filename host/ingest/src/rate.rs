@@ -1,8 +1,8 @@
 //! Rates in events a second: of all senders, of a token, a source or a tenant.
 //!
-//! A bucket keeps what was not used for one second, and one event in any case. A request takes from each of its buckets
-//! or from none. One that is larger than a bucket passes when the bucket is full, and those
-//! after it wait the longer.
+//! A bucket keeps what was not used for one second, and one event in any case. A request
+//! takes from each of its buckets or from none. One that is larger than a bucket passes when
+//! the bucket is full, and those after it wait the longer.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

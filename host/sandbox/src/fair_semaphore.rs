@@ -75,7 +75,7 @@ struct Balance<const N: usize> {
 #[derive(Debug)]
 struct TenantUsage<const N: usize> {
     taken: Amounts<N>,
-    /// The most of the first thing.
+    /// The tenant's limit on the first of the things.
     limit: Option<usize>,
 }
 
@@ -161,10 +161,10 @@ impl<const N: usize> FairSemaphore<N> {
                 balance.wait(claim)
             };
             before_waiting();
-            // Claims before it may have been cancelled.
+            // A cancelled claim of the same handler may still be queued; `grant` skips it.
             self.grant();
-            if let Ok(share) = granted.await {
-                return share;
+            if let Ok(permit) = granted.await {
+                return permit;
             }
         }
     }

@@ -13,7 +13,7 @@ use wasmparser::{KnownCustom, Parser, Payload};
 use event_host_core::failure::storable;
 use event_host_core::foreign::one_line;
 
-/// So many are told at most.
+/// Maximum number that is told.
 const MOST: usize = 32;
 
 /// Bytes of a name, and of a version.

@@ -34,7 +34,7 @@ const LATEST: Duration = Duration::from_secs(2);
 /// How often all files are looked at, whatever the system tells.
 const POLL: Duration = Duration::from_secs(1);
 
-/// So many links are followed on one way: as many as Linux follows.
+/// Maximum number of links that are followed on one path: as Linux has it.
 const MOST_LINKS: usize = 40;
 
 /// What is at one step of a path.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use event_host_core::restart::with_restart;
 
-/// So many bytes wait at most to be written.
+/// Maximum number of bytes that wait to be written.
 const MOST_BYTES: usize = 4 << 20;
 
 /// When is tried again what a writer that does not block did not take.
@@ -177,7 +177,7 @@ mod tests {
 
     /// What happens to one call of `write`.
     enum Fate {
-        /// So many bytes are written.
+        /// Number of bytes that are written.
         Written(usize),
         Fails(ErrorKind),
     }

@@ -12,9 +12,9 @@ use event_host_core::event::{Attempt, GroupName, Position};
 use event_host_store::driver::redelivery::Changes;
 use event_host_store::{FailureRecord, Found, Redelivery};
 
-/// Within a transaction that has the row of the group's cursor. One statement, and
-/// another for what is deferred,
-/// however many they are: what is over and what is set are never the same rows.
+/// Writes a settlement's changes: one statement for redeliveries, one for deferred events.
+/// Must run in the transaction that holds the row of the group's cursor. `set` and `over` are
+/// disjoint.
 pub(super) async fn write(
     connection: &mut PgConnection,
     group: &GroupName,
@@ -29,9 +29,9 @@ pub(super) async fn write(
         return Ok(());
     }
     sqlx::query(
-        "WITH gone AS (
+        "WITH settled_redeliveries AS (
              DELETE FROM event_host.redeliveries WHERE group_name = $1 AND position = ANY ($2)),
-         over AS (
+         settled_deferred AS (
              DELETE FROM event_host.deferred WHERE group_name = $1 AND position = ANY ($2))
          INSERT INTO event_host.redeliveries (
              group_name, position, attempt, due_at, partitionkey, failure_kind, failure_text, late)
@@ -120,8 +120,8 @@ const ONLY_DEFERRED: &str = "SELECT d.position FROM event_host.deferred d
      WHERE d.group_name = $1 AND d.position = ANY ($2)
        AND NOT EXISTS (SELECT FROM event_host.events e WHERE e.position = d.position)";
 
-/// The first of them, as many as stand in one table, come in time and make up so many
-/// bytes. One statement for both tables would sort their rows, and so read all of them
+/// The longest prefix of the positions whose events lie in one table, up to `max_bytes` or
+/// until the time is up. One statement for both tables would sort their rows, and so read all of them
 /// before it gives the first.
 pub(super) async fn events(
     connection: &mut PgConnection,

@@ -37,8 +37,8 @@ const MOST_PENDING: usize = 64;
 pub(super) struct Sample {
     /// The last position that was drawn.
     pub(super) last_position: i64,
-    /// Up to where each position above the one at or below which all was decided holds
-    /// an event that was visible afterwards.
+    /// The highest position such that every one above what was decided, up to it, held a
+    /// visible event when the sample was taken.
     pub(super) filled_to: i64,
     /// The transactions that held the lock of an insert after that, by their
     /// virtual ids; `None` if it was not looked at.
@@ -72,9 +72,9 @@ pub(super) struct SafePosition {
     pending: VecDeque<Pending>,
 }
 
-/// Whether a transaction was prepared before the server was last started. A
-/// transaction that is prepared keeps its id; a restart gives it one of process
-/// -1 in place of that.
+/// Whether a transaction was prepared before the server was last started. A prepared
+/// transaction keeps its virtual id until the server restarts; afterwards it appears under
+/// process -1.
 fn is_prepared(writer: &str) -> bool {
     writer.starts_with("-1/")
 }
@@ -112,8 +112,8 @@ impl SafePosition {
         Position(overtake_limit.map_or(self.safe, |pending| pending.last_position.max(self.safe)))
     }
 
-    /// Takes one more sample into account. Looks must come in the order in which
-    /// they were taken.
+    /// Takes one more sample into account. Samples must be observed in
+    /// the order in which they were taken.
     pub(super) fn observe(&mut self, sample: Sample) -> Result<Position, WentBack> {
         let Sample { last_position, filled_to, writers, last_event } = sample;
         if last_position < self.seen {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overtake_limit_waits_for_all_but_the_slow() {
+    fn the_overtake_limit_waits_for_all_but_the_slow() {
         let mut tracked = SafePosition::default();
         let overtake_limit =
             |tracked: &SafePosition| tracked.overtake_limit(|writer| writer == "3/1").0;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_transaction_never_keeps_what_is_overtake_limit_from_moving() {
+    fn a_slow_transaction_never_keeps_the_overtake_limit_from_moving() {
         let mut tracked = SafePosition::default();
         for last in 2..10_000_i64 {
             // Each of the others is seen at three samples.

@@ -106,7 +106,7 @@ pub(super) async fn deploy(
     let NewVersion { tenant, handler, component, deployed_by } = new;
     let now = Timestamp::now().as_microsecond();
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    // One that is there stays, unless it was damaged.
+    // Bytes that are there are written again only if they differ: they were damaged.
     sqlx::query(
         "INSERT INTO components (digest, size, added_at, bytes) VALUES (?1, length(?2), ?3, ?2)
          ON CONFLICT (digest) DO UPDATE SET size = excluded.size, bytes = excluded.bytes

@@ -5,9 +5,9 @@
 //! process ends, however it ends. A lock belongs to the opened file and not to
 //! the process, so two hosts in one process exclude each other as well.
 //!
-//! The files are made on demand and never deleted: between the opening of a
-//! file and its locking somebody else could delete it and make a new one, and
-//! then two would hold "the" lock.
+//! These files are made on demand and never deleted: between the opening of a
+//! file and its locking another process could delete it and make a new one, and
+//! then two would hold "the" lock. (The files of `Share` are deleted: each has one owner.)
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -70,8 +70,10 @@ fn take(database: &Path, group: &GroupName) -> Result<Option<File>, StoreError> 
     .map_err(|error| broken(&path, &error))?;
     match file.try_lock() {
         Ok(()) if is_still(&file, &path) => Ok(Some(file)),
-        // Somebody tidied the file away in between; there is a new one now.
-        Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
+        // The file was replaced between its opening and its locking: the lock is on neither.
+        Ok(()) => Ok(None),
+        // Another holds it.
+        Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(broken(&path, &error)),
     }
 }
@@ -127,7 +129,7 @@ impl Vacancy {
         groups: &[GroupName],
     ) -> Result<Option<Vec<Self>>, StoreError> {
         let mut vacancies = Vec::with_capacity(groups.len());
-        // Each once: to hold it is to be refused it.
+        // Each once: a lock that is held here already would be refused.
         let groups: BTreeSet<&GroupName> = groups.iter().collect();
         for group in groups {
             match Self::take(database, group).await? {
@@ -151,12 +153,12 @@ impl Vacancy {
     }
 }
 
-/// What stands in the name of a file that says that a host takes a share of a group's
-/// partitions, between the group and the host. No group's name has it.
+/// Separates group and host in the name of a share file: `GROUP@HOST` says that the host
+/// takes a share of the group's partitions. No group's name has it.
 const SHARES: char = '@';
 
-/// The ids of others that say so of a group and live. What dead ones have left is
-/// tidied away.
+/// The ids of the other hosts that have a share file of the group and live. Files that dead
+/// ones have left are deleted.
 fn others_who_share(
     database: &Path,
     group: &GroupName,
@@ -177,15 +179,15 @@ fn others_who_share(
         if is_locked(&path)? {
             others.push(id.to_owned());
         } else {
-            // Whoever is first has deleted it; and nobody locks it again, because its
-            // name was one process's.
+            // Another host may have deleted it first. Its name was one process's, so it is
+            // never locked again.
             drop(fs::remove_file(&path));
         }
     }
     Ok(others)
 }
 
-/// A file that says so of this host. It goes with the host, if that ends in order.
+/// The share file of this host and a group. It goes with the host, if that ends in order.
 struct Share {
     file: File,
     path: PathBuf,
@@ -193,7 +195,7 @@ struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Whoever finds it left behind tidies it away.
+        // Another host deletes it, if this fails.
         drop(fs::remove_file(&self.path));
     }
 }
@@ -289,7 +291,8 @@ impl LockSession for FileLocks {
     /// that the file is deleted: then others lock a new one. Or the database is: then
     /// what this host commits is in a file that nobody finds.
     ///
-    /// Nobody asks who stands by: whoever leads is on this machine too.
+    /// The groups that this host stands by for are not recorded: all hosts of the file are on
+    /// this machine.
     async fn heartbeat(&mut self, _: &[GroupName]) -> Result<(), StoreError> {
         self.connections.check_files()?;
         for (group, file) in &self.held {

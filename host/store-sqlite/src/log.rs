@@ -64,7 +64,7 @@ pub(super) async fn append(
     append_of_tenants(connection, &events).await
 }
 
-/// The same of events of several tenants.
+/// Like [`append`], for events of several tenants.
 pub(super) async fn append_of_tenants(
     connection: &mut SqliteConnection,
     events: &[(&Tenant, &Event)],
@@ -171,22 +171,24 @@ pub(super) async fn fetch(
     }
     let scan_to = Position(after.0.saturating_add(MOST_SCANNED)).min(up_to);
     let receives = Receives::new(group, tenant, subscription);
-    // Data that are larger are read one by one: the connection's thread reads ahead, and
-    // would hold as many of them. Their length is known without reading them.
-    let at_once = i64::try_from(max_bytes / max_events).unwrap_or(i64::MAX);
+    // Data larger than this are fetched one by one afterwards: the connection's thread reads
+    // ahead, and would hold many of them. Their length is known without reading them.
+    let inline_max = i64::try_from(max_bytes / max_events).unwrap_or(i64::MAX);
     let span = (after, scan_to);
-    let theirs = match partition {
+    let in_partition = match partition {
         Some(partition) => {
             Some(positions_of(connection, &receives, partition, span, max_events).await?)
         }
         None => None,
     };
-    let statement = match &theirs {
-        Some(positions) => sqlx::query(AT).bind(at_once).bind(as_json(positions.iter().copied())),
+    let statement = match &in_partition {
+        Some(positions) => {
+            sqlx::query(AT).bind(inline_max).bind(as_json(positions.iter().copied()))
+        }
         None => {
             let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
             let sql = AssertSqlSafe(within(&receives));
-            let statement = sqlx::query(sql).bind(at_once).bind(after.0).bind(scan_to.0);
+            let statement = sqlx::query(sql).bind(inline_max).bind(after.0).bind(scan_to.0);
             receives.bind(statement).bind(limit)
         }
     };
@@ -200,7 +202,7 @@ pub(super) async fn fetch(
             let event = read_log_event(&row, 0, 1, Some(2), 3)?;
             bytes = bytes.saturating_add(event.bytes());
             let length: Option<i64> = row.try_get_unchecked(LENGTH)?;
-            if let Some(length) = length.filter(|length| *length > at_once) {
+            if let Some(length) = length.filter(|length| *length > inline_max) {
                 bytes = bytes.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
                 withheld.push(events.len());
             }
@@ -221,7 +223,7 @@ pub(super) async fn fetch(
         let scanned_to = last.position;
         return Ok(Fetched { events, scanned_to });
     }
-    if let Some(positions) = theirs
+    if let Some(positions) = in_partition
         && positions.len() >= max_events
         && let Some(last) = positions.last()
     {

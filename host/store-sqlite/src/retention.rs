@@ -129,7 +129,7 @@ async fn step(
     connection: &mut SqliteConnection,
     retention: &Retention,
 ) -> Result<Step, SqliteError> {
-    // Whoever moves a cursor or makes a group writes, and so comes before or after.
+    // A writer's transaction: no cursor moves and no group is made meanwhile.
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let behind = behind(&mut transaction, None).await?;
     let too_old = too_old(retention);
@@ -159,14 +159,14 @@ async fn step(
         }
         step.dropped_up_to = Some(position);
         bytes += length;
-        // A part of what becomes free: the rest shows when the next step looks.
+        // Bytes of the data only; those of attributes and indexes show in the next step.
         excess -= length;
         if bytes >= BYTES_A_STEP {
             break;
         }
     }
     if let Some(last) = step.dropped_up_to {
-        // The log lets nobody delete events who does not say so there.
+        // A trigger refuses to delete events above what `letting_go` names.
         sqlx::query("INSERT INTO letting_go (up_to) VALUES (?1)")
             .bind(last.0)
             .execute(&mut *transaction)
@@ -213,6 +213,7 @@ pub(super) async fn pin_of(
     if retention.is_forever() {
         return Ok(None);
     }
+    // The query reads one row more.
     let most = counting.most.unwrap_or(i64::MAX - 1);
     let Some((group, position)) = behind(connection, tenant).await? else { return Ok(None) };
     let excess = excess(connection, retention).await?;

@@ -4,9 +4,9 @@
 //! and [`StateStore`] are what delivery needs of a database, together [`DeliveryStore`];
 //! with [`Ingest`], which takes events in, [`Schedules`], which publishes by the clock, and
 //! [`DeadLetters`], [`Groups`], [`Deployments`] and [`Schema`], which operators need, it is
-//! a [`Store`]. Each database has a folder of its own here, and SQL appears nowhere
-//! else. A store decides nothing: it records settlements that delivery computed, and
-//! guards them by the epoch and by their numbers.
+//! a [`Store`]. Each database is a crate of its own beside this one, and no other crate
+//! contains SQL. A store decides nothing: it records settlements that delivery computed,
+//! and guards them by the epoch and by their numbers.
 //!
 //! Whatever the store, these hold, and the module `suite` tests them:
 //! - a settlement commits whole or not at all, only under the group's current

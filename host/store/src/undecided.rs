@@ -2,7 +2,8 @@
 //! transactions may have drawn.
 //!
 //! A group that overtakes reads the log past the safe position. What that read saw
-//! is handled like any other event; every other position of what it read is *open*:
+//! is handled like any other event; every other position of what it read is *undecided*, or
+//! *open* for short:
 //! it will hold an event of a transaction that commits late, or never hold one.
 //! Positions alone tell which, whichever transaction drew them: an event that shows at an
 //! open position is late, and no other is. A position is no longer open once its
@@ -96,7 +97,7 @@ impl UndecidedRanges {
         Self(above.map(|range| UndecidedRange { first: range.first.max(next), ..*range }).collect())
     }
 
-    /// With what is open elsewhere, too.
+    /// The positions that are open in either.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         if self.is_empty() {

@@ -123,11 +123,13 @@ impl Shared {
         loop {
             let is_more = self.batch(&mut permit, &mut worker, &mut halted).await;
             worker.end_batch();
-            let outlives_its_memory = permit.holds_memory();
+            // The memory that the permit holds was of the worker's instance: with the permit
+            // it goes to others, so the instance must not be used again.
+            let memory_is_given_back = permit.holds_memory();
             if !is_more {
-                return (!outlives_its_memory).then_some(worker);
+                return (!memory_is_given_back).then_some(worker);
             }
-            if outlives_its_memory {
+            if memory_is_given_back {
                 worker = self.group.handler.worker();
             }
             permit.release();
@@ -237,10 +239,10 @@ impl Shared {
         quota: &TenantQuota,
         worker: &mut Box<dyn Worker>,
     ) {
-        // Held until what fits the quota is in the shared state.
-        let mut known = None;
+        // Keeps the tenant's size locked until what this attempt wrote is in the schedule.
+        let mut quota_guard = None;
         if self.may_exceed(quota, &state, &report) {
-            let known = known.insert(self.known_state.lock().await);
+            let known = quota_guard.insert(self.known_state.lock().await);
             let succeeded = report.outcome == Outcome::Success;
             match self.within_quota(known, quota, &job, &state, report).await {
                 QuotaCheck::Within(checked) => report = checked,
@@ -266,8 +268,10 @@ impl Shared {
         };
         let resolution = resolve(&job.event, job.attempt, report, circumstances);
         let writes = if succeeded { job.state.accept(&state) } else { Vec::new() };
-        // An event that cannot be read says nothing of the handler, either.
-        let is_own = job.event.digest.is_none() && !self.is_too_large(job.event.position);
+        // A replay that names another component says nothing of the group's handler, and
+        // neither does an event that could not be read.
+        let counts_for_breaker =
+            job.event.digest.is_none() && !self.is_too_large(job.event.position);
         let tried = Tried {
             position: job.event.position,
             attempt: job.attempt,
@@ -306,8 +310,7 @@ impl Shared {
             }
         };
         self.record_verdict(&mut locked, verdict, 1);
-        // The outcome of another component says nothing of the group's own.
-        if is_own {
+        if counts_for_breaker {
             locked.last_verdict = Some(verdict);
             let settings = &self.group.settings.breaker;
             if let Some(why) = locked.breaker.record(verdict, tried, settings) {
@@ -316,7 +319,7 @@ impl Shared {
         }
     }
 
-    /// The handler could be run.
+    /// Ends the outage `Run`, if there was one.
     pub(super) fn handler_ran(&self) {
         self.outages.recovered(&self.group.settings.name, Operation::Run);
     }
@@ -325,7 +328,7 @@ impl Shared {
     pub(super) fn record_verdict(&self, locked: &mut SharedState, verdict: Verdict, events: u64) {
         self.handler_ran();
         if verdict != Verdict::Failed {
-            locked.handled += events;
+            locked.concluded += events;
         }
         if locked.done_since.is_none() && (verdict != Verdict::Failed || locked.schedule.has_gaps())
         {
@@ -344,7 +347,7 @@ impl Shared {
     }
 }
 
-/// Why an event comes again, if it does.
+/// Why this delivery is not the ordinary first one, if it is not.
 fn redelivered(job: &Job) -> Option<Redelivered> {
     if job.attempt > Attempt::FIRST {
         Some(Redelivered::Retry)
@@ -367,6 +370,7 @@ fn attempted(resolution: &Resolution) -> Attempted {
     }
 }
 
+/// The report of an attempt in which the process died.
 fn crash_report() -> Report {
     Report {
         outcome: Outcome::Failure(Failure::new(

@@ -13,8 +13,9 @@
 //! - where the group goes on past open transactions, what they commit is found and
 //!   adopted in a settlement, once, whatever the settings say by then.
 //!
-//! Which host leads is decided by the room `leadership`; which events may run and
+//! Which host leads is decided in the module `leadership`; which events may run and
 //! be settled in [`super::ordering`]; what becomes of one in [`super::settlement`].
+//!
 //! | file | duty |
 //! | --- | --- |
 //! | `leader` | the loop: looks, decides, begins, waits. Within it, `settler` cuts a settlement, `pause` pauses the group |
@@ -32,6 +33,7 @@
 //! | `refused` | finds the event for which the store refuses a settlement |
 //! | `quota`, `room` | checks what is about to be kept; what is known of the room for it |
 //! | `trip` | what a group does whose handler fails everything |
+//! | `background` | calls of the store that the leader does not wait for |
 //! | `outages` | operations that fail and are repeated |
 //! | `settings` | what a group is |
 //! | `signals` | what a leader watches |

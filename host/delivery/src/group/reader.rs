@@ -102,7 +102,7 @@ impl Reader {
         let (now, batch) = (Instant::now(), self.shared.group.settings.batch);
         if let Some((at, fetched, handled)) = self.last_fetch {
             let elapsed = (now - at).max(Duration::from_millis(1));
-            let done = usize::try_from(locked.handled - handled).unwrap_or(usize::MAX);
+            let done = usize::try_from(locked.concluded - handled).unwrap_or(usize::MAX);
             let done = if elapsed <= batch.max_time {
                 fetched
             } else {
@@ -111,7 +111,7 @@ impl Reader {
             };
             locked.fetch_size = next_fetch_size(locked.fetch_size, fetched, done, batch.max_events);
         }
-        self.last_fetch = Some((now, 0, locked.handled));
+        self.last_fetch = Some((now, 0, locked.concluded));
         // A batch call takes the events that are ready: a slow handler's calls are to be as
         // large.
         let max_events = locked.fetch_size.max(self.shared.group.call_batching().max_size);

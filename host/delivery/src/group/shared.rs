@@ -67,7 +67,7 @@ pub(super) struct SharedState {
     /// before a probe.
     pub(super) last_verdict: Option<Verdict>,
     /// Number of events that were handled or given up. Written by the attempts.
-    pub(super) handled: u64,
+    pub(super) concluded: u64,
     /// What the settlement under way has taken. Written by the leader.
     pub(super) in_flight: InFlight,
     /// What was written and no settlement has taken. The attempts add, the leader
@@ -191,7 +191,7 @@ impl Shared {
                 done_since: None,
                 fetch_size: progress.fetch_size,
                 last_verdict: None,
-                handled: 0,
+                concluded: 0,
                 in_flight: InFlight::default(),
                 unsettled: Uncommitted::default(),
                 known_keys: progress.known_keys,

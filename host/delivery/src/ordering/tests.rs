@@ -48,7 +48,7 @@ fn beginning() -> Timestamp {
 #[derive(Debug, Clone)]
 struct Fate {
     key: Option<u8>,
-    /// So many attempts fail.
+    /// Number of attempts that fail.
     failures: u32,
     /// It is delivered so many seconds after the beginning.
     delay: Option<u32>,

@@ -50,9 +50,8 @@ pub struct Group {
     pub settings: GroupSettings,
     /// Where it begins if it is new.
     pub start: Start,
-    /// The version of its handler, if that is deployed: the one before it is
-    /// made active for all hosts, where this one fails everything and the
-    /// settings say so.
+    /// The deployed version of its handler, if it is deployed. The host goes back to the one
+    /// before it where this one fails everything and the settings say so.
     pub deployed: Option<Deployed>,
     /// The code.
     pub handler: Arc<dyn Handler>,
@@ -80,12 +79,12 @@ pub struct Supervisor {
     pub grace: Duration,
     /// End once nothing is left to do.
     pub drain: bool,
-    /// What this host is troubled by: what the supervisor adds to them, and what others do.
+    /// The outages of this host. Shared with other tasks; the supervisor adds its own.
     pub troubles: Troubles,
     /// What its groups count with.
     pub metrics: Arc<Metrics>,
-    /// Gets the locks of this host, for whoever else has something to do that one host of a
-    /// database does at a time.
+    /// Hands out this host's lock session, for other tasks that one host of a database does at
+    /// a time.
     pub locks: oneshot::Sender<Locks>,
 }
 
@@ -201,7 +200,7 @@ impl Supervisor {
         let troubles = self.troubles;
         let (store, host) = (self.store.clone(), self.host.clone());
         let locks = Locks::start(store, host, troubles.clone(), self.metrics.store.clone());
-        // Whoever had use for them may be gone.
+        // The receiver may have been dropped.
         let _ = self.locks.send(locks.clone());
         let reporter = Reporter::new(self.store.clone(), &self.host, &troubles);
         let watcher = Watcher {
@@ -245,6 +244,7 @@ impl Supervisor {
     }
 }
 
+/// What the store registers of a group.
 fn registration(group: &Group) -> event_host_store::GroupRegistration {
     event_host_store::GroupRegistration {
         name: group.settings.group(),
@@ -261,6 +261,7 @@ fn is_first(group: &Group) -> bool {
     group.settings.partition.is_none_or(|partition| partition.number == 0)
 }
 
+/// How long to wait before something that broke this number of times is started again.
 fn restart_delay(times: u32) -> Duration {
     let policy = RetryPolicy {
         initial: Duration::from_millis(100),

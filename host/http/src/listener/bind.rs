@@ -13,7 +13,7 @@ use super::stream::Stream;
 use crate::peer::{self, Peer};
 use crate::settings::Address;
 
-/// So many connections wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// A socket that listens.

@@ -55,11 +55,12 @@ pub(super) async fn serve(mut stream: Stream, service: Service, closing: &Cancel
             return;
         }
         let served = service.served();
-        let Ended { outcome, mut left, was_idle } = serve_some(stream, &service, closing).await;
+        let Ended { outcome, mut left, was_idle } =
+            serve_until_idle(stream, &service, closing).await;
         let timed_out = matches!(&outcome, Err(why) if why.is_timeout());
         if timed_out && (!left.has_unread() || service.served() > served) {
-            // The time ran out for a connection that was idle, or became busy at the end
-            // of it. Only what has come now counts from now on.
+            // hyper's time for a head runs from the previous answer, so this connection was
+            // only idle. Bytes of a new head get the whole `HEAD_TIME`.
             idle = IDLE.saturating_sub(HEAD_TIME);
             stream = left;
             continue;
@@ -80,14 +81,14 @@ async fn first_byte(stream: &mut Stream, idle: Duration, closing: &CancellationT
         biased;
         read = stream.read_buf(&mut bytes) => matches!(read, Ok(length) if length > 0),
         () = tokio::time::sleep(idle) => false,
-        () = is_over(closing) => false,
+        () = last_request_time_over(closing) => false,
     };
     stream.unread(bytes.freeze());
     came
 }
 
-/// Waits until a connection without a request is to end.
-pub(super) async fn is_over(closing: &CancellationToken) {
+/// Waits until the listener closes and the time for a last request is over.
+pub(super) async fn last_request_time_over(closing: &CancellationToken) {
     closing.cancelled().await;
     tokio::time::sleep(LAST_REQUEST).await;
 }
@@ -100,7 +101,7 @@ struct Ended {
 }
 
 /// Has hyper serve the connection, until it ends or its next request does not come.
-async fn serve_some(stream: Stream, service: &Service, closing: &CancellationToken) -> Ended {
+async fn serve_until_idle(stream: Stream, service: &Service, closing: &CancellationToken) -> Ended {
     let answering = service.clone();
     let answer = service_fn(move |request| {
         let service = answering.clone();
@@ -116,7 +117,7 @@ async fn serve_some(stream: Stream, service: &Service, closing: &CancellationTok
     let mut was_idle = false;
     let first = tokio::select! {
         outcome = poll_fn(|cx| connection.poll_without_shutdown(cx)) => Some(outcome),
-        () = is_over(closing) => None,
+        () = last_request_time_over(closing) => None,
     };
     let outcome = match first {
         Some(outcome) => outcome,
@@ -139,7 +140,7 @@ async fn end(mut stream: Stream, was_idle: bool) {
     }
     let mut thrown_away = [0; 4096];
     let drain = async { while matches!(stream.read(&mut thrown_away).await, Ok(1..)) {} };
-    // Who sends on after this is cut off.
+    // After `LINGER` the socket is closed, even if the peer still sends.
     let _ = tokio::time::timeout(LINGER, drain).await;
 }
 
@@ -147,7 +148,10 @@ async fn end(mut stream: Stream, was_idle: bool) {
 fn too_slow() -> String {
     let problem = Problem::new(
         Kind::TooSlow,
-        "the head of the request did not come within 10 s: send it at once",
+        format!(
+            "the head of the request did not come within {} s: send it at once",
+            HEAD_TIME.as_secs()
+        ),
     );
     problem.as_text()
 }

@@ -354,7 +354,7 @@ async fn serve(
             let accepted = tokio::select! {
                 accepted = tls::accept(&acceptor, stream) => accepted,
                 // Nothing has been asked yet, so nothing is owed.
-                () = connection::is_over(&closing) => return,
+                () = connection::last_request_time_over(&closing) => return,
             };
             // Not worth a line in the log: anybody can send anything.
             let Ok(stream) = accepted else { return };

@@ -69,6 +69,21 @@ async fn count(store: &MemoryStore) -> i64 {
     store.status().await.unwrap().events
 }
 
+/// Promise 22.
+#[tokio::test(start_paused = true)]
+async fn no_request_is_answered_before_its_commit() {
+    let store = MemoryStore::new();
+    let intake = intake(&store, Settings::default());
+    // Less than a request waits for its turn.
+    let first = hold(&store, &intake, Duration::from_secs(5)).await;
+    let second = send(&intake, "", vec![event("second")]).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!first.is_finished() && !second.is_finished());
+    first.await.unwrap().unwrap();
+    let position = second.await.unwrap().unwrap()[0].position;
+    assert_eq!((position, count(&store).await), (Position(2), 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_comes_while_a_commit_is_under_way_is_one_commit() {
     let store = MemoryStore::new();

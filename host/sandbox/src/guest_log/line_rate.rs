@@ -32,7 +32,7 @@ struct State {
 }
 
 impl LineRate {
-    /// So many a second; at least one.
+    /// Number of lines a second; at least one.
     pub(crate) fn new(handler: &str, a_second: u32) -> Self {
         let state = State { left: f64::from(a_second), since: Instant::now(), dropped: 0 };
         Self { handler: handler.to_owned(), a_second, state: Mutex::new(state) }

@@ -137,22 +137,22 @@ fn retry(reason: String, after_ms: Option<u64>) -> Failure {
     Failure::Retry(Retry { reason, after_ms })
 }
 
-/// Whether an instance has left so many resources open that it should not be kept. What
-/// was written for a host that makes an instance for each request may drop none.
+/// Whether the instance holds more than half of `OPEN_RESOURCES`, so that it is not used
+/// again: code for hosts that make an instance for each request may drop none.
 pub(super) fn is_crowded(host: &mut HostState) -> bool {
     host.resources.iter_mut().count() > OPEN_RESOURCES / 2
 }
 
 /// The answer, while the guest makes it.
 struct Reading {
-    /// Gone once it has brought what it brings.
+    /// `None` once the guest has set its answer, or dropped the outparam.
     answered: Option<oneshot::Receiver<GuestResponse>>,
     head: Option<Result<Parts, ErrorCode>>,
     stream: Option<HyperOutgoingBody>,
     body: Body,
     /// The most bytes that the body may have.
     most: usize,
-    /// Where it is counted what is kept of it.
+    /// Bytes kept of the answer; they count for the instance's memory.
     counted: Arc<AtomicUsize>,
 }
 

@@ -14,8 +14,8 @@ pub(super) use http_policy::{Scheme, Target, TargetHost};
 
 use event_host_core::subscription::Subscription;
 
-/// What one instance or one attempt may use. Exceeding any of them ends the
-/// attempt with the failure kind that is named.
+/// What one instance or one attempt may use. Exceeding one that names a failure kind ends
+/// the attempt with it; the others say what happens instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// All linear memories of the instance together, in bytes (`memory-limit`).
@@ -139,20 +139,41 @@ pub mod names {
     pub const HTTP_CONNECTIONS: &str = "limits.http_connections";
     /// [`Limits::http_timeout`](super::Limits::http_timeout).
     pub const HTTP_TIMEOUT: &str = "limits.http_timeout";
+    /// All of them.
+    pub const ALL: [&str; 18] = [
+        MEMORY,
+        TIMEOUT,
+        FUEL,
+        TABLE_ELEMENTS,
+        HOST_CALL,
+        LOG,
+        LOG_LINES,
+        EMITS,
+        EMIT,
+        EMIT_TOTAL,
+        STATE_VALUE,
+        STATE_TOTAL,
+        STATE_WRITES,
+        STATE_KEYS,
+        HTTP_REQUESTS,
+        HTTP_BYTES,
+        HTTP_CONNECTIONS,
+        HTTP_TIMEOUT,
+    ];
 }
 
 /// How long an instance lives. Any failure ends it earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reuse {
-    /// As is usual for how the component is called: one event with HTTP requests, because
-    /// what was written for servers may expect an instance for each; else one batch.
+    /// [`Event`](Self::Event) for handlers that are called with HTTP requests, because code
+    /// of servers may expect an instance for each; else [`Batch`](Self::Batch).
     #[default]
     Usual,
     /// One batch.
     Batch,
     /// One event.
     Event,
-    /// So many events, across batches. At least 1.
+    /// This number of events, across batches. At least 1.
     Events(u32),
 }
 

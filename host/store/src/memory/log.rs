@@ -19,7 +19,7 @@ use crate::{
 use event_host_core::digest::Digest;
 use event_host_core::event::{Event, GroupName, LogEvent, Position, Tenant};
 
-#[allow(missing_docs, reason = "each is the call of the same name")]
+#[allow(missing_docs, reason = "each is the call of the same name, or of its kind")]
 impl Operation {
     pub const PUBLISH: Self = Self::writing("publish");
     pub const SAFE_POSITION: Self = Self::reading("safe_position");
