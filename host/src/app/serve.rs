@@ -139,7 +139,9 @@ impl ServingHost {
             let all =
                 self.take_over(http, started, &mut config, &mut watch, &mut problems, trigger);
             again = !all.await;
-            service_manager::ready(&http.status());
+            if trigger != Trigger::Again || !again {
+                service_manager::ready(&http.status());
+            }
         }
     }
 
