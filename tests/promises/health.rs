@@ -1,5 +1,6 @@
 //! Whether a host is well, as load balancers, service managers and `host health` ask it.
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
@@ -74,7 +75,14 @@ fn the_exit_code_of_health_is_0_if_the_host_is_well_1_if_not_and_2_for_a_wrong_c
     let address = stranger.local_addr().expect("an address");
     let answering = std::thread::spawn(move || {
         let (mut stream, _) = stranger.accept().expect("it asks");
-        std::io::Write::write_all(&mut stream, b"220 mail ESMTP\r\n\r\n").expect("it listens");
+        // What is left unread would reset the connection, before the answer is read.
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("it asks");
+            asked.push(byte[0]);
+        }
+        stream.write_all(b"220 mail ESMTP\r\n\r\n").expect("it listens");
     });
     let said = rig.host(["health", &format!("--http={address}")]).failed(1);
     assert!(said.contains("what answers there is no host"), "{said}");
