@@ -235,6 +235,22 @@ fn what_is_counted_for_as_long_as_it_lives_ends_when_it_is_dropped() {
     shows("event_host_sandbox_reserved_bytes 0\n");
 }
 
+#[test]
+fn a_tenant_whose_cpu_time_is_not_counted_has_no_figure_of_it() {
+    let metrics = Metrics::default();
+    let permits = metrics.deliveries.permits();
+    let (acme, other): (Tenant, Tenant) = ("acme".parse().unwrap(), "other".parse().unwrap());
+    permits.tenant(&other).waited(Duration::from_secs(1));
+    let counted = permits.tenant(&acme);
+    counted.took_cpu(Duration::from_secs(1));
+    permits.tenant(&acme).took_cpu(Duration::from_secs(2));
+    let answer = metrics.encode(Format::Text);
+    let cpu =
+        answer.lines().filter(|line| line.starts_with("event_host_handler_cpu_seconds_total"));
+    let cpu: Vec<&str> = cpu.collect();
+    assert_eq!(cpu, ["event_host_handler_cpu_seconds_total{tenant=\"acme\"} 3.0"]);
+}
+
 /// The table of the documents, as the registry has it.
 fn documented_table() -> String {
     let metrics = Metrics::default();

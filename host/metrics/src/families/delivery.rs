@@ -1,5 +1,6 @@
 //! Of groups: attempts, settlements, leaderships, and what admits them.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{BATCHES, DURATIONS, MEMORY, WAITS, each, labels};
@@ -438,8 +439,12 @@ impl Permits {
     /// What a tenant counts with, resolved.
     #[must_use]
     pub fn tenant(&self, tenant: &Tenant) -> TenantPermits {
-        let tenant = [tenant.as_str()];
-        TenantPermits { wait: self.wait.with(&tenant), cpu: self.cpu.with(&tenant) }
+        TenantPermits {
+            wait: self.wait.with(&[tenant.as_str()]),
+            cpu: OnceLock::new(),
+            cpu_of_all: self.cpu.clone(),
+            tenant: tenant.clone(),
+        }
     }
 
     /// What is held at this moment: of each tenant, how many attempts may run at once, how
@@ -464,7 +469,11 @@ impl Default for Permits {
 #[derive(Debug, Clone)]
 pub struct TenantPermits {
     wait: Histogram,
-    cpu: Seconds,
+    /// Resolved when CPU time is first counted. Without a ceiling it never is, and a series
+    /// would say 0 of a tenant whose handlers may compute all day.
+    cpu: OnceLock<Seconds>,
+    cpu_of_all: Family<Seconds>,
+    tenant: Tenant,
 }
 
 impl TenantPermits {
@@ -475,6 +484,6 @@ impl TenantPermits {
 
     /// Handlers took so much CPU time.
     pub fn took_cpu(&self, time: Duration) {
-        self.cpu.add(time);
+        self.cpu.get_or_init(|| self.cpu_of_all.with(&[self.tenant.as_str()])).add(time);
     }
 }
