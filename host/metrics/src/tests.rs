@@ -48,7 +48,7 @@ fn count_everything(metrics: &Metrics, groups: usize) {
     }
     metrics.ingest.commit.observe(second);
     metrics.ingest.commit_events.observe_len(3);
-    metrics.store.called(StoreOperation::Publish, second, false);
+    metrics.store.called(StoreOperation::Fetch, second, false);
     metrics.http.request("GET", Some("/metrics"), 200).observe(second);
     metrics.http.connections("local").add(1);
     metrics.http.auth_failures("unknown").inc();

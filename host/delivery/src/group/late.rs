@@ -12,6 +12,7 @@ use super::outages::Operation;
 use super::shared::Shared;
 use super::{GroupLoop, HeldBack, Signals};
 use event_host_core::event::Position;
+use event_host_metrics::StoreOperation;
 use event_host_store::{FetchedLate, LateFetch, StoreError, UndecidedRanges};
 
 /// How often the leader looks for events that were committed late. It cannot be told of them:
@@ -57,7 +58,7 @@ impl LateReader {
         };
         let shared = Arc::clone(&self.shared);
         self.looking = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let GroupLoop { settings, store, admission, metrics, .. } = &shared.group;
             let _permit = admission.acquire_read(store.limits().reads).await;
             let late = LateFetch {
                 group: &settings.name,
@@ -68,7 +69,9 @@ impl LateReader {
                 safe,
                 max_events: room.min(LATE_AT_ONCE),
             };
+            let asked = Instant::now();
             let answer = store.fetch_late(late).await;
+            metrics.store.called(StoreOperation::Fetch, asked.elapsed(), answer.is_ok());
             Looked { at, answer }
         }));
     }

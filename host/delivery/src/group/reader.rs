@@ -235,8 +235,9 @@ impl Reader {
         let is_alone = self.loads_singly.is_on();
         let shared = Arc::clone(&self.shared);
         self.loading = Some(BackgroundCall::spawn(async move {
-            let GroupLoop { settings, store, admission, .. } = &shared.group;
+            let GroupLoop { settings, store, admission, metrics, .. } = &shared.group;
             let _permit = admission.acquire_read(store.limits().reads).await;
+            let called = Instant::now();
             let answer = match asked.as_slice() {
                 [position] if is_alone => {
                     let all = Subscription::all();
@@ -260,6 +261,7 @@ impl Reader {
                     found.map_err(Unread::from)
                 }
             };
+            metrics.store.called(StoreOperation::Fetch, called.elapsed(), answer.is_ok());
             Loaded { asked, answer }
         }));
     }

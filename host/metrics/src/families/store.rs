@@ -23,9 +23,7 @@ static ERRORS: Metric = Metric::process(
 labels! {
     /// What the database is asked for.
     StoreOperation {
-        /// Events are put into the log.
-        Publish = "publish",
-        /// The log is read.
+        /// The log is read, or events of it that are parked or late.
         Fetch = "fetch",
         /// A settlement is committed.
         Settle = "settle",
