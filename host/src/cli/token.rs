@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Read as _};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
@@ -74,6 +74,9 @@ impl Tokens {
 
 impl New {
     fn run(self) -> anyhow::Result<()> {
+        if self.roles.contains(&Role::Metrics) && self.tenant.as_deref() != Some("*") {
+            bail!("the metrics tell of all tenants: add `--tenant '*'`");
+        }
         let token = token::generate().context("the system gives no random bytes")?;
         let hash = TokenHash::of(&token);
         let expires = self.expires.map(|lasting| Timestamp::now().saturating_add(lasting));

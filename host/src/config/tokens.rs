@@ -84,6 +84,12 @@ fn token<'a>(document: &'a Document<'a>, entry: Entry<'a>, tenants: &Tenants<'a>
         }
     };
     let scope = scope(&mut section, entry, tenants);
+    if roles.contains(&Role::Metrics) && scope != Scope::All {
+        section.problem(
+            section.at(),
+            "`roles` has `metrics`, which tell of all tenants: write `tenant = \"*\"`, in a token of its own",
+        );
+    }
     let [types, sources] = ["types", "sources"].map(|key| patterns(&mut section, key, &roles));
     let rate = section.number("rate", 0.001..=1_000_000_000.0, "100");
     let payloads = section.boolean("payloads").unwrap_or(true);

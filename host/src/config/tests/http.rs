@@ -154,8 +154,12 @@ expires = 2027-01-31T12:00:00
 sha256 = "{}"
 roles = ["read"]
 tenant = "acmee"
+[tokens.f]
+sha256 = "{}"
+roles = ["metrics"]
 "#,
-        TokenHash::of("z")
+        TokenHash::of("z"),
+        TokenHash::of("f")
     ));
     let problems = problems(&text);
     let expected = [
@@ -172,6 +176,7 @@ tenant = "acmee"
         "handlers.toml:17:11: `sources` says what may be published",
         "handlers.toml:18:11: `expires` is 2027-01-31T12:00:00, which names no instant",
         "handlers.toml:23:10: there is no table [tenants.acmee]: did you mean `acme`?",
+        "handlers.toml:24:9: `roles` has `metrics`, which tell of all tenants",
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
     for (problem, expected) in problems.iter().zip(expected) {
