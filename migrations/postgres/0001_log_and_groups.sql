@@ -360,10 +360,10 @@ CREATE TABLE event_host.hosts (
     -- time at which it began belongs to it.
     backend_pid   integer,
     backend_start timestamptz,
-    -- The groups that it waits for.
-    standing_by   text[] NOT NULL DEFAULT '{}',
-    -- The groups of whose partitions it takes a share.
-    shares        text[] NOT NULL DEFAULT '{}',
+    -- The advisory lock that the session took before it wrote this, and holds until it
+    -- ends. Each session draws a key of its own, so one whose lock is free, or held by
+    -- another process, is over for ever. NULL once that was found out.
+    lock_key      bigint,
     -- What does not work for it, one thing a line, and when it said so last.
     trouble       text,
     troubled_at   timestamptz
@@ -379,9 +379,6 @@ CREATE TABLE event_host.consumer_groups (
     tenant            text NOT NULL,
     -- The patterns of the subscription.
     subscribe         text[] NOT NULL,
-    -- The advisory lock whose holder leads the group. Made from the group's name; where
-    -- somebody who is no host holds that one, the hosts agree on another here.
-    lock_key          bigint NOT NULL,
     -- Into how many parts its events are split. With more than one, each has a row
     -- of its own, which is led like a group and is called by the group's name, a #
     -- and its number from 0 on; and the group's row has what belongs to all of them:
@@ -412,6 +409,9 @@ CREATE TABLE event_host.consumer_groups (
     dead_events       bigint NOT NULL DEFAULT 0,
     leader            text,
     leader_since      timestamptz,
+    -- The lock_key of the leader's session. Others may claim the group once that session is
+    -- over; NULL where nobody leads it.
+    leader_key        bigint,
     state             text NOT NULL DEFAULT 'running'
                       CONSTRAINT state_is_running_paused_or_tripped CHECK (state IN ('running', 'paused', 'tripped')),
     -- Why it is paused or tripped.
@@ -462,6 +462,64 @@ CREATE TABLE event_host.consumer_groups (
 
 CREATE INDEX partitions_of_a_group ON event_host.consumer_groups (part_of)
 WHERE part_of IS NOT NULL;
+
+-- Which host leads or would lead which groups.
+CREATE TABLE event_host.host_groups (
+    group_name text COLLATE "C" NOT NULL,
+    host       text NOT NULL REFERENCES event_host.hosts (id) ON DELETE CASCADE,
+    PRIMARY KEY (group_name, host)
+);
+
+-- What one host at a time does on behalf of all, and the lock_key of the session of the host
+-- that has the duty. Others may claim it once that session is over; NULL where nobody has it.
+CREATE TABLE event_host.duties (
+    name       text PRIMARY KEY,
+    holder     text,
+    holder_key bigint,
+    held_since timestamptz
+);
+-- To look at everything that is true of the database, for its metrics.
+INSERT INTO event_host.duties (name) VALUES ('overview');
+
+-- Rises with every change of what hosts watch of groups: epoch, state and leader, and who
+-- would lead them. So a host that reads the number need not read the groups while it stays.
+CREATE TABLE event_host.control_version (
+    only_one boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_only_one CHECK (only_one),
+    version  bigint NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO event_host.control_version (version) VALUES (0);
+
+-- Once a transaction, and at its end: until it ends, all others who change a group wait for
+-- the row. As its owner, because whoever may change a group need not own the number.
+CREATE FUNCTION event_host.raise_control_version() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+-- Others have it for no longer than their commit takes.
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    here text := pg_current_xact_id()::text;
+BEGIN
+    IF current_setting('event_host.raised_by', true) IS DISTINCT FROM here THEN
+        UPDATE event_host.control_version SET version = version + 1;
+        PERFORM set_config('event_host.raised_by', here, true);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION event_host.raise_control_version() FROM PUBLIC;
+
+-- A settlement sets none of these columns but where it trips its group.
+CREATE CONSTRAINT TRIGGER groups_changed
+AFTER INSERT OR DELETE OR UPDATE OF epoch, state, leader ON event_host.consumer_groups
+DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION event_host.raise_control_version();
+
+CREATE CONSTRAINT TRIGGER hosts_changed
+AFTER INSERT OR DELETE ON event_host.host_groups
+DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION event_host.raise_control_version();
 
 -- Events that a group's cursor has passed and that come again. The leader knows them all and reads them once, so there is no
 -- index of those that are due: with it no update could stay on its page.
@@ -734,167 +792,138 @@ $$;
 
 REVOKE ALL ON FUNCTION event_host.look_at_the_end(bigint, boolean) FROM PUBLIC;
 
--- Locks that no live host holds.
+-- Hosts that only seem to live.
 --
--- Anybody who may log in can take an advisory lock, and everybody sees its key. So a
--- lock only says who works on a group, and never keeps a group from being led: of
--- groups that a host waits for, this looks who holds their locks. A host that lives
--- has written down the process of its session, and shows itself each second. Any other
--- holder is ended, where the caller may do that. Where it may not, and always where
--- the holder is no host and would only come back, the group gets another key, which
--- nobody knows before a host holds it.
+-- Anybody who may log in can take an advisory lock, and everybody sees its key. So a lock
+-- only shows that the session of its host lives, and keeps no group from being led: this
+-- looks who holds the locks of the other hosts. A host that lives holds its own, and shows
+-- itself each second. One that is silent has its session ended, where the caller may do
+-- that. One whose lock is free, or held by somebody else, has no session any more, because a
+-- session takes its lock before it writes the key down, never gives it back while it lives,
+-- and no other session ever has the same key. Whoever is found to be over has its key taken
+-- from its row: from then on its groups may be claimed, whoever holds that lock, and a
+-- session that lives on after all, because nobody may end it, is refused by its next word.
 --
--- Safe, because a leader commits under its epoch alone, which the next one raises, and
--- begins to lead only while the key that it holds is still the group's. The order of
--- the statements matters, of which each sees what is committed by then:
--- 1. Who holds locks, and after that the hosts: a host is written down before it takes a
---    lock. Only then the locks of those who are none.
--- 2. The rows, and after them the locks once more: whoever took a lock meanwhile begins
---    to lead behind the row's lock, and finds either its key there or another one.
--- Rows that others have locked are left for the next time; nothing here waits.
+-- Of the row of a host that somebody has locked nothing is changed before the next time;
+-- nothing here waits.
 --
--- Gives each holder that was found, and what was done about it.
-CREATE FUNCTION event_host.contest_locks(names text[], silent_after double precision)
+-- Gives each host that was found, and each session that holds its lock.
+CREATE FUNCTION event_host.contest_hosts(caller text, silent_after double precision)
 RETURNS TABLE (
+    hostname       text,
+    host_pid       bigint,
+    silent_seconds double precision,
+    -- How many groups it led, and the first of them.
+    groups         bigint,
     group_name     text,
+    -- The process that holds its lock, and whether it is the host's own.
     pid            integer,
+    is_its_own     boolean,
     -- The name of the prepared transaction that holds it.
     prepared       text,
     application    text,
     username       text,
-    -- The host that it was, if it was one.
-    hostname       text,
-    host_pid       bigint,
-    silent_seconds double precision,
     ended          boolean,
-    replaced       boolean
+    -- Its groups may be claimed.
+    is_over        boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
--- Thousands of locks are joined with as many groups, of which the planner knows nothing.
-SET enable_nestloop = off
 SET enable_seqscan = on
 SET enable_hashjoin = on
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    here      oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
-    suspects  integer[];
-    -- What they hold: groups, keys, and who holds each.
-    of_group  text[];
-    of_key    bigint[];
-    of_pid    integer[];
-    of_xact   text[];
-    locked    text[];
-    -- A later look.
-    held_key  bigint[];
-    held_pid  integer[];
-    holder    record;
-    was_ended integer[] := '{}';
+    here    oid := (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+    suspect record;
+    holder  record;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'locks are contested in transactions that read what is committed, and not in % ones',
+        RAISE EXCEPTION 'hosts are contested in transactions that read what is committed, and not in % ones',
             current_setting('transaction_isolation') USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
 
-    -- All who hold an advisory lock, few as they are.
-    SELECT array_agg(DISTINCT coalesce(l.pid, 0)) INTO suspects
-    FROM pg_lock_status() l
-    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here;
-
-    SELECT array_agg(s.pid) INTO suspects
-    FROM unnest(suspects) s (pid)
-    WHERE NOT EXISTS (
-        SELECT FROM event_host.hosts h
-        WHERE h.backend_pid = s.pid AND h.seen_at >= now() - make_interval(secs => silent_after));
-    IF suspects IS NULL THEN
-        RETURN;
-    END IF;
-
-    SELECT array_agg(g.name), array_agg(g.lock_key), array_agg(l.pid), array_agg(l.virtualtransaction)
-    INTO of_group, of_key, of_pid, of_xact
-    FROM pg_lock_status() l
-    JOIN event_host.consumer_groups g
-      ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
-    JOIN unnest(names) n (name) ON n.name = g.name
-    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here
-      AND coalesce(l.pid, 0) = ANY (suspects);
-    IF of_group IS NULL THEN
-        RETURN;
-    END IF;
-
-    -- Whoever may not end a session is refused, which would undo all of this.
-    FOR holder IN
-        SELECT a.pid
-        FROM (SELECT DISTINCT pid FROM unnest(of_pid) c (pid)) c
-        JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
-        JOIN pg_roles theirs ON theirs.oid = a.usesysid
-        JOIN pg_roles me ON me.rolname = current_user
-        WHERE (me.rolsuper OR NOT theirs.rolsuper)
-          AND (pg_has_role(theirs.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+    -- The rows are as of the beginning of the statement, and the locks are looked at later:
+    -- whoever had written its key down by then held its lock, if it still lives.
+    FOR suspect IN
+        SELECT h.id, h.hostname, h.pid, h.lock_key, h.backend_pid, h.seen_at, l.pids,
+               h.backend_pid = ANY (l.pids) AS holds
+        FROM event_host.hosts h
+        LEFT JOIN (
+            SELECT (s.classid::bigint << 32) | s.objid::bigint AS key, array_agg(coalesce(s.pid, 0)) AS pids
+            FROM pg_lock_status() s
+            WHERE s.locktype = 'advisory' AND s.objsubid = 1 AND s.granted AND s.database = here
+            GROUP BY 1) l ON l.key = h.lock_key
+        WHERE h.id <> caller AND h.lock_key IS NOT NULL
     LOOP
-        IF pg_terminate_backend(holder.pid) THEN
-            was_ended := was_ended || holder.pid;
+        -- One that is silent is let be while nobody waits for what it has.
+        CONTINUE WHEN suspect.holds
+            AND (suspect.seen_at >= clock_timestamp() - make_interval(secs => silent_after)
+                 OR NOT EXISTS (
+                     SELECT FROM event_host.consumer_groups g
+                     JOIN event_host.host_groups r ON r.group_name = g.name AND r.host = caller
+                     WHERE g.leader_key = suspect.lock_key)
+                 AND NOT EXISTS (
+                     SELECT FROM event_host.duties d WHERE d.holder_key = suspect.lock_key));
+
+        hostname := suspect.hostname;
+        host_pid := suspect.pid;
+        silent_seconds := extract(epoch FROM clock_timestamp() - suspect.seen_at);
+        SELECT count(*), min(g.name) INTO groups, group_name
+        FROM event_host.consumer_groups g WHERE g.leader_key = suspect.lock_key;
+
+        is_over := false;
+        PERFORM FROM event_host.hosts h
+        WHERE h.id = suspect.id AND h.lock_key = suspect.lock_key
+          AND (suspect.holds IS NOT TRUE
+               OR h.seen_at < clock_timestamp() - make_interval(secs => silent_after))
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE event_host.hosts SET lock_key = NULL WHERE id = suspect.id;
+            is_over := true;
+        ELSIF suspect.holds THEN
+            -- It may have shown itself meanwhile.
+            CONTINUE;
         END IF;
+
+        -- Whoever may not end a session is refused, which would undo all of this. A host
+        -- that claims the groups of another holds the lock of that for a moment.
+        FOR holder IN
+            SELECT p.pid, p.pid = suspect.backend_pid AS is_its_own, a.application_name,
+                   coalesce(theirs.rolname, x.owner, '')::text AS username, x.gid,
+                   (me.rolsuper OR NOT theirs.rolsuper)
+                   AND (pg_has_role(theirs.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) AS may_be_ended
+            FROM unnest(suspect.pids) p (pid)
+            JOIN pg_roles me ON me.rolname = current_user
+            LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = p.pid
+            LEFT JOIN pg_roles theirs ON theirs.oid = a.usesysid
+            -- A prepared transaction has no process; it is known by its number, on which it
+            -- holds a lock.
+            LEFT JOIN (
+                SELECT l.classid, l.objid, t.gid, t.owner
+                FROM pg_lock_status() l
+                JOIN pg_lock_status() own ON own.virtualtransaction = l.virtualtransaction
+                                         AND own.locktype = 'transactionid'
+                JOIN pg_prepared_xacts t ON t.transaction = own.transactionid
+                WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.pid IS NULL
+            ) x ON p.pid = 0 AND (x.classid::bigint << 32) | x.objid::bigint = suspect.lock_key
+            WHERE p.pid = suspect.backend_pid
+               OR NOT EXISTS (SELECT FROM event_host.hosts h WHERE h.backend_pid = p.pid)
+        LOOP
+            pid := nullif(holder.pid, 0);
+            is_its_own := coalesce(holder.is_its_own, false);
+            prepared := holder.gid;
+            application := coalesce(holder.application_name, '');
+            username := holder.username;
+            ended := coalesce(holder.may_be_ended, false) AND pg_terminate_backend(holder.pid);
+            RETURN NEXT;
+        END LOOP;
     END LOOP;
-
-    SELECT array_agg(mine.name) INTO locked
-    FROM (
-        SELECT g.name FROM event_host.consumer_groups g
-        JOIN unnest(of_group, of_key, of_pid) c (name, key, pid)
-          ON c.name = g.name AND c.key = g.lock_key
-        WHERE c.pid IS NULL OR c.pid <> ALL (was_ended)
-           OR NOT EXISTS (SELECT FROM event_host.hosts h WHERE h.backend_pid = c.pid)
-        ORDER BY g.name
-        FOR NO KEY UPDATE OF g SKIP LOCKED) mine;
-
-    IF locked IS NOT NULL THEN
-        SELECT array_agg((l.classid::bigint << 32) | l.objid::bigint), array_agg(l.pid)
-        INTO held_key, held_pid
-        FROM pg_lock_status() l
-        WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.database = here;
-
-        UPDATE event_host.consumer_groups g
-        SET lock_key = ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint
-        FROM unnest(locked) n (name)
-        WHERE g.name = n.name
-          AND NOT EXISTS (
-              SELECT FROM unnest(held_key, held_pid) l (key, pid)
-              JOIN event_host.hosts h ON h.backend_pid = l.pid
-              WHERE l.key = g.lock_key
-                AND h.seen_at >= now() - make_interval(secs => silent_after));
-    END IF;
-
-    RETURN QUERY
-    SELECT c.name, c.pid, p.gid, coalesce(a.application_name, ''),
-           coalesce(theirs.rolname, p.owner, '')::text,
-           h.hostname, h.pid,
-           extract(epoch FROM clock_timestamp() - h.seen_at)::double precision,
-           coalesce(c.pid = ANY (was_ended), false),
-           g.name IS NULL
-    FROM unnest(of_group, of_key, of_pid, of_xact) c (name, key, pid, transaction)
-    LEFT JOIN event_host.consumer_groups g ON g.name = c.name AND g.lock_key = c.key
-    LEFT JOIN pg_stat_get_activity(NULL) a ON a.pid = c.pid
-    LEFT JOIN pg_roles theirs ON theirs.oid = a.usesysid
-    -- A number of a process is used again: where it is shown when the session began, that
-    -- tells whether it is still the host's.
-    LEFT JOIN LATERAL (
-        SELECT * FROM event_host.hosts h
-        WHERE h.backend_pid = c.pid AND coalesce(h.backend_start = a.backend_start, true)
-        ORDER BY h.seen_at DESC LIMIT 1) h ON true
-    -- A prepared transaction has no process; it is known by its number, on which it holds
-    -- a lock.
-    LEFT JOIN (
-        SELECT own.virtualtransaction, p.gid, p.owner
-        FROM pg_lock_status() own JOIN pg_prepared_xacts p ON p.transaction = own.transactionid
-        WHERE own.locktype = 'transactionid'
-    ) p ON c.pid IS NULL AND p.virtualtransaction = c.transaction
-    ORDER BY c.name;
 END
 $$;
 
-REVOKE ALL ON FUNCTION event_host.contest_locks(text[], double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION event_host.contest_hosts(text, double precision) FROM PUBLIC;
 
 -- Retention.
 --

@@ -341,8 +341,8 @@ fn a_hundred_thousand_events_for_next_month_cost_an_idle_leader_nothing(store: S
     rig.publish(&[event("a", "first", json!({}))]);
     wait_until("an event is handled", PATIENCE, || rig.state("tally", "count") == 1);
     if store == Store::Postgres {
-        // The server may count what the begin took, three scans, as late as ten seconds
-        // after it. A read each second would be at least ten more.
+        // The server may count what the begin took, four scans, as late as ten seconds
+        // after it: the claim looks whether there are any. A read each second would be at least ten more.
         let before = scans(&mut client, "deferred");
         let idle = later(Duration::from_secs(12));
         let mut n = 1;
@@ -352,7 +352,7 @@ fn a_hundred_thousand_events_for_next_month_cost_an_idle_leader_nothing(store: S
             wait_until("an event is handled", PATIENCE, || rig.state("tally", "count") == n);
         }
         let more = scans(&mut client, "deferred") - before;
-        assert!(more <= 3, "they are read again and again: {more} scans in 12 s");
+        assert!(more <= 4, "they are read again and again: {more} scans in 12 s");
     }
     assert_eq!(rig.group("tally")["deferred"], json!(MANY));
     host.stop();

@@ -143,6 +143,41 @@ fn the_lag_of_a_group_that_nobody_runs_is_shown_by_one_host_and_moves_when_that_
     other.stop();
 }
 
+// As promise 10 says of groups.
+#[test]
+fn the_look_moves_within_two_seconds_of_a_stop_and_a_kill_and_within_fifteen_of_a_freeze() {
+    const SOON: Duration = Duration::from_secs(2);
+    const FROZEN: Duration = Duration::from_secs(15);
+    let rig = Rig::on(Store::Postgres, &measured([Handler::new("tally", "tally", &["a"])]));
+    let here = |address: SocketAddr| value(address, "event_host_overview_here");
+    let looks = |address: SocketAddr| here(address) == Some(1.0);
+    let (stops, address) = run(&rig);
+    wait_until("the first looks", PATIENCE, || looks(address));
+    let standby = || {
+        let (host, address) = run(&rig);
+        // Its first claim is refused by then.
+        host.wait_for_log("it stands by", |line| {
+            line["message"].as_str().is_some_and(|said| said.contains("standing by"))
+        });
+        assert_eq!(here(address), Some(0.0));
+        (host, address)
+    };
+    let (dies, address) = standby();
+    stops.stop();
+    wait_until("after a clean stop", SOON, || looks(address));
+    let (freezes, address) = standby();
+    dies.kill9();
+    wait_until("after a kill", SOON, || looks(address));
+    let (last, frozen) = (standby(), address);
+    freezes.freeze();
+    wait_until("after a freeze", FROZEN, || looks(last.1));
+    freezes.thaw();
+    wait_until("it knows that it looks no more", PATIENCE, || here(frozen) == Some(0.0));
+    assert!(looks(last.1));
+    freezes.stop();
+    last.0.stop();
+}
+
 #[test]
 fn what_is_asked_by_http_is_measured() {
     let rig = Rig::new(&measured([Handler::new("tally", "tally", &["a"])]));

@@ -1,7 +1,7 @@
 //! Looks at the database on behalf of all hosts, and exports what it sees.
 //!
-//! One host at a time does: whichever holds the lock [`LOCK`], which is had and moves like
-//! that of a group. So lag is there also for a group that nobody runs, and the database is
+//! One host at a time does: whichever has the duty [`Duty::Overview`], which is had and moves
+//! like the lead of a group. So lag is there also for a group that nobody runs, and the database is
 //! asked once an interval, however many hosts there are. A host whose listeners serve no
 //! metrics does not compete: what it saw would be shown to nobody.
 
@@ -14,16 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::parts::Parts;
-use event_host_core::event::GroupName;
 use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::repeats::Repeats;
 use event_host_delivery::leadership::Locks;
 use event_host_http::Part;
 use event_host_metrics::{GroupSample, LogSample, Metrics, Sample, StoreOperation};
-use event_host_store::{GroupStatus, Groups, LogStatus};
-
-/// What the lock is called. No group can have the name.
-const LOCK: &str = "#overview";
+use event_host_store::{Duty, GroupStatus, Groups, LogStatus};
 
 /// Looks at the database, while this host is the one that does.
 pub(crate) struct OverviewTask {
@@ -36,7 +32,7 @@ pub(crate) struct OverviewTask {
 }
 
 impl OverviewTask {
-    /// Looks at an interval until the stop, whenever this host has the lock.
+    /// Looks at an interval until the stop, whenever this host has the duty.
     pub(crate) async fn run(self, locks: oneshot::Receiver<Locks>, stop: CancellationToken) {
         self.metrics.host.overview_here.set(0.0);
         tokio::select! {
@@ -52,20 +48,19 @@ impl OverviewTask {
         self.metrics.database.leave_out();
     }
 
-    /// Looks whenever this host has the lock, as long as a listener of its serves metrics.
+    /// Looks whenever this host has the duty, as long as a listener of its serves metrics.
     async fn compete(&self, locks: &Locks, stop: &CancellationToken) {
-        let name = GroupName::shown(LOCK);
         let mut served = self.served.clone();
         loop {
             // Its sender goes with the listeners: then nothing is served any more.
             if served.wait_for(|parts| parts.contains(&Part::Metrics)).await.is_err() {
                 return stop.cancelled().await;
             }
-            // What was seen before the lock was lost is shown for a while, as long as nobody
-            // is known to look: the lock is lost whenever the database cannot be reached.
+            // What was seen before the duty was lost is shown for a while, as long as nobody
+            // is known to look: the duty is lost whenever the database cannot be reached.
             let another_looks = || self.metrics.database.leave_out();
             let lease = tokio::select! {
-                lease = locks.lock(&name, another_looks) => lease,
+                lease = locks.take_duty(Duty::Overview, another_looks) => lease,
                 () = unserved(&mut served) => continue,
             };
             let Some(lease) = lease else { return stop.cancelled().await };

@@ -294,7 +294,7 @@ pub(super) fn held_up(group: &GroupStatus) -> Option<String> {
     }
     if let Some(holder) = &group.lock_held_by {
         return Some(format!(
-            "{}: its lock is held by {}, which is no host's; a host that runs it gives it another lock",
+            "{}: the lock of its last leader is held by {}, which is no host's; a host that runs it leads it all the same",
             group.name,
             session(holder)
         ));

@@ -90,9 +90,11 @@ const HOST: &[&str] = &[
     "INSERT, UPDATE, DELETE ON event_host.state",
     "INSERT, UPDATE, DELETE ON event_host.hosts",
     "INSERT, UPDATE, DELETE ON event_host.schedules",
+    "INSERT, UPDATE, DELETE ON event_host.host_groups",
+    "UPDATE ON event_host.duties",
     "INSERT ON event_host.home",
-    // To get round somebody who holds the locks of groups and is no host.
-    "EXECUTE ON FUNCTION event_host.contest_locks(text[], double precision)",
+    // To get round somebody who holds the lock of a host and is not that host.
+    "EXECUTE ON FUNCTION event_host.contest_hosts(text, double precision)",
     "INSERT ON event_host.incarnation",
     // To go back to a version that was deployed, and not to deploy any.
     "UPDATE (state) ON event_host.deployments",
@@ -120,8 +122,9 @@ fn besides(role: &str, purpose: Purpose) -> String {
 -- - publish and keep the transaction open: nothing that is published after that is
 --   delivered to any group without `overtake` before it ends. `host status` names it,
 --   and SELECT pg_terminate_backend(PID) ends it;
--- - take advisory locks: a group whose lock it holds is led with another one within
---   seconds; what else uses such locks in this database is not protected;
+-- - take advisory locks: the groups of a host that is gone are led by another within
+--   seconds though it holds the lock that the host had; what else uses such locks in this
+--   database is not protected;
 -- - NOTIFY event_host, which has hosts look at the log once more, and in transactions
 --   that do so commits wait for one another;
 {draws}-- - change its own settings: these bound what it does by mistake, and its connections

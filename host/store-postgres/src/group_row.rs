@@ -1,11 +1,13 @@
 //! What the row of a consumer group says of it, as far as settings go, and the transaction
 //! in which its cursor is moved.
 
+use sqlx::postgres::PgRow;
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::columns::count;
 use super::error::PostgresError;
 use event_host_core::event::{GroupName, Position, Tenant};
+use event_host_store::GroupRegistration;
 use event_host_store::driver::stored;
 
 /// What a group's row says of it, as far as settings go.
@@ -15,6 +17,27 @@ pub(super) struct Known {
     /// The highest of its cursors.
     pub(super) position: Position,
     pub(super) partitions: u32,
+}
+
+impl Known {
+    /// Reads tenant, subscription, partitions and position, the first of which stands at
+    /// `first`.
+    pub(super) fn read(row: &PgRow, first: usize) -> Result<Self, PostgresError> {
+        Ok(Self {
+            tenant: stored::tenant(row.try_get_unchecked(first)?)?,
+            subscribe: row.try_get_unchecked(first + 1)?,
+            partitions: count(row, first + 2)?,
+            position: Position(row.try_get_unchecked(first + 3)?),
+        })
+    }
+
+    /// Whether it is as these settings want it, in a log that ends there.
+    pub(super) fn is_as(&self, settings: &GroupRegistration, last: Position) -> bool {
+        self.tenant == settings.tenant
+            && self.subscribe == settings.subscription.patterns()
+            && self.partitions == settings.partitions
+            && self.position <= last
+    }
 }
 
 pub(super) async fn known(
@@ -30,13 +53,7 @@ pub(super) async fn known(
     .bind(group.as_str())
     .fetch_optional(connection)
     .await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some(Known {
-        tenant: stored::tenant(row.try_get_unchecked(0)?)?,
-        subscribe: row.try_get_unchecked(1)?,
-        partitions: count(&row, 2)?,
-        position: Position(row.try_get_unchecked(3)?),
-    }))
+    row.as_ref().map(|row| Known::read(row, 0)).transpose()
 }
 
 /// A transaction in which no event goes: retention wants a partition for itself before

@@ -6,22 +6,23 @@
 //! group begins with its row, so that two wait for each other there and never
 //! deadlock.
 
+use std::collections::{HashMap, HashSet};
+
 use async_trait::async_trait;
-use sqlx::{Executor, PgConnection};
+use sqlx::{Executor, PgConnection, Row};
 
 use super::columns::kept;
 use super::connection::{DEADLINE, LONG_DEADLINE};
 use super::error::PostgresError;
 use super::group_columns::read_leader;
-use super::group_row::{keep_all_events, known};
+use super::group_row::{Known, keep_all_events, known};
 use super::on_shared::{on_shared_in_its_own, on_shared_patiently};
 use super::piece::{LONG_STATEMENT, begin_long};
 use super::{PostgresStore, deadline, deferred, log, repartition, status, unpin};
 use event_host_core::event::{GroupName, Position};
 use event_host_store::driver::gone::Sought;
-use event_host_store::driver::lock_key::LockKey;
 use event_host_store::driver::repartition::parts;
-use event_host_store::driver::{gone, refusals};
+use event_host_store::driver::{gone, refusals, stored};
 use event_host_store::{
     Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
     Start, StoreError,
@@ -117,40 +118,121 @@ pub(super) async fn ensure(
     Ok(())
 }
 
+/// The same for many groups: in a few statements, but for those that are there and are to
+/// be changed.
+pub(super) async fn ensure_all(
+    connection: &mut PgConnection,
+    settings: &[GroupRegistration],
+) -> Result<(), PostgresError> {
+    let mut groups: Vec<&GroupRegistration> = settings.iter().collect();
+    while !groups.is_empty() {
+        let (new, changed) = compare(connection, &groups).await?;
+        for group in changed {
+            ensure(connection, group).await?;
+        }
+        // Those that another host made meanwhile are compared in their turn.
+        groups = make_all(connection, new).await?;
+    }
+    Ok(())
+}
+
+/// Which of these groups are not there, and which are otherwise than they are wanted.
+async fn compare<'g>(
+    connection: &mut PgConnection,
+    groups: &[&'g GroupRegistration],
+) -> Result<(Vec<&'g GroupRegistration>, Vec<&'g GroupRegistration>), PostgresError> {
+    let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+    let rows = sqlx::query(
+        "SELECT n.name, g.tenant, g.subscribe, g.partitions::bigint,
+                greatest(g.position, (SELECT max(p.position) FROM event_host.consumer_groups p
+                                      WHERE p.part_of = g.name))
+         FROM unnest($1::text[]) n (name)
+         JOIN event_host.consumer_groups g ON g.name = n.name",
+    )
+    .bind(&names)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut there = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let name: String = row.try_get_unchecked(0)?;
+        there.insert(name, Known::read(row, 1)?);
+    }
+    // Read after the cursors: the log never shrinks.
+    let last = log::last_drawn(connection).await?;
+    let (mut new, mut changed) = (Vec::new(), Vec::new());
+    for group in groups {
+        match there.get(group.name.as_str()) {
+            None => new.push(*group),
+            Some(known) if known.is_as(group, last) => {}
+            Some(_) => changed.push(*group),
+        }
+    }
+    Ok((new, changed))
+}
+
 /// Makes a group that is not there.
 pub(super) async fn make(
     connection: &mut PgConnection,
     settings: &GroupRegistration,
 ) -> Result<(), PostgresError> {
-    let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
-    if known(connection, name).await?.is_some() {
-        return Ok(());
-    }
-    let mut transaction = keep_all_events(connection).await?;
-    let position = log::place(&mut transaction, *start).await?;
-    let gone = log::beginning(&mut transaction).await?.gone_above(*start, position);
-    // Another host may be first with the same group; then it is as it is.
-    let made = sqlx::query(
-        "INSERT INTO event_host.consumer_groups (
-             name, tenant, subscribe, lock_key, position, partitions)
-         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING",
-    )
-    .bind(name.as_str())
-    .bind(tenant.as_str())
-    .bind(subscription.patterns())
-    .bind(LockKey::of(name).0)
-    .bind(position.0)
-    .bind(i64::from(*partitions))
-    .execute(&mut *transaction)
-    .await?;
-    if made.rows_affected() > 0 {
-        repartition::make_parts(&mut transaction, name, *partitions).await?;
-    }
-    transaction.commit().await?;
-    if made.rows_affected() > 0 {
-        gone::say_of_new_group(name, *start, gone.as_ref());
+    if known(connection, &settings.name).await?.is_none() {
+        make_all(connection, vec![settings]).await?;
     }
     Ok(())
+}
+
+/// Makes groups that are not there, and gives those that another host made meanwhile: they
+/// are as they are. Groups that begin at the same place do so in one transaction.
+async fn make_all<'g>(
+    connection: &mut PgConnection,
+    mut groups: Vec<&'g GroupRegistration>,
+) -> Result<Vec<&'g GroupRegistration>, PostgresError> {
+    let mut made_elsewhere = Vec::new();
+    while let Some(start) = groups.first().map(|group| group.start) {
+        let (mut now, later): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| group.start == start);
+        groups = later;
+        // In the order of their names, as whoever makes several does: two that make the same
+        // ones wait for each other once.
+        now.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut transaction = keep_all_events(connection).await?;
+        let position = log::place(&mut transaction, start).await?;
+        let gone = log::beginning(&mut transaction).await?.gone_above(start, position);
+        let made: Vec<String> = sqlx::query_scalar(
+            "INSERT INTO event_host.consumer_groups (name, tenant, subscribe, position, partitions)
+             SELECT s.name, s.tenant,
+                    ARRAY(SELECT p.pattern
+                          FROM jsonb_array_elements_text(s.subscribe::jsonb)
+                               WITH ORDINALITY AS p (pattern, place) ORDER BY p.place),
+                    $1, s.partitions
+             FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[])
+                  WITH ORDINALITY AS s (name, tenant, subscribe, partitions, place)
+             ORDER BY s.place
+             ON CONFLICT (name) DO NOTHING
+             RETURNING name",
+        )
+        .bind(position.0)
+        .bind(now.iter().map(|group| group.name.as_str()).collect::<Vec<_>>())
+        .bind(now.iter().map(|group| group.tenant.as_str()).collect::<Vec<_>>())
+        .bind(
+            now.iter().map(|group| stored::patterns_json(&group.subscription)).collect::<Vec<_>>(),
+        )
+        .bind(now.iter().map(|group| i64::from(group.partitions)).collect::<Vec<_>>())
+        .fetch_all(&mut *transaction)
+        .await?;
+        let made: HashSet<String> = made.into_iter().collect();
+        let (made, elsewhere): (Vec<_>, Vec<_>) =
+            now.into_iter().partition(|group| made.contains(group.name.as_str()));
+        let split = made.iter().filter(|group| group.partitions > 1);
+        let split: Vec<&str> = split.map(|group| group.name.as_str()).collect();
+        repartition::make_parts(&mut transaction, &split).await?;
+        transaction.commit().await?;
+        for group in made {
+            gone::say_of_new_group(&group.name, start, gone.as_ref());
+        }
+        made_elsewhere.extend(elsewhere);
+    }
+    Ok(made_elsewhere)
 }
 
 pub(super) async fn set_state(

@@ -122,7 +122,7 @@ pub(super) async fn adopt(connection: &mut PgConnection) -> Result<Adopted, Post
     if before.is_some_and(|before| before != here) {
         let rows = sqlx::query(
             "UPDATE event_host.consumer_groups
-             SET epoch = epoch + 1, leader = NULL, leader_since = NULL
+             SET epoch = epoch + 1, leader = NULL, leader_since = NULL, leader_key = NULL
              RETURNING name, position,
                        CASE WHEN part_of IS NULL THEN partitions = 1
                             ELSE partitions > 1 AND partition < partitions END",

@@ -38,7 +38,13 @@ pub(super) async fn hosts(connection: &mut PgConnection) -> Result<Vec<HostStatu
     // hidden from a role that may not read all statistics: it takes the host's
     // word for it.
     let rows = sqlx::query(
-        "SELECT h.id, h.hostname, h.pid, h.seen_at, h.standing_by,
+        "SELECT h.id, h.hostname, h.pid, h.seen_at,
+                -- What others lead of the groups that it would lead.
+                ARRAY(SELECT r.group_name FROM event_host.host_groups r
+                      JOIN event_host.consumer_groups g ON g.name = r.group_name
+                      JOIN event_host.hosts o ON o.lock_key = g.leader_key AND o.id <> h.id
+                      WHERE r.host = h.id AND a.pid IS NOT NULL
+                        AND EXISTS (SELECT FROM pg_stat_get_activity(o.backend_pid))),
                 CASE WHEN h.troubled_at > clock_timestamp() - interval '1 minute' THEN h.trouble END
          FROM event_host.hosts h
          LEFT JOIN pg_stat_get_activity(NULL) a

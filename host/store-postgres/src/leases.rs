@@ -6,18 +6,15 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::columns::count;
 use super::connection::LONG_DEADLINE;
 use super::error::PostgresError;
-use super::group_columns::{
-    head_columns, mark_columns, open_columns, read_head, read_mark, read_open,
-};
+use super::group_columns::{head_columns, mark_columns, open_columns};
 use super::group_row::known;
+use super::leadership_row::{leadership_columns, read_leadership};
 use super::on_shared::on_shared;
 use super::watch::on_watch;
 use super::{PostgresStore, groups, hosts, locks};
 use event_host_core::event::{Epoch, GroupName, Position};
-use event_host_store::driver::lock_key::LockKey;
 use event_host_store::driver::unreadable::Sifted;
 use event_host_store::driver::{refusals, stored};
 use event_host_store::{
@@ -28,8 +25,7 @@ use event_host_store::{
 #[async_trait]
 impl Leases for PostgresStore {
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
-        let (connections, keys) = (Arc::clone(&self.connections), Arc::clone(&self.keys));
-        Ok(Box::new(locks::AdvisoryLocks::begin(connections, keys, host).await?))
+        Ok(Box::new(locks::HostSession::begin(Arc::clone(&self.connections), host).await?))
     }
 
     async fn record_outages(
@@ -42,14 +38,20 @@ impl Leases for PostgresStore {
         })
     }
 
-    async fn make_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
-        on_shared!(self.connections, "make a group", |c| groups::make(c, settings))
-    }
-
     async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         on_shared!(self.connections, "make a group", LONG_DEADLINE, |c| {
             groups::ensure(c, settings)
         })
+    }
+
+    async fn ensure_groups(&self, settings: &[GroupRegistration]) -> Result<(), StoreError> {
+        on_shared!(self.connections, "make groups", LONG_DEADLINE, |c| {
+            groups::ensure_all(c, settings)
+        })
+    }
+
+    async fn control_version(&self) -> Result<Option<i64>, StoreError> {
+        on_watch!(self, "see whether groups have changed", |c, _watch| control_version(c)).map(Some)
     }
 
     async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError> {
@@ -62,30 +64,12 @@ impl Leases for PostgresStore {
         group: &GroupName,
         host: &HostIdentity,
     ) -> Result<Leadership, StoreError> {
-        let key = self.keys.of(&host.id, group);
-        let begun = on_shared!(self.connections, "lead a group", |c| {
-            begin_leadership(c, group, host, key)
-        })?;
-        begun.ok_or_else(|| {
-            // Where no key was named, there was none that could not fit.
-            if let Some(key) = key {
-                self.keys.is_replaced(&host.id, group, key);
-            }
-            StoreError::Unavailable(format!(
-                "cannot lead a group: `{group}` has another lock than the one that this host holds"
-            ))
-        })
+        on_shared!(self.connections, "lead a group", |c| begin_leadership(c, group, host))
     }
 
     async fn is_alive_since(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
         on_shared!(self.connections, "see whether a host lives", |c| {
             is_alive_since(c, host, group)
-        })
-    }
-
-    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
-        on_shared!(self.connections, "end the leadership of a group", |c| {
-            end_leadership(c, group, epoch)
         })
     }
 
@@ -124,53 +108,39 @@ impl Leases for PostgresStore {
 }
 
 /// One statement: the row's lock orders it against every settlement, and against whoever
-/// replaces the group's lock. Nothing where the group has another lock than the one
-/// that is held, if it is known which that is.
+/// claims the group. The key that the host's row names is its present session's, and NULL
+/// for a host that has none.
 pub(super) async fn begin_leadership(
     connection: &mut PgConnection,
     group: &GroupName,
     host: &HostIdentity,
-    held: Option<LockKey>,
-) -> Result<Option<Leadership>, PostgresError> {
+) -> Result<Leadership, PostgresError> {
     let row = sqlx::query(concat!(
         "WITH host AS (
              INSERT INTO event_host.hosts (id, hostname, pid) VALUES ($1, $2, $3)
              ON CONFLICT (id) DO NOTHING)
          UPDATE event_host.consumer_groups
-         SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp()
-         WHERE name = $4 AND lock_key = coalesce($5, lock_key)
-         RETURNING epoch, position, state, fruitless, settled, mark_begun_by, failures::text, ",
-        head_columns!(),
-        ", ",
-        open_columns!(),
-        ", ",
-        mark_columns!()
+         SET epoch = epoch + 1, leader = $1, leader_since = clock_timestamp(),
+             leader_key = (SELECT h.lock_key FROM event_host.hosts h WHERE h.id = $1)
+         WHERE name = $4
+           AND (leader_key IS NULL
+                OR leader_key = (SELECT h.lock_key FROM event_host.hosts h WHERE h.id = $1))
+         RETURNING ",
+        leadership_columns!()
     ))
     .bind(&host.id)
     .bind(&host.hostname)
     .bind(i64::from(host.pid))
     .bind(group.as_str())
-    .bind(held.map(|key| key.0))
     .fetch_optional(&mut *connection)
     .await?;
-    let Some(row) = row else {
-        return match known(connection, group).await? {
-            Some(_) => Ok(None),
+    match row {
+        Some(row) => read_leadership(&row, 0),
+        None => match known(connection, group).await? {
+            Some(_) => Err(refusals::led_by_another(group).into()),
             None => Err(refusals::no_group(group).into()),
-        };
-    };
-    Ok(Some(Leadership {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        position: Position(row.try_get_unchecked(1)?),
-        state: stored::group_state(row.try_get_unchecked(2)?)?,
-        fruitless: count(&row, 3)?,
-        settled: row.try_get_unchecked(4)?,
-        begun_by: row.try_get_unchecked(5)?,
-        failures: stored::failures(row.try_get_unchecked(6)?),
-        head: read_head(&row, 7)?,
-        undecided: read_open(&row, 12)?,
-        mark: read_mark(&row, 14)?,
-    }))
+        },
+    }
 }
 
 /// Both times are the server's.
@@ -188,24 +158,6 @@ pub(super) async fn is_alive_since(
     .bind(group.as_str())
     .fetch_one(connection)
     .await?)
-}
-
-pub(super) async fn end_leadership(
-    connection: &mut PgConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<(), PostgresError> {
-    sqlx::query(
-        "UPDATE event_host.consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0,
-             mark_position = NULL, mark_attempt = NULL
-         WHERE name = $1 AND epoch = $2",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 pub(super) async fn record_work_started(
@@ -262,6 +214,12 @@ pub(super) async fn withdraw_attempt(
     .execute(connection)
     .await?;
     Ok(if done.rows_affected() == 0 { Settled::NotLeader } else { Settled::Committed })
+}
+
+pub(super) async fn control_version(connection: &mut PgConnection) -> Result<i64, PostgresError> {
+    Ok(sqlx::query_scalar("SELECT version FROM event_host.control_version")
+        .fetch_one(connection)
+        .await?)
 }
 
 pub(super) async fn group_states(

@@ -33,8 +33,8 @@ mod guards;
 mod hosts;
 mod incarnation;
 mod ingest;
-mod keys;
 mod lag;
+mod leadership_row;
 mod leases;
 mod listen;
 mod locks;
@@ -67,7 +67,6 @@ use std::time::Duration;
 
 use connection::{Address, Connections, LONG_DEADLINE};
 use event_pool::EventPool;
-use keys::HeldKeys;
 use listen::Listener;
 use on_shared::on_shared;
 use tokio::sync::Mutex;
@@ -91,7 +90,6 @@ pub struct PostgresStore {
     watch: Arc<Mutex<Watch>>,
     listener: Arc<OnceLock<Listener>>,
     pool: Arc<EventPool>,
-    keys: Arc<HeldKeys>,
     ahead: Arc<Mutex<retention::Ahead>>,
     hints: Arc<ingest::Hints>,
 }
@@ -123,7 +121,6 @@ impl PostgresStore {
             watch: Arc::default(),
             listener: Arc::default(),
             pool: Arc::default(),
-            keys: Arc::default(),
             ahead: Arc::default(),
             hints: Arc::default(),
         })

@@ -8,69 +8,59 @@ use super::group_columns::head_columns;
 use super::group_columns::read_head;
 use super::log::{Types, in_partition, partition_hash, receives};
 use event_host_core::event::{Epoch, GroupName, Partition, Position};
-use event_host_store::driver::lock_key::LockKey;
 use event_host_store::driver::repartition::{MOST_AGAIN, Part, Parts, parts};
 use event_host_store::driver::{refusals, stored};
 use event_host_store::{GroupRegistration, Head};
 
-/// Makes the rows of a group's partitions that are not there yet, with the epoch, the
-/// cursor and the state of the group's own. Without partitions there are none.
+/// Makes the rows of the partitions of these groups that are not there yet, with the epoch,
+/// the cursor and the state of the group's own. Without partitions there are none.
 pub(super) async fn make_parts(
     connection: &mut PgConnection,
-    group: &GroupName,
-    partitions: u32,
+    groups: &[&str],
 ) -> Result<(), PostgresError> {
-    if partitions <= 1 {
+    if groups.is_empty() {
         return Ok(());
     }
-    let parts = parts(group, partitions);
     sqlx::query(
         "INSERT INTO event_host.consumer_groups (
-             name, tenant, subscribe, lock_key, position, epoch, state, reason, unpinned, partitions,
+             name, tenant, subscribe, position, epoch, state, reason, unpinned, partitions,
              part_of, partition)
-         SELECT p.name, g.tenant, g.subscribe, p.lock_key, g.position, g.epoch, g.state, g.reason,
-                g.unpinned, g.partitions, g.name, p.place - 1
-         FROM event_host.consumer_groups g,
-              unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p (name, lock_key, place)
-         WHERE g.name = $1
+         SELECT g.name || '#' || p.number, g.tenant, g.subscribe, g.position, g.epoch, g.state,
+                g.reason, g.unpinned, g.partitions, g.name, p.number
+         FROM unnest($1::text[]) n (name)
+         JOIN event_host.consumer_groups g ON g.name = n.name AND g.partitions > 1
+         CROSS JOIN LATERAL generate_series(0, g.partitions - 1) p (number)
          ON CONFLICT (name) DO NOTHING",
     )
-    .bind(group.as_str())
-    .bind(parts.iter().map(GroupName::as_str).collect::<Vec<_>>())
-    .bind(parts.iter().map(|part| LockKey::of(part).0).collect::<Vec<_>>())
+    .bind(groups)
     .execute(connection)
     .await?;
     Ok(())
 }
 
 /// The sessions of hosts that lead one of these parts, by the server's processes, within
-/// a transaction that has their rows: whoever takes a lock from now on begins to lead
-/// once the transaction has ended. Somebody who holds a lock and is no host leads
-/// nothing.
+/// a transaction that has their rows: whoever claims one from now on waits for the row, or
+/// leaves it. A session leads while it holds its own lock; somebody else who holds that
+/// leads nothing.
 pub(super) async fn leading_sessions(
     connection: &mut PgConnection,
     parts: &[GroupName],
 ) -> Result<Vec<i32>, PostgresError> {
-    // The locks first, and the hosts in a later statement: a host is written down before
-    // it takes a lock.
-    let holders: Vec<i32> = sqlx::query_scalar(
-        "SELECT l.pid FROM pg_lock_status() l
-         JOIN event_host.consumer_groups g
-           ON g.lock_key = (l.classid::bigint << 32) | l.objid::bigint
-         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid IS NOT NULL
-           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           AND g.name = ANY ($1)",
+    Ok(sqlx::query_scalar(
+        "WITH leaders AS MATERIALIZED (
+             SELECT DISTINCT h.backend_pid, h.lock_key
+             FROM unnest($1::text[]) n (name)
+             JOIN event_host.consumer_groups g ON g.name = n.name
+             JOIN event_host.hosts h ON h.lock_key = g.leader_key)
+         SELECT backend_pid FROM leaders
+         WHERE EXISTS (
+             SELECT FROM pg_lock_status() l
+             WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+               AND l.pid = leaders.backend_pid
+               AND (l.classid::bigint << 32) | l.objid::bigint = leaders.lock_key
+               AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
     )
     .bind(parts.iter().map(GroupName::as_str).collect::<Vec<_>>())
-    .fetch_all(&mut *connection)
-    .await?;
-    if holders.is_empty() {
-        return Ok(holders);
-    }
-    Ok(sqlx::query_scalar(
-        "SELECT DISTINCT backend_pid FROM event_host.hosts WHERE backend_pid = ANY ($1)",
-    )
-    .bind(holders)
     .fetch_all(connection)
     .await?)
 }
@@ -158,7 +148,7 @@ pub(super) async fn repartition(
     }
     refuse_a_leap(connection, &parts_before).await?;
     join_cursors(connection, settings, &parts_before).await?;
-    make_parts(connection, group, *partitions).await?;
+    make_parts(connection, &[group.as_str()]).await?;
     move_redeliveries(connection, settings, &parts_before).await?;
     let mut again = 0;
     for (partition, after) in parts_before.behind() {

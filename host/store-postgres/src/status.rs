@@ -25,12 +25,12 @@ use event_host_store::driver::unreadable::Sifted;
 use event_host_store::driver::{refusals, stored};
 use event_host_store::{Counting, GroupStatus, LogStatus, StoreError, Subscription};
 
-/// A leader is shown while its own session holds the lock: a process that was killed
+/// A leader is shown while its own session holds its lock: a process that was killed
 /// leaves its name behind, and the server lets go of the lock. An advisory lock with a
 /// bigint key shows as its two halves, with `objsubid` 1.
 ///
-/// Whoever else keeps a group from being led is shown as well: a session that holds its
-/// lock and is no host's; and a transaction that has its row, which is the one whose
+/// Whoever else keeps a group from being led is shown as well: a session that holds the lock
+/// of its leader and is no host's; and a transaction that has its row, which is the one whose
 /// number the row shows, while that runs. So does each settlement for a moment, and who
 /// has had it for less than a second is left out where that can be seen.
 macro_rules! select {
@@ -78,9 +78,9 @@ macro_rules! select {
                w.pid, w.gid, w.application, w.role, w.age, ",
             mark_columns!(),
             ", g.unpinned, g.handled_events, g.dead_events FROM event_host.consumer_groups g
-              LEFT JOIN event_host.hosts h ON h.id = g.leader
-              LEFT JOIN held led ON led.key = g.lock_key
-              LEFT JOIN strangers s ON s.key = g.lock_key
+              LEFT JOIN event_host.hosts h ON h.id = g.leader AND h.lock_key = g.leader_key
+              LEFT JOIN held led ON led.key = g.leader_key
+              LEFT JOIN strangers s ON s.key = g.leader_key
               LEFT JOIN writers w ON w.transactionid = g.xmax ",
             $rest
         )

@@ -12,14 +12,15 @@ use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
 use super::group_columns::read_leader;
 use super::group_row::known;
+use super::leadership_row::forget_idle_hosts;
 use super::{SqliteStore, deadline, deferred, locks, log, repartition, status, unpin};
 use event_host_core::event::{GroupName, Position};
 use event_host_store::driver::gone::Sought;
 use event_host_store::driver::repartition::parts;
-use event_host_store::driver::{gone, refusals};
+use event_host_store::driver::{gone, refusals, stored};
 use event_host_store::{
     Counting, Gone, GroupRegistration, GroupState, GroupStatus, Groups, Leader, LogStatus, Removed,
-    Start, StoreError, Subscription,
+    Start, StoreError,
 };
 
 #[async_trait]
@@ -79,10 +80,6 @@ impl Groups for SqliteStore {
     }
 }
 
-fn patterns_to_json(subscription: &Subscription) -> String {
-    serde_json::Value::from(subscription.patterns()).to_string()
-}
-
 /// The parts of a group that are led; none of one that does not exist.
 pub(super) async fn led_parts(
     connection: &mut SqliteConnection,
@@ -111,7 +108,7 @@ pub(super) async fn ensure(
     is_vacant: bool,
 ) -> Result<(), SqliteError> {
     let GroupRegistration { name, tenant, subscription, start, partitions } = settings;
-    let subscribe = patterns_to_json(subscription);
+    let subscribe = stored::patterns_json(subscription);
     let mut made = None;
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     match known(&mut transaction, name).await? {
@@ -251,19 +248,6 @@ pub(super) async fn remove(
     forget_idle_hosts(&mut transaction).await?;
     transaction.commit().await?;
     Ok(Removed { parked, deferred })
-}
-
-/// Keeps only those hosts that some group names.
-pub(super) async fn forget_idle_hosts(
-    connection: &mut SqliteConnection,
-) -> Result<(), SqliteError> {
-    sqlx::query(
-        "DELETE FROM hosts WHERE id NOT IN
-             (SELECT leader FROM consumer_groups WHERE leader IS NOT NULL)",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 pub(super) async fn leader(

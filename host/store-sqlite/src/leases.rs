@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::{Row, SqliteConnection};
 
-use super::columns::{count, text};
+use super::columns::text;
 use super::connection::{LONG_DEADLINE, on_reader, on_writer};
 use super::error::SqliteError;
-use super::group_columns::{head_columns, mark_columns, read_head, read_mark};
+use super::leadership_row::{begin_leadership, leader};
 use super::{SqliteStore, groups, locks, open};
 use event_host_core::event::{Epoch, GroupName, Position};
 use event_host_store::driver::repartition::parts as parts_of;
@@ -18,7 +17,7 @@ use event_host_store::driver::unreadable::Sifted;
 use event_host_store::driver::{refusals, stored};
 use event_host_store::{
     GroupControl, GroupRegistration, HostIdentity, Leadership, Leases, LockSession, Mark, Settled,
-    StoreError, UndecidedRanges,
+    StoreError,
 };
 
 #[async_trait]
@@ -67,13 +66,14 @@ impl Leases for SqliteStore {
         group: &GroupName,
         host: &HostIdentity,
     ) -> Result<Leadership, StoreError> {
+        if let (true, leader) = (
+            locks::is_held(self.path(), group)?,
+            on_reader!(self.connections, "read a group", |c| leader(c, group))?,
+        ) && leader.is_some_and(|leader| leader != host.id)
+        {
+            return Err(refusals::led_by_another(group));
+        }
         on_writer!(self.connections, "lead a group", |c| begin_leadership(c, group, host))
-    }
-
-    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
-        on_writer!(self.connections, "end the leadership of a group", |c| {
-            end_leadership(c, group, epoch)
-        })
     }
 
     async fn record_work_started(
@@ -108,73 +108,6 @@ impl Leases for SqliteStore {
             withdraw_attempt(c, group, epoch)
         })
     }
-}
-
-pub(super) async fn begin_leadership(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    host: &HostIdentity,
-) -> Result<Leadership, SqliteError> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    sqlx::query(
-        "INSERT INTO hosts (id, hostname, pid) VALUES (?, ?, ?)
-         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, pid = excluded.pid",
-    )
-    .bind(&host.id)
-    .bind(&host.hostname)
-    .bind(i64::from(host.pid))
-    .execute(&mut *transaction)
-    .await?;
-    let row = sqlx::query(concat!(
-        "UPDATE consumer_groups
-         SET epoch = epoch + 1, leader = ?, leader_since = ?
-         WHERE name = ?
-         RETURNING epoch, position, state, fruitless, settled, failures, ",
-        head_columns!(),
-        ", ",
-        mark_columns!()
-    ))
-    .bind(&host.id)
-    .bind(Timestamp::now().as_microsecond())
-    .bind(group.as_str())
-    .fetch_optional(&mut *transaction)
-    .await?
-    .ok_or_else(|| refusals::no_group(group))?;
-    groups::forget_idle_hosts(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(Leadership {
-        epoch: Epoch(row.try_get_unchecked(0)?),
-        position: Position(row.try_get_unchecked(1)?),
-        state: stored::group_state(&text(&row, 2)?)?,
-        fruitless: count(&row, 3)?,
-        begun_by: None,
-        settled: row.try_get_unchecked(4)?,
-        failures: stored::failures(&text(&row, 5)?),
-        head: read_head(&row, 6)?,
-        mark: read_mark(&row, 11)?,
-        undecided: UndecidedRanges::NONE,
-    })
-}
-
-pub(super) async fn end_leadership(
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    epoch: Epoch,
-) -> Result<(), SqliteError> {
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    sqlx::query(
-        "UPDATE consumer_groups
-         SET leader = NULL, leader_since = NULL, fruitless = 0,
-             mark_position = NULL, mark_attempt = NULL
-         WHERE name = ? AND epoch = ?",
-    )
-    .bind(group.as_str())
-    .bind(epoch.0)
-    .execute(&mut *transaction)
-    .await?;
-    groups::forget_idle_hosts(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(())
 }
 
 /// One statement, which takes the write lock before it reads anything, like an

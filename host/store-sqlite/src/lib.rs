@@ -23,6 +23,7 @@ mod group_row;
 mod groups;
 mod ingest;
 mod lag;
+mod leadership_row;
 mod leases;
 mod locks;
 mod log;

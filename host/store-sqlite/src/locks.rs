@@ -1,7 +1,7 @@
 //! Who leads a group: file locks beside the database.
 //!
 //! Each group has a file `<database>-locks/<group>.lock`, and whoever leads the
-//! group holds the system's lock on it. The system lets go of it when the
+//! group holds the system's lock on it; a duty has `<database>-locks/#<duty>.lock`. The system lets go of it when the
 //! process ends, however it ends. A lock belongs to the opened file and not to
 //! the process, so two hosts in one process exclude each other as well.
 //!
@@ -9,20 +9,25 @@
 //! file and its locking another process could delete it and make a new one, and
 //! then two would hold "the" lock. (The files of `Share` are deleted: each has one owner.)
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tracing::error;
+use tracing::{error, warn};
 
-use super::connection::Connections;
+use super::connection::{Connections, on_reader, on_writer};
+use super::error::SqliteError;
 use super::files::beside;
+use super::leadership_row::{begin_leaderships, end_leaderships, leaders};
 use super::modes;
-use event_host_core::event::GroupName;
-use event_host_store::{HostIdentity, LockSession, StoreError};
+use event_host_core::event::{Epoch, GroupName};
+use event_host_store::{
+    Claim, Duty, HostIdentity, Leadership, LockSession, Release, Roster, Runners, StoreError,
+};
 
 /// The folder of a database's lock files.
 pub(super) fn folder(database: &Path) -> PathBuf {
@@ -51,15 +56,19 @@ fn lock_file(database: &Path, group: &GroupName) -> PathBuf {
     folder(database).join(format!("{group}.lock"))
 }
 
+fn duty_file(database: &Path, duty: Duty) -> PathBuf {
+    // No group's name begins so.
+    folder(database).join(format!("#{}.lock", duty.name()))
+}
+
 /// Why a lock could not be asked for; as opposed to being held by another.
 fn broken(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("cannot lock {}: {error}", path.display()))
 }
 
-/// Takes a group's lock, if nobody has it.
-fn take(database: &Path, group: &GroupName) -> Result<Option<File>, StoreError> {
-    let path = lock_file(database, group);
-    let open = || modes::open_lock(&path, database);
+/// Takes the lock of a file, if nobody has it.
+fn take(database: &Path, path: &Path) -> Result<Option<File>, StoreError> {
+    let open = || modes::open_lock(path, database);
     let file = match open() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             make_folder(database)?;
@@ -67,14 +76,14 @@ fn take(database: &Path, group: &GroupName) -> Result<Option<File>, StoreError> 
         }
         opened => opened,
     }
-    .map_err(|error| broken(&path, &error))?;
+    .map_err(|error| broken(path, &error))?;
     match file.try_lock() {
-        Ok(()) if is_still(&file, &path) => Ok(Some(file)),
+        Ok(()) if is_still(&file, path) => Ok(Some(file)),
         // The file was replaced between its opening and its locking: the lock is on neither.
         Ok(()) => Ok(None),
         // Another holds it.
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(broken(&path, &error)),
+        Err(TryLockError::Error(error)) => Err(broken(path, &error)),
     }
 }
 
@@ -144,10 +153,10 @@ impl Vacancy {
     async fn take(database: &Path, group: &GroupName) -> Result<Option<Self>, StoreError> {
         // Somebody who only asks whether the lock is held has it for an instant.
         for _ in 0..5 {
-            if let Some(file) = take(database, group)? {
+            if let Some(file) = take(database, &lock_file(database, group))? {
                 return Ok(Some(Self { _file: file }));
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(None)
     }
@@ -157,27 +166,30 @@ impl Vacancy {
 /// takes a share of the group's partitions. No group's name has it.
 const SHARES: char = '@';
 
-/// The ids of the other hosts that have a share file of the group and live. Files that dead
-/// ones have left are deleted.
+/// Of each of these groups, the ids of the other hosts that have a share file of it and live,
+/// in their order. Files that dead ones have left are deleted.
 fn others_who_share(
     database: &Path,
-    group: &GroupName,
-    own: &Path,
-) -> Result<Vec<String>, StoreError> {
+    own: &HashMap<GroupName, Share>,
+) -> Result<BTreeMap<GroupName, BTreeSet<String>>, StoreError> {
     let folder = folder(database);
     let cannot = |error: std::io::Error| broken(&folder, &error);
-    let prefix = format!("{group}{SHARES}");
-    let mut others = Vec::new();
+    let mut others = BTreeMap::new();
     for entry in fs::read_dir(&folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
-        let path = entry.path();
-        let name = entry.file_name();
-        let Some(id) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
-        if path == own {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Some((group, id)) = name.to_str().and_then(|name| name.split_once(SHARES)) else {
+            continue;
+        };
+        let Some((group, share)) = group.parse().ok().and_then(|group| own.get_key_value(&group))
+        else {
+            continue;
+        };
+        if path == share.path {
             continue;
         }
         if is_locked(&path)? {
-            others.push(id.to_owned());
+            others.entry(group.clone()).or_insert_with(BTreeSet::new).insert(id.to_owned());
         } else {
             // Another host may have deleted it first. Its name was one process's, so it is
             // never locked again.
@@ -201,16 +213,21 @@ impl Drop for Share {
 }
 
 /// The locks of one host.
+///
+/// Hosts share the partitions of a group, and say of which by files. A group that is not
+/// split is led by whoever has its lock first: the hosts are on one machine.
 pub(super) struct FileLocks {
     connections: Arc<Connections>,
     database: PathBuf,
-    /// The host's id.
-    host: String,
+    host: HostIdentity,
+    /// The groups that it leads or would lead.
+    announced: Vec<GroupName>,
     /// The files, locked, that say of whose partitions it takes a share.
     shares: HashMap<GroupName, Share>,
     held: HashMap<GroupName, File>,
-    /// Groups whose locks cannot be asked for, which was said.
-    unaskable: HashSet<GroupName>,
+    duties: HashMap<Duty, File>,
+    /// The files whose locks cannot be asked for, which was said.
+    unaskable: HashSet<PathBuf>,
 }
 
 impl FileLocks {
@@ -218,21 +235,23 @@ impl FileLocks {
         Self {
             database: connections.path().to_owned(),
             connections,
-            host: host.id.clone(),
+            host: host.clone(),
+            announced: Vec::new(),
             shares: HashMap::new(),
             held: HashMap::new(),
+            duties: HashMap::new(),
             unaskable: HashSet::new(),
         }
     }
 
-    /// Says that this host takes a share, if it has not yet, and finds who else does.
-    fn share(&mut self, group: &GroupName) -> Result<Vec<String>, StoreError> {
-        let name = format!("{group}{SHARES}{}", self.host);
+    /// Says that this host takes a share, if it has not yet.
+    fn share(&mut self, group: &GroupName) -> Result<(), StoreError> {
+        let name = format!("{group}{SHARES}{}", self.host.id);
         let path = folder(&self.database).join(name);
         if !self.shares.get(group).is_some_and(|share| is_still(&share.file, &share.path)) {
             // Under another name until it is locked, or it would be taken for one that
             // a dead host has left.
-            let not_yet = folder(&self.database).join(format!("new-{}", self.host));
+            let not_yet = folder(&self.database).join(format!("new-{}", self.host.id));
             let lock = || {
                 let file = modes::open_lock(&not_yet, &self.database)?;
                 file.lock()?;
@@ -242,68 +261,178 @@ impl FileLocks {
             let file = lock().map_err(|error| broken(&path, &error))?;
             self.shares.insert(group.clone(), Share { file, path: path.clone() });
         }
-        others_who_share(&self.database, group, &path)
+        Ok(())
+    }
+
+    /// Says of whose partitions this host takes a share.
+    fn share_all(&mut self) -> Result<(), StoreError> {
+        self.connections.check_files()?;
+        let split = self.announced.iter().filter(|group| group.partition_number().is_some());
+        let split: BTreeSet<GroupName> = split.map(GroupName::group).collect();
+        self.shares.retain(|group, _| split.contains(group));
+        split.iter().try_for_each(|group| self.share(group))
+    }
+
+    fn try_lock(&mut self, group: &GroupName) -> bool {
+        if !self.held.contains_key(group) {
+            let file = self.take(lock_file(&self.database, group), || {
+                format!("nobody can lead the group `{group}` here")
+            });
+            self.held.extend(file.map(|file| (group.clone(), file)));
+        }
+        self.held.contains_key(group)
     }
 
     /// A lock that cannot be asked for is not had, and that is said here: it is
     /// no trouble of the other groups.
-    fn try_lock(&mut self, group: &GroupName) -> bool {
-        if self.held.contains_key(group) {
-            return true;
-        }
-        match take(&self.database, group) {
+    fn take(&mut self, path: PathBuf, what: impl FnOnce() -> String) -> Option<File> {
+        match take(&self.database, &path) {
             Ok(taken) => {
-                self.unaskable.remove(group);
-                let got = taken.is_some();
-                self.held.extend(taken.map(|file| (group.clone(), file)));
-                got
+                self.unaskable.remove(&path);
+                taken
             }
             Err(why) => {
-                if self.unaskable.insert(group.clone()) {
-                    error!(%group, "nobody can lead the group here: {why}; trying again");
+                if self.unaskable.insert(path) {
+                    error!("{}: {why}; trying again", what());
                 }
-                false
+                None
             }
         }
     }
 }
 
+/// What came of the claim of a group whose lock is held.
+fn claim(begun: Option<Result<Leadership, SqliteError>>) -> Claim {
+    match begun {
+        Some(Ok(leadership)) => Claim::Led(Box::new(leadership)),
+        Some(Err(why)) => Claim::Unavailable(why.to_string()),
+        None => Claim::Missing,
+    }
+}
+
 #[async_trait]
 impl LockSession for FileLocks {
-    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
+    /// The lock first, and then what is under it. The lock of a group that cannot be led all
+    /// the same is given back.
+    async fn claim(&mut self, groups: &[GroupName]) -> Result<Vec<Claim>, StoreError> {
         self.connections.check_files()?;
-        Ok(groups.iter().map(|group| self.try_lock(group)).collect())
+        let had: HashSet<GroupName> = self.held.keys().cloned().collect();
+        let locked: Vec<GroupName> =
+            groups.iter().filter(|group| self.try_lock(group)).cloned().collect();
+        if locked.is_empty() {
+            return Ok(vec![Claim::LedElsewhere; groups.len()]);
+        }
+        let begun = on_writer!(self.connections, "lead groups", |c| {
+            begin_leaderships(c, &locked, &self.host)
+        });
+        let mut claims: HashMap<GroupName, Claim> = match begun {
+            Ok(begun) => locked.into_iter().zip(begun.into_iter().map(claim)).collect(),
+            // A disk that is full, for example: what is led goes on.
+            Err(why) => {
+                let unavailable = Claim::Unavailable(why.to_string());
+                locked.into_iter().map(|group| (group, unavailable.clone())).collect()
+            }
+        };
+        self.held.retain(|group, _| {
+            had.contains(group) || matches!(claims.get(group), Some(Claim::Led(_)))
+        });
+        Ok(groups.iter().map(|group| claims.remove(group).unwrap_or(Claim::LedElsewhere)).collect())
     }
 
-    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
-        // Closing the file releases its lock.
-        drop(self.held.remove(group));
+    /// What ended is recorded while the lock is held still; closing the file releases it.
+    async fn release(&mut self, groups: &[Release]) -> Result<Vec<GroupName>, StoreError> {
+        let ended: Vec<(&GroupName, Epoch)> = groups
+            .iter()
+            .filter_map(|release| release.ended.map(|epoch| (&release.group, epoch)))
+            .collect();
+        if !ended.is_empty() {
+            let recorded =
+                on_writer!(self.connections, "end leaderships", |c| { end_leaderships(c, &ended) });
+            // What ended cleanly and cannot say so is given back all the same: a crash that
+            // is counted too much makes the next leader careful, and costs nothing else.
+            if let Err(why) = recorded {
+                warn!(groups = ended.len(), "cannot record the end of leaderships: {why}");
+            }
+        }
+        for release in groups {
+            self.held.remove(&release.group);
+        }
+        Ok(Vec::new())
+    }
+
+    async fn claim_duty(&mut self, duty: Duty) -> Result<bool, StoreError> {
+        self.connections.check_files()?;
+        if !self.duties.contains_key(&duty) {
+            let file = self.take(duty_file(&self.database, duty), || {
+                format!("nobody can have the duty `{}` here", duty.name())
+            });
+            self.duties.extend(file.map(|file| (duty, file)));
+        }
+        Ok(self.duties.contains_key(&duty))
+    }
+
+    async fn release_duty(&mut self, duty: Duty) -> Result<(), StoreError> {
+        self.duties.remove(&duty);
         Ok(())
-    }
-
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
-        self.connections.check_files()?;
-        self.shares.retain(|group, _| groups.contains(group));
-        groups.iter().map(|group| self.share(group)).collect()
     }
 
     /// A lock that is held stays so while its file is open. What can go wrong is
     /// that the file is deleted: then others lock a new one. Or the database is: then
     /// what this host commits is in a file that nobody finds.
     ///
-    /// The groups that this host stands by for are not recorded: all hosts of the file are on
-    /// this machine.
-    async fn heartbeat(&mut self, _: &[GroupName]) -> Result<(), StoreError> {
+    /// Whether this host stands by is nothing to act upon: all hosts of the file are on this
+    /// machine, and the system releases what dead ones held.
+    async fn heartbeat(&mut self, _: bool) -> Result<(), StoreError> {
         self.connections.check_files()?;
+        let gone = |path: &Path, of_another: String| {
+            Err(StoreError::Unavailable(format!(
+                "the lock file {} was moved or deleted, so that another host may {of_another} too",
+                path.display()
+            )))
+        };
         for (group, file) in &self.held {
             let path = lock_file(&self.database, group);
             if !is_still(file, &path) {
-                return Err(StoreError::Unavailable(format!(
-                    "the lock file {} was moved or deleted, so that another host may lead group `{group}` too",
-                    path.display()
-                )));
+                return gone(&path, format!("lead group `{group}`"));
+            }
+        }
+        for (duty, file) in &self.duties {
+            let path = duty_file(&self.database, *duty);
+            if !is_still(file, &path) {
+                return gone(&path, format!("have the duty `{}`", duty.name()));
             }
         }
         Ok(())
+    }
+
+    async fn announce(&mut self, groups: &[GroupName]) -> Result<(), StoreError> {
+        self.announced = groups.to_vec();
+        self.announced.sort();
+        self.share_all()
+    }
+
+    /// Always told: nothing says that a lock came free.
+    async fn roster(&mut self) -> Result<Option<Roster>, StoreError> {
+        self.share_all()?;
+        let split = self.announced.iter().filter(|group| group.partition_number().is_some());
+        let split: Vec<GroupName> = split.cloned().collect();
+        let (others, leaders) = if split.is_empty() {
+            (BTreeMap::new(), BTreeMap::new())
+        } else {
+            let leaders = on_reader!(self.connections, "see who leads", |c| leaders(c, &split))?;
+            (others_who_share(&self.database, &self.shares)?, leaders)
+        };
+        let others: BTreeMap<GroupName, Arc<[String]>> =
+            others.into_iter().map(|(group, ids)| (group, ids.into_iter().collect())).collect();
+        let nobody: Arc<[String]> = Arc::new([]);
+        let groups = self.announced.iter().map(|group| {
+            let others = group.partition_number().and_then(|_| others.get(&group.group()));
+            let others = Arc::clone(others.unwrap_or(&nobody));
+            let leader = leaders.get(group).cloned().flatten();
+            let lives = |id: &String| *id == self.host.id || others.contains(id);
+            let leader = leader.filter(lives);
+            Runners { group: group.clone(), is_free: leader.is_none(), leader, others }
+        });
+        Ok(Some(Roster { groups: groups.collect() }))
     }
 }

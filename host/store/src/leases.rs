@@ -4,6 +4,7 @@
 //! former leader still sends.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -158,6 +159,33 @@ pub struct Leadership {
     pub failures: FailureCounts,
     /// What the cursor has passed and what may still appear: at or below it.
     pub undecided: UndecidedRanges,
+    /// What is written down of the group.
+    pub registered: GroupRow,
+    /// Whether it may have redeliveries: only then they need be read.
+    pub may_have_redeliveries: bool,
+    /// The same of deferred events.
+    pub may_have_deferred: bool,
+}
+
+/// What is written down of a group that does not change while it is led.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRow {
+    /// Its tenant.
+    pub tenant: String,
+    /// The patterns of its subscription.
+    pub subscribe: Vec<String>,
+    /// Into how many partitions it is split.
+    pub partitions: u32,
+}
+
+impl GroupRow {
+    /// Whether it is what these settings would write down.
+    #[must_use]
+    pub fn is_as(&self, settings: &GroupRegistration) -> bool {
+        self.tenant == settings.tenant.as_str()
+            && self.subscribe == settings.subscription.patterns()
+            && self.partitions == settings.partitions
+    }
 }
 
 /// The little of a group that a running host watches.
@@ -173,33 +201,112 @@ pub struct GroupControl {
     pub position: Position,
 }
 
-/// The locks of one host. Owned by one task.
+/// What came of the claim of a group.
+#[derive(Debug, Clone)]
+pub enum Claim {
+    /// The session leads it now.
+    Led(Box<Leadership>),
+    /// Another session leads it, or its lock cannot be had, which is said in the log.
+    LedElsewhere,
+    /// Nobody leads it, and for now this session cannot either: for this reason, which is no
+    /// trouble of any other group.
+    Unavailable(String),
+    /// There is no such group.
+    Missing,
+}
+
+/// A group that a session gives back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// Which group.
+    pub group: GroupName,
+    /// The epoch of a leadership that ended cleanly: nothing is in flight, and it was not
+    /// fruitless. `None` where nothing is said of that.
+    pub ended: Option<Epoch>,
+}
+
+/// Who runs the groups of a host, and who leads them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// The groups that the host announced and that are there, in the order of their names.
+    pub groups: Vec<Runners>,
+}
+
+/// Who runs a group beside the host that asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runners {
+    /// The group.
+    pub group: GroupName,
+    /// The ids of the other hosts that announced it and live, in their order.
+    pub others: Arc<[String]>,
+    /// The one of all hosts that live that leads it, as far as is known.
+    pub leader: Option<String>,
+    /// No session that is there leads it: whoever claims it may have it.
+    pub is_free: bool,
+}
+
+/// What one host at a time does on behalf of all, and what belongs to no group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Duty {
+    /// To look at everything that is true of the database, for its metrics.
+    Overview,
+}
+
+impl Duty {
+    /// Every one.
+    pub const ALL: [Self; 1] = [Self::Overview];
+
+    /// What it is called in the database.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "overview",
+        }
+    }
+}
+
+/// The session by which a host leads. Owned by one task.
 ///
-/// Dropping it releases every lock, at once or as soon as the database sees it;
+/// A group is led by one session at a time: by the one that claimed it, until that gives it
+/// back or ends. The database sees the end of a session; no clock decides it.
+///
+/// Dropping it gives back every group, at once or as soon as the database sees it;
 /// so does the end of the process. A call may be given up before it answers: the
 /// session is then dropped, without another call. So it is after any error: what
-/// the session holds is then in doubt, and no lock of it is relied on any more.
+/// the session leads is then in doubt, and no leadership of it is relied on any more.
 #[async_trait]
 pub trait LockSession: Send {
-    /// Takes the lock of each group, no two of one name, that nobody holds, and
-    /// says of each, in the same order, whether this session has its lock now.
-    /// Never waits for one. Taking what this session holds already is `true` and
-    /// changes nothing: one release is enough. A lock that cannot be asked for,
-    /// while others can, is `false`, and said in the log.
-    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError>;
+    /// Claims those of these groups, no two of one name, that no other session leads, and
+    /// says of each, in the same order, what came of it. Never waits for another session
+    /// or for a row. Each leadership that begins raises the epoch of its group, also where
+    /// this session leads it already.
+    async fn claim(&mut self, groups: &[GroupName]) -> Result<Vec<Claim>, StoreError>;
 
-    /// Releases the group's lock. One that this session does not hold is left
-    /// alone.
-    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError>;
+    /// Gives groups back, so that others may claim them. What this session does not lead, and
+    /// a clean end under a stale epoch, is left alone. Gives those whose rows somebody else
+    /// has: they are still led, and to be given back again.
+    async fn release(&mut self, groups: &[Release]) -> Result<Vec<GroupName>, StoreError>;
 
-    /// Proves that the locks are still held, and says for which groups the host
-    /// waits while others hold their locks, where the store shows that. Where anybody
-    /// can hold a lock, those that no live host holds are got free, or got round.
-    async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError>;
+    /// Claims a duty, unless another session has it. Whether this session has it now. As with
+    /// groups: whoever has a duty keeps it until it gives it back or its session ends, which
+    /// the database sees; and no other session or row is waited for.
+    async fn claim_duty(&mut self, duty: Duty) -> Result<bool, StoreError>;
 
-    /// Says of whose partitions this host takes a share, and gives, in the same order,
-    /// the ids of the other hosts that have said so of each of them and live.
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError>;
+    /// Gives a duty back, so that others may claim it. One that this session does not have is
+    /// left alone.
+    async fn release_duty(&mut self, duty: Duty) -> Result<(), StoreError>;
+
+    /// Proves that the session still leads. Where it stands by for what others have,
+    /// and anybody can hold their locks, those that no live host holds are got free, or got
+    /// round.
+    async fn heartbeat(&mut self, stands_by: bool) -> Result<(), StoreError>;
+
+    /// Says which groups this host leads or would lead, in place of what it said before.
+    async fn announce(&mut self, groups: &[GroupName]) -> Result<(), StoreError>;
+
+    /// Who else announced these groups, and who leads them; `None` where nothing of that has
+    /// changed since this session was told last.
+    async fn roster(&mut self) -> Result<Option<Roster>, StoreError>;
 }
 
 /// Who may lead a group, and what a new leader finds.
@@ -220,13 +327,6 @@ pub trait Leases: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes a group that is not there, and leaves one that is as it is, whatever it is
-    /// like. For a store in which a group's lock stands in the group.
-    async fn make_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
-        let _ = settings;
-        Ok(())
-    }
-
     /// Creates the group if it does not exist, with its partitions, and records its
     /// subscription.
     ///
@@ -243,11 +343,34 @@ pub trait Leases: Send + Sync + 'static {
     /// and where a part is more than 100,000 events behind another.
     async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError>;
 
+    /// Does the same for many groups, no two of one name. Those that are there as they are
+    /// wanted, and those that are not there at all, cost a store that can do so no statement
+    /// each.
+    ///
+    /// # Errors
+    /// As [`Leases::ensure_group`], for the first group that is refused. Others may be made.
+    async fn ensure_groups(&self, settings: &[GroupRegistration]) -> Result<(), StoreError> {
+        for group in settings {
+            self.ensure_group(group).await?;
+        }
+        Ok(())
+    }
+
     /// Epoch, state and cursor of every group and partition, in one cheap query.
     async fn group_states(&self) -> Result<Vec<GroupControl>, StoreError>;
 
-    /// Raises the epoch and records the leader. The caller holds the group's
-    /// lock.
+    /// A number that changes whenever the epoch or the state of a group does, unless by a
+    /// settlement that moves a cursor; to be read before [`Leases::group_states`], which then
+    /// need not be read again while it stays. `None` where the store keeps none.
+    async fn control_version(&self) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
+    /// Begins another leadership of a group that a session of this host leads, or nobody:
+    /// raises the epoch and records the leader.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] where another session leads it.
     async fn begin_leadership(
         &self,
         group: &GroupName,
@@ -261,10 +384,6 @@ pub trait Leases: Send + Sync + 'static {
         let _ = (host, group);
         Ok(false)
     }
-
-    /// Records a clean end: no leader, nothing in flight, not fruitless. A
-    /// stale epoch is ignored.
-    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError>;
 
     /// Counts the leadership as fruitless until something is settled. Called
     /// once, before the first attempt of a leadership, so that a leader that had

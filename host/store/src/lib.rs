@@ -60,8 +60,8 @@ pub use error::{Missing, StoreError};
 pub use groups::{Groups, Removed};
 pub use ingest::{Incoming, Ingest, Ingested, Placed, Pruned};
 pub use leases::{
-    GroupControl, GroupRegistration, GroupState, HostIdentity, InvalidStart, Leadership, Leases,
-    LockSession, Mark, Start,
+    Claim, Duty, GroupControl, GroupRegistration, GroupRow, GroupState, HostIdentity, InvalidStart,
+    Leadership, Leases, LockSession, Mark, Release, Roster, Runners, Start,
 };
 pub use log::{Blocker, EventLog, Fetch, Fetched, Found, Sketch, StoreLimits};
 pub use overtaking::{FetchedLate, LateEvent, LateFetch, OvertakingFetch, UndecidedChange};

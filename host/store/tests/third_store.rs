@@ -129,10 +129,6 @@ impl Leases for ThirdStore {
         self.0.record_outages(host, trouble).await
     }
 
-    async fn make_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
-        self.0.make_group(settings).await
-    }
-
     async fn ensure_group(&self, settings: &GroupRegistration) -> Result<(), StoreError> {
         self.0.ensure_group(settings).await
     }
@@ -151,10 +147,6 @@ impl Leases for ThirdStore {
 
     async fn is_alive_since(&self, host: &str, group: &GroupName) -> Result<bool, StoreError> {
         self.0.is_alive_since(host, group).await
-    }
-
-    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
-        self.0.end_leadership(group, epoch).await
     }
 
     async fn record_work_started(

@@ -315,7 +315,8 @@ impl<'a> Arena<'a> {
     fn victim(&mut self) -> usize {
         let leading = self.client().texts(
             "SELECT application_name FROM pg_stat_activity
-             WHERE pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
+             WHERE pid IN (SELECT h.backend_pid FROM event_host.hosts h
+                           JOIN event_host.consumer_groups g ON g.leader_key = h.lock_key)",
         );
         let leader = self.hosts.iter().position(|host| leading.contains(&host.name));
         let any = self.random.usize(..self.hosts.len());

@@ -70,8 +70,8 @@ fn a_sequence_that_stands_below_the_log_is_refused() {
 fn a_cursor_beyond_the_log_is_refused_also_of_a_group_that_is_not_run_here() {
     let (rig, mut client) = used();
     client.execute(
-        "INSERT INTO consumer_groups (name, tenant, subscribe, lock_key, position)
-         VALUES ('other', '', '{a}', 1, 1000)",
+        "INSERT INTO consumer_groups (name, tenant, subscribe, position)
+         VALUES ('other', '', '{a}', 1000)",
     );
     refuses(&rig, &["group `other` stands at 1000, beyond the log", "host groups seek other"]);
     let _ = rig.host(["groups", "seek", "other", "--to", "latest"]).ok();

@@ -5,6 +5,7 @@ mod failover;
 mod guards;
 mod locks;
 mod log;
+mod many_groups;
 mod overtake;
 mod replay;
 mod restart;
@@ -26,17 +27,35 @@ fn times_said(host: &Running, text: &str) -> usize {
     host.log().iter().filter(|line| says(line)).count()
 }
 
+/// The server's processes that are the lock sessions of the hosts that lead a group.
+const LEADING: &str = "
+    SELECT DISTINCT l.pid::bigint FROM pg_locks l
+    JOIN event_host.hosts h ON h.backend_pid = l.pid
+    JOIN event_host.consumer_groups g ON g.leader_key = h.lock_key
+    WHERE l.locktype = 'advisory' AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// The server's processes that hold an advisory lock in this database: the lock
-/// sessions of the hosts that lead a group.
+/// sessions of the hosts.
 const LOCK_HOLDERS: &str = "
     SELECT DISTINCT pid::bigint FROM pg_locks
     WHERE locktype = 'advisory' AND granted
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// Ends every session that holds an advisory lock, and gives their number.
+/// Ends the session by which a host leads groups, and gives the number of such.
+fn end_lock_session_of(client: &mut Client, host: &Running) -> i64 {
+    client.number(&format!(
+        "SELECT count(*) FROM ({LEADING}) l
+         WHERE l.pid = (SELECT backend_pid FROM event_host.hosts WHERE pid = {})
+           AND pg_terminate_backend(l.pid::int)",
+        host.pid()
+    ))
+}
+
+/// Ends every session that leads a group, and gives their number.
 fn end_lock_sessions(client: &mut Client) -> i64 {
     client.number(&format!(
-        "SELECT count(*) FROM ({LOCK_HOLDERS}) l WHERE pg_terminate_backend(l.pid::int)"
+        "SELECT count(*) FROM ({LEADING}) l WHERE pg_terminate_backend(l.pid::int)"
     ))
 }
 

@@ -1,4 +1,4 @@
-//! Sessions of others that have what a host needs: its groups' locks, and their rows
+//! Sessions of others that have what a host needs: its lock, and its groups' rows
 //! (promises 10, 12 and 19).
 
 use std::time::Duration;
@@ -16,8 +16,25 @@ fn tally() -> Settings {
     Settings::of([Handler::new("tally", "tally", &["a"])])
 }
 
-/// The key that every group of this name is made with, in SQL.
-const KEY: &str = "('x' || left(encode(sha256('event-hosttally'), 'hex'), 16))::bit(64)::bigint";
+/// The key of the lock of the host that leads, which everybody sees.
+fn key_of_the_leader(rig: &Rig) -> i64 {
+    rig.number("SELECT leader_key FROM event_host.consumer_groups WHERE name = 'tally'")
+}
+
+/// A session of a stranger that queues for a lock, and is back once it has it.
+fn queues(rig: &Rig, role: &Role, lock: &str, key: i64) -> std::thread::JoinHandle<Client> {
+    let (url, lock) = (role.url.clone(), lock.to_owned());
+    let queued = std::thread::spawn(move || {
+        let mut stranger = Client::of_url(&url);
+        stranger.execute("SET application_name = 'nightly report'");
+        stranger.execute(&format!("SELECT {lock}({key})"));
+        stranger
+    });
+    wait_until("it queues behind the leader", PATIENCE, || {
+        rig.number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1
+    });
+    queued
+}
 
 /// A role that may log in, which is all that it may, or what `host grants` gives it.
 struct Role {
@@ -54,7 +71,7 @@ fn pid(client: &mut Client) -> i64 {
 
 /// What a host says of a stranger.
 fn names(line: &Value, pid: i64, role: &Role) -> bool {
-    says(line, &["somebody who is no host holds the locks of groups"])
+    says(line, &["somebody else holds the lock of a host that is gone"])
         && line["process"] == pid
         && line["user"] == *role.name
         && line["application"] == "nightly report"
@@ -63,26 +80,46 @@ fn names(line: &Value, pid: i64, role: &Role) -> bool {
 
 // Promises 10 and 12.
 #[test]
-fn who_may_only_log_in_and_holds_a_groups_lock_stops_nothing_and_is_named() {
+fn who_may_only_log_in_and_holds_the_lock_of_a_host_stops_nothing_and_is_named() {
     for lock in ["pg_advisory_lock", "pg_advisory_lock_shared"] {
         let rig = Rig::on(Store::Postgres, &tally());
         let _ = rig.host(["migrate"]).ok();
         let nobody = Role::new(&rig, "nobody");
-        let mut stranger = Client::of_url(&nobody.url);
-        stranger.execute("SET application_name = 'nightly report'");
-        // The group is not even made yet.
-        stranger.execute(&format!("SELECT {lock}({KEY})"));
-        let process = pid(&mut stranger);
+        let first = rig.spawn_run();
+        first.wait_until_leading("tally");
+        let second = rig.spawn_run();
+        second.wait_for_log("it stands by", stands_by);
+        let queued = queues(&rig, &nobody, lock, key_of_the_leader(&rig));
+        first.kill9();
+        let mut stranger = queued.join().expect("it gets the lock that the leader had");
+        second.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
+        // One that is shared is in nobody's way.
+        if lock == "pg_advisory_lock" {
+            second.wait_for_log("it names who held the lock", |line| {
+                names(line, line["process"].as_i64().unwrap_or_default(), &nobody)
+            });
+            wait_until("a superuser's host ends it", PATIENCE, || {
+                stranger.try_execute("SELECT 1").is_err()
+            });
+        }
         rig.publish(&[event("a", 1, json!(null))]);
-        let host = rig.spawn_run();
-        host.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
-        host.wait_for_log("it names who held the lock", |line| names(line, process, &nobody));
         rig.wait_until_handled("tally", 1);
-        assert!(stranger.try_execute("SELECT 1").is_err(), "a superuser's host ends it");
-        host.stop();
-        assert_eq!(rig.group("tally")["epoch"], 1);
+        assert_eq!(rig.group("tally")["epoch"], 2);
+        second.stop();
+        drop(stranger);
+        rig.hang_up();
+        gone(&rig, &[&nobody]);
         nobody.drop(&rig);
     }
+}
+
+/// Waits until no session of these roles is left.
+fn gone(rig: &Rig, roles: &[&Role]) {
+    let names: Vec<String> = roles.iter().map(|role| format!("'{}'", role.name)).collect();
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename IN";
+    wait_until("their sessions are gone", PATIENCE, || {
+        rig.number(&format!("{sessions} ({})", names.join(", "))) == 0
+    });
 }
 
 // Promises 10 and 12.
@@ -91,43 +128,24 @@ fn hosts_that_may_end_no_sessions_get_round_a_stranger_and_round_one_that_queues
     let rig = Rig::on(Store::Postgres, &tally());
     let _ = rig.host(["migrate"]).ok();
     let (nobody, of_hosts) = (Role::new(&rig, "nobody"), Role::for_hosts(&rig));
-    let mut stranger = Client::of_url(&nobody.url);
-    stranger.execute("SET application_name = 'nightly report'");
-    stranger.execute(&format!("SELECT pg_advisory_lock({KEY})"));
-    let process = pid(&mut stranger);
     rig.configure(&tally().top(&format!("database = \"{}\"\nmigrate = false", of_hosts.url)));
     let first = rig.spawn_run();
     first.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
-    first.wait_for_log("it names who held the lock", |line| names(line, process, &nobody));
-    stranger.execute("SELECT 1");
     let second = rig.spawn_run();
     second.wait_for_log("it stands by", stands_by);
-
-    // Everybody sees the new key, too.
-    let key = "SELECT lock_key FROM event_host.consumer_groups";
-    let key = Client::new(&rig).number(key);
-    let url = nobody.url.clone();
-    let queues = std::thread::spawn(move || {
-        let mut stranger = Client::of_url(&url);
-        stranger.execute("SET application_name = 'nightly report'");
-        stranger.execute(&format!("SELECT pg_advisory_lock({key})"));
-        stranger
-    });
-    wait_until("it queues behind the leader", PATIENCE, || {
-        rig.number("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1
-    });
+    let queued = queues(&rig, &nobody, "pg_advisory_lock", key_of_the_leader(&rig));
     first.kill9();
-    let stranger_again = queues.join().expect("it gets the lock that the leader had");
+    let mut stranger = queued.join().expect("it gets the lock that the leader had");
+    let process = pid(&mut stranger);
     second.wait_for_log_within(LED_WITHIN, "it leads", |line| line["message"] == "leading");
+    second.wait_for_log("it names who held the lock", |line| names(line, process, &nobody));
+    stranger.execute("SELECT 1");
     rig.publish(&[event("a", 1, json!(null))]);
     rig.wait_until_handled("tally", 1);
     assert_eq!(rig.group("tally")["epoch"], 2);
     second.stop();
-    drop((stranger, stranger_again));
-    wait_until("their sessions are gone", PATIENCE, || {
-        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename IN";
-        rig.number(&format!("{sessions} ('{}', '{}')", nobody.name, of_hosts.name)) == 0
-    });
+    drop(stranger);
+    gone(&rig, &[&nobody, &of_hosts]);
     nobody.drop(&rig);
     of_hosts.drop(&rig);
 }
@@ -173,20 +191,21 @@ fn a_frozen_leader_whose_session_the_others_may_not_end_is_replaced_all_the_same
 
 // Promise 19.
 #[test]
-fn status_names_who_holds_a_groups_lock_and_is_no_host() {
+fn status_names_who_holds_the_lock_of_a_host_that_is_gone() {
     let rig = Rig::on(Store::Postgres, &tally());
-    rig.publish(&[event("a", 1, json!(null))]);
-    rig.drain();
     let nobody = Role::new(&rig, "nobody");
-    let mut stranger = Client::of_url(&nobody.url);
-    stranger.execute("SET application_name = 'nightly report'");
-    stranger.execute(&format!("SELECT pg_advisory_lock({KEY})"));
+    let leader = rig.spawn_run();
+    leader.wait_until_leading("tally");
+    let queued = queues(&rig, &nobody, "pg_advisory_lock", key_of_the_leader(&rig));
+    leader.kill9();
+    let mut stranger = queued.join().expect("it gets the lock that the leader had");
     let process = pid(&mut stranger);
     let group = rig.group("tally");
     assert_eq!(group["leader"], Value::Null, "nobody leads");
     let by = &group["lock_held_by"];
     assert_eq!((&by["pid"], &by["user"]), (&json!(process), &json!(nobody.name)), "{group}");
     assert_eq!(by["application"], "nightly report");
+    rig.publish(&[event("a", 1, json!(null))]);
     let wanted = format!("server process {process} (nightly report) of role {}", nobody.name);
     let status = rig.host(["status"]).ok();
     assert!(status.contains(&wanted) && status.contains("no host"), "{status}");
@@ -194,10 +213,7 @@ fn status_names_who_holds_a_groups_lock_and_is_no_host() {
     let _ = rig.host(["groups", "remove", "tally"]).ok();
     drop(stranger);
     rig.hang_up();
-    wait_until("its session is gone", PATIENCE, || {
-        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename =";
-        rig.number(&format!("{sessions} '{}'", nobody.name)) == 0
-    });
+    gone(&rig, &[&nobody]);
     nobody.drop(&rig);
 }
 
@@ -214,7 +230,7 @@ fn status_says_that_a_killed_leader_is_gone_and_who_holds_the_groups_row() {
     let process = pid(&mut other);
     other.execute("BEGIN; SELECT FROM event_host.consumer_groups FOR UPDATE");
     leader.kill9();
-    // It has the lock, and cannot begin to lead.
+    // The group is free, and it cannot begin to lead.
     standby.wait_for_log("it tries to lead", |line| says(line, &["cannot begin to lead"]));
     wait_until("who holds the row is shown", PATIENCE, || {
         rig.group("tally")["row_held_by"]["pid"] == process

@@ -169,6 +169,9 @@ pub struct Progress {
     mark: Option<Mark>,
     /// The redeliveries, as they are committed; `None` before they were read.
     redeliveries: Option<Vec<Redelivery>>,
+    /// Whether the store may have deferred events: what it had when the leadership began, and
+    /// since then whatever was settled.
+    may_have_deferred: bool,
     /// Undecided ranges that the cursor has passed, as they are committed.
     undecided: UndecidedRanges,
     /// Number of failed attempts by kind, as it is committed.
@@ -268,7 +271,8 @@ impl GroupLoop {
             cursor: leadership.position,
             head: leadership.head,
             mark: leadership.mark,
-            redeliveries: None,
+            redeliveries: (!leadership.may_have_redeliveries).then(Vec::new),
+            may_have_deferred: leadership.may_have_deferred,
             undecided: leadership.undecided,
             failures: leadership.failures,
             crash_guard_left: 0,
@@ -343,7 +347,8 @@ impl GroupLoop {
             Ok(redeliveries) => redeliveries,
             Err(end) => return end,
         };
-        let schedule = Schedule::new(
+        let may_have_deferred = std::mem::replace(&mut progress.may_have_deferred, true);
+        let mut schedule = Schedule::new(
             self.settings.ordering,
             self.settings.max_parked,
             progress.cursor,
@@ -354,6 +359,9 @@ impl GroupLoop {
         )
         .with_undecided(progress.undecided.clone())
         .with_call_batching(self.call_batching());
+        if !may_have_deferred {
+            schedule = schedule.without_deferred();
+        }
         let shared = Arc::new(Shared::new(self.clone(), schedule, progress));
         let end = Leader::new(Arc::clone(&shared), progress, signals).run(signals).await;
         // A leader that was cut off leaves nothing to go on with.

@@ -1,20 +1,26 @@
-//! Which host runs which group: one leader a group, through the store's locks.
+//! Which host runs which group: one leader a group, through the store's lock session.
 //!
 //! One task, the `owner`, has the host's lock session, and no other task touches it; the rest
-//! of the host asks it through [`Locks`]. A [`Lease`] is a lock that is held. When the
-//! session can no longer prove its locks, every lease is lost at once: the leader that works
-//! under one is told to stop and to commit nothing. The lock decides who works; the epoch in
-//! each settlement decides who may commit.
+//! of the host asks it through [`Locks`]. A [`Lease`] is a group that the session leads. When
+//! the session can no longer prove that it lives, every lease is lost at once: the leader that
+//! works under one is told to stop and to commit nothing. The session decides who works; the
+//! epoch in each settlement decides who may commit.
 //!
-//! Of a group that is split, each host leads at most its share of the partitions, so that no
-//! two hosts that run it differ by more than one. When the share gets smaller, partitions are
-//! [wanted back](Lease::wanted_back), one after the other, and a host that has less than its
-//! share finds them free.
+//! Hosts that would lead the same groups lead as many as each other: which of them each is to
+//! lead, all compute alike (`assignment`). A group that another host is to lead is
+//! [wanted back](Lease::wanted_back), and that host claims it once it is free (`places`).
+//!
+//! What one host does on behalf of all, and belongs to no group, is a [`Duty`]: the session
+//! has it as it leads groups.
 
+mod assignment;
+mod duty;
 mod owner;
-mod shares;
+mod places;
+mod session;
 #[cfg(test)]
 mod tests;
+mod waiters;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,13 +28,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use owner::{Owner, Request, Waiter};
+pub use duty::DutyLease;
+use owner::{Owner, Request};
+use waiters::{DutyWaiter, Waiter};
 
-use event_host_core::event::{GroupName, Partition};
+use event_host_core::event::{Epoch, GroupName};
 use event_host_core::leadership_proof::LeadershipProof;
 use event_host_core::troubles::Troubles;
 use event_host_metrics::StoreMetrics;
-use event_host_store::{HostIdentity, Leases};
+use event_host_store::{Duty, HostIdentity, Leadership, Leases, Release};
 
 /// How often the session proves its locks.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -37,11 +45,11 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// if no other proof comes.
 pub const STEP_DOWN_AFTER: Duration = Duration::from_secs(5);
 
-/// How often a host asks for the locks that it waits for.
+/// How often a host that waits for groups looks whether they are free.
 pub const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// The way to the task that owns the lock session. The task ends, and releases
-/// every lock, when every clone and every [`Lease`] is gone.
+/// The way to the task that owns the lock session. The task ends, and gives back
+/// every group, when every clone and every [`Lease`] is gone.
 #[derive(Debug, Clone)]
 pub struct Locks {
     requests: mpsc::UnboundedSender<Request>,
@@ -70,33 +78,52 @@ impl Leaderships {
     }
 }
 
-/// A group's lock, held by this host. Dropping it releases the lock too, a little later.
+/// Why a group is not led yet that a task waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Another host leads it.
+    LedElsewhere,
+    /// Nobody does, and this host could not either for a while: for this reason.
+    Unavailable(String),
+}
+
+/// There is no such group in the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing;
+
+/// A group that this host leads. Dropping it gives the group back too, a little later.
 #[derive(Debug)]
 pub struct Lease {
     group: GroupName,
+    leadership: Option<Box<Leadership>>,
     proof: LeadershipProof,
     wanted_back: CancellationToken,
     locks: Locks,
 }
 
 impl Lease {
-    /// The proof of the lock. It is lost too when the lock was given back.
+    /// What the first leadership under it begins with: once.
+    pub fn take_leadership(&mut self) -> Option<Leadership> {
+        self.leadership.take().map(|leadership| *leadership)
+    }
+
+    /// The proof that the session leads. It is lost too when the group was given back.
     #[must_use]
     pub fn proof(&self) -> &LeadershipProof {
         &self.proof
     }
 
-    /// Cancelled when the host leads more than its share: the holder of the lease is to
+    /// Cancelled when another host is to lead the group: the holder of the lease is to
     /// finish its work, and to release it.
     #[must_use]
     pub fn wanted_back(&self) -> &CancellationToken {
         &self.wanted_back
     }
 
-    /// Asks for a proof of the lock, and returns once it is there or the lock is lost. A
-    /// leader that finds that another has led must not begin again on an older proof: the
-    /// lock may have gone with its session since, and two leaders would take the group from
-    /// each other until the next proof is due.
+    /// Asks for a proof, and returns once it is there or the lease is lost. A leader that
+    /// finds that another has led must not begin again on an older proof: the session may be
+    /// over since, and two leaders would take the group from each other until the next proof
+    /// is due.
     pub async fn prove(&self) {
         let (done, proved) = oneshot::channel();
         // Fails only when the owner has ended, and every lease is lost.
@@ -107,9 +134,11 @@ impl Lease {
         }
     }
 
-    /// Releases the lock, and returns once it is free, or lost.
-    pub async fn release(self) {
-        let released = self.request_unlock();
+    /// Gives the group back, and returns once it is free, or lost. `ended` is the epoch of
+    /// the last leadership under it, if that ended cleanly; `returns` says that this host will
+    /// wait for the group again, and so counts as one that would lead it meanwhile.
+    pub async fn release(self, ended: Option<Epoch>, returns: bool) {
+        let released = self.request_release(ended, returns);
         tokio::select! {
             // An owner that ended has released everything.
             _ = released => {}
@@ -118,11 +147,12 @@ impl Lease {
         }
     }
 
-    fn request_unlock(&self) -> oneshot::Receiver<()> {
+    fn request_release(&self, ended: Option<Epoch>, returns: bool) -> oneshot::Receiver<()> {
         let (done, released) = oneshot::channel();
-        let (group, proof) = (self.group.clone(), self.proof.clone());
+        let release = Release { group: self.group.clone(), ended };
+        let proof = self.proof.clone();
         // Fails only when the owner has ended, and has released everything.
-        let _ = self.locks.requests.send(Request::Unlock { group, proof, done });
+        let _ = self.locks.requests.send(Request::Release { release, returns, proof, done });
         released
     }
 }
@@ -130,7 +160,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.proof.is_lost() {
-            drop(self.request_unlock());
+            drop(self.request_release(None, false));
         }
     }
 }
@@ -154,34 +184,47 @@ impl Locks {
         Self { requests, leaderships }
     }
 
-    /// Loses every lease at once, before this returns, and has the session for the locks be
-    /// made again: the log is not the one whose locks were taken.
+    /// Loses every lease at once, before this returns, and has the lock session be made
+    /// again: the log is not the one whose groups were claimed.
     pub fn step_down(&self, why: &str) {
         self.leaderships.end_all();
         // Fails only when the owner has ended, and has released everything.
         let _ = self.requests.send(Request::StepDown { why: why.to_owned() });
     }
 
-    /// Waits for a group's lock. `standing_by` is called once, if another session has the
-    /// lock when it is first asked for. Dropping the future ends the wait.
+    /// Waits until this host leads a group. `told` is called at most once for each obstacle.
+    /// Dropping the future ends the wait.
     ///
-    /// `None` when the owner of the lock session has broken, and there will be
-    /// no lock any more.
-    pub async fn lock(&self, group: &GroupName, standing_by: impl FnOnce()) -> Option<Lease> {
-        self.lock_part(group, None, standing_by).await
-    }
-
-    /// Does the same for a part of a group, as far as this host's share goes.
-    pub async fn lock_part(
+    /// `None` when the owner of the lock session has broken, and nothing will be led any more.
+    ///
+    /// # Errors
+    /// [`Missing`] if the group has no row yet: it is to be made, and waited for again.
+    pub async fn lead(
         &self,
         group: &GroupName,
-        partition: Option<Partition>,
-        standing_by: impl FnOnce(),
-    ) -> Option<Lease> {
+        mut told: impl FnMut(Obstacle),
+    ) -> Option<Result<Lease, Missing>> {
+        let (grant, mut granted) = oneshot::channel();
+        let (tell, mut obstacles) = mpsc::unbounded_channel();
+        let waiter = Waiter::new(grant, tell);
+        self.requests.send(Request::Lead(group.clone(), waiter)).ok()?;
+        loop {
+            tokio::select! {
+                biased;
+                lease = &mut granted => return lease.ok(),
+                Some(obstacle) = obstacles.recv() => told(obstacle),
+            }
+        }
+    }
+
+    /// Waits until this host has a duty. `standing_by` is called at most once, when another
+    /// host has it. Dropping the future ends the wait.
+    ///
+    /// `None` when the owner of the lock session has broken, and nothing will be had any more.
+    pub async fn take_duty(&self, duty: Duty, standing_by: impl FnOnce()) -> Option<DutyLease> {
         let (grant, mut granted) = oneshot::channel();
         let (refuse, refused) = oneshot::channel();
-        let waiter = Waiter::new(partition, grant, refuse);
-        self.requests.send(Request::Lock(group.clone(), waiter)).ok()?;
+        self.requests.send(Request::TakeDuty(duty, DutyWaiter::new(grant, refuse))).ok()?;
         tokio::select! {
             biased;
             lease = &mut granted => return lease.ok(),

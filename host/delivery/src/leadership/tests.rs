@@ -8,9 +8,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::places::{FREE_FOR, THERE_AFTER};
 use super::*;
+use event_host_core::event::Tenant;
 use event_host_core::troubles::Troubles;
 use event_host_metrics::StoreMetrics;
+use event_host_store::GroupRegistration;
 use event_host_store::memory::{Fault, MemoryStore, Operation};
 
 /// A deadline. Time is paused: it passes at once when nothing else happens.
@@ -26,6 +29,39 @@ fn locks(store: &MemoryStore, id: &str) -> Locks {
 
 fn group(name: &str) -> GroupName {
     name.parse().unwrap()
+}
+
+/// A store with the groups that the tests are about.
+async fn stored() -> MemoryStore {
+    let store = MemoryStore::new();
+    make(&store, ["g", "h", "i"].map(group)).await;
+    store
+}
+
+async fn make(store: &MemoryStore, groups: impl IntoIterator<Item = GroupName>) {
+    for group in groups {
+        store.ensure_group(&GroupRegistration::new(group, Tenant::none())).await.unwrap();
+    }
+}
+
+/// A store with `g` in so many partitions.
+async fn split(partitions: u32) -> MemoryStore {
+    let store = MemoryStore::new();
+    let settings = GroupRegistration::new(group("g"), Tenant::none());
+    store.ensure_group(&GroupRegistration { partitions, ..settings }).await.unwrap();
+    store
+}
+
+impl Locks {
+    /// Waits for a group that is there, and says once that another host leads it.
+    async fn lock(&self, group: &GroupName, standing_by: impl FnOnce()) -> Option<Lease> {
+        let mut standing_by = Some(standing_by);
+        let told = |obstacle: Obstacle| match (obstacle.clone(), standing_by.take()) {
+            (Obstacle::LedElsewhere, Some(standing_by)) => standing_by(),
+            _ => panic!("told {obstacle:?}"),
+        };
+        self.lead(group, told).await.map(|led| led.expect("the group is there"))
+    }
 }
 
 /// Waits until a host gets a group's lock.
@@ -65,7 +101,7 @@ async fn steps_down_in_time(lease: &Lease, proof: Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn a_group_has_one_lease_and_the_next_host_gets_it_soon_after_it_is_released() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
     let lease = taken(&one, "g").await;
     let (refused, standing_by) = oneshot::channel();
@@ -77,7 +113,7 @@ async fn a_group_has_one_lease_and_the_next_host_gets_it_soon_after_it_is_releas
     }
     taken(&two, "h").await;
     assert!(tokio::time::timeout(10 * LOCK_POLL, &mut next).await.is_err());
-    lease.release().await;
+    lease.release(None, false).await;
     let released = Instant::now();
     let next = next.await.unwrap();
     assert!(released.elapsed() <= LOCK_POLL + TICK);
@@ -86,7 +122,7 @@ async fn a_group_has_one_lease_and_the_next_host_gets_it_soon_after_it_is_releas
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_free_is_had_at_once_and_nobody_is_said_to_lead() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let began = Instant::now();
     one.lock(&group("g"), || panic!("nobody else has it")).await.unwrap();
@@ -95,7 +131,7 @@ async fn a_lock_that_is_free_is_had_at_once_and_nobody_is_said_to_lead() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_dropped_gives_its_lock_back() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
     drop(taken(&one, "g").await);
     taken(&two, "g").await;
@@ -103,23 +139,24 @@ async fn a_lease_that_is_dropped_gives_its_lock_back() {
 
 #[tokio::test(start_paused = true)]
 async fn two_who_want_a_lock_of_one_host_get_it_one_after_the_other() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let first = taken(&one, "g").await;
     let wanted = group("g");
     let mut second = pin!(one.lock(&wanted, || {}));
     assert!(tokio::time::timeout(10 * LOCK_POLL, &mut second).await.is_err());
-    first.release().await;
+    first.release(None, false).await;
     second.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_groups_are_asked_for_in_one_call() {
     const GROUPS: usize = 1_000;
-    let store = MemoryStore::new();
+    let store = stored().await;
     let standby = store.another_host();
     let (one, two) = (locks(&store, "one"), locks(&standby, "two"));
     let groups: Vec<GroupName> = (0..GROUPS).map(|n| group(&format!("g{n:04}"))).collect();
+    make(&store, groups.clone()).await;
     let all = |locks: &Locks| {
         let locks = locks.clone();
         let each = groups.clone().into_iter().map(move |group| {
@@ -129,12 +166,13 @@ async fn a_thousand_groups_are_asked_for_in_one_call() {
         futures_util::future::join_all(each)
     };
     let leases = all(&one).await;
-    assert_eq!(store.calls(Operation::TRY_LOCKS), 1);
+    assert_eq!(store.calls(Operation::CLAIM), 1);
 
     let mut waiting = pin!(all(&two));
     assert!(tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.is_err());
-    let asked = standby.calls(Operation::TRY_LOCKS);
-    assert!((99..=102).contains(&asked), "{asked} times in 100 polls");
+    assert_eq!(standby.calls(Operation::CLAIM), 0, "all of them are led");
+    let asked = standby.calls(Operation::ROSTER);
+    assert!((99..=115).contains(&asked), "{asked} times in 100 polls and 10 heartbeats");
     assert_eq!(standby.standing_by(), groups);
     assert_eq!(store.standing_by(), []);
 
@@ -147,7 +185,7 @@ async fn a_thousand_groups_are_asked_for_in_one_call() {
 
 #[tokio::test(start_paused = true)]
 async fn one_who_no_longer_waits_is_forgotten() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let standby = store.another_host();
     let (one, two) = (locks(&store, "one"), locks(&standby, "two"));
     let lease = taken(&one, "g").await;
@@ -155,28 +193,29 @@ async fn one_who_no_longer_waits_is_forgotten() {
     assert_eq!(standby.standing_by(), [group("g")]);
     // The answer to a last question may be under way.
     tokio::time::sleep(LOCK_POLL).await;
-    let asked = standby.calls(Operation::TRY_LOCKS);
-    lease.release().await;
+    let asked = standby.calls(Operation::ROSTER);
+    lease.release(None, false).await;
     tokio::time::sleep(10 * LOCK_POLL).await;
-    assert_eq!(standby.calls(Operation::TRY_LOCKS), asked);
+    assert_eq!(standby.calls(Operation::ROSTER), asked);
+    assert_eq!(standby.calls(Operation::CLAIM), 0);
     assert_eq!(standby.standing_by(), []);
     taken(&one, "g").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_comes_when_nobody_waits_any_more_is_given_back() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let hasty = store.another_host();
     let (one, two) = (locks(&store, "one"), locks(&hasty, "two"));
-    hasty.fail(Operation::TRY_LOCKS, Fault::Slow(HEARTBEAT), 1);
+    hasty.fail(Operation::CLAIM, Fault::Slow(HEARTBEAT), 1);
     assert!(tokio::time::timeout(HEARTBEAT / 2, two.lock(&group("g"), || {})).await.is_err());
-    assert_eq!(hasty.faults_left(Operation::TRY_LOCKS), 0, "it is being asked for");
+    assert_eq!(hasty.faults_left(Operation::CLAIM), 0, "it is being asked for");
     taken(&one, "g").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_granted_and_never_received_is_given_back() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
     let wanted = group("g");
     let mut asking = Box::pin(two.lock(&wanted, || {}));
@@ -189,7 +228,7 @@ async fn a_lease_that_is_granted_and_never_received_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_without_an_answer_steps_down_from_every_group_and_comes_back() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let leases = [taken(&one, "g").await, taken(&one, "h").await];
     let proof = proof(&store).await;
@@ -204,7 +243,7 @@ async fn a_host_without_an_answer_steps_down_from_every_group_and_comes_back() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_answers_lose_no_lease_and_prove_only_the_moment_they_were_asked_for() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let lease = taken(&one, "g").await;
     store.fail(Operation::HEARTBEAT, Fault::Slow(Duration::from_secs(2)), 4);
@@ -220,7 +259,7 @@ async fn slow_answers_lose_no_lease_and_prove_only_the_moment_they_were_asked_fo
 
 #[tokio::test(start_paused = true)]
 async fn one_answer_may_take_nearly_as_long_as_a_proof_holds() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let lease = taken(&one, "g").await;
     proof(&store).await;
@@ -232,17 +271,17 @@ async fn one_answer_may_take_nearly_as_long_as_a_proof_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_any_kind_that_hangs_does_not_keep_the_host_from_stepping_down() {
-    for operation in [Operation::TRY_LOCKS, Operation::UNLOCK] {
-        let store = MemoryStore::new();
+    for operation in [Operation::CLAIM, Operation::ANNOUNCE, Operation::RELEASE] {
+        let store = stored().await;
         let one = locks(&store, "one");
         let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
         let proof = proof(&store).await;
         store.fail(operation, Fault::Slow(HOUR), 1);
         let hanging = async {
             match operation {
-                Operation::TRY_LOCKS => drop(taken(&one, "i").await),
+                Operation::CLAIM | Operation::ANNOUNCE => drop(taken(&one, "i").await),
                 // Returns, because what is lost needs no giving back.
-                _ => other.release().await,
+                _ => other.release(None, false).await,
             }
         };
         tokio::join!(steps_down_in_time(&lease, proof), hanging);
@@ -252,7 +291,7 @@ async fn a_call_of_any_kind_that_hangs_does_not_keep_the_host_from_stepping_down
 
 #[tokio::test(start_paused = true)]
 async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_takes_over() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
     let lease = taken(&one, "g").await;
     store.sever_lock_sessions();
@@ -260,19 +299,25 @@ async fn a_host_whose_session_was_cut_steps_down_at_its_next_call_and_another_ta
     let next = taken(&two, "g").await;
     lost(&lease).await;
     assert!(cut.elapsed() <= HEARTBEAT + TICK, "{:?}", cut.elapsed());
-    lease.release().await;
+    lease.release(None, false).await;
     assert!(!next.proof().is_lost(), "what is gone cannot be given back");
     let wanted = group("g");
     let mut again = pin!(one.lock(&wanted, || {}));
     assert!(tokio::time::timeout(10 * HEARTBEAT, &mut again).await.is_err());
-    next.release().await;
+    next.release(None, false).await;
     again.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_any_call_loses_all_leases_at_once() {
-    for operation in [Operation::HEARTBEAT, Operation::TRY_LOCKS, Operation::UNLOCK] {
-        let store = MemoryStore::new();
+    for operation in [
+        Operation::HEARTBEAT,
+        Operation::ROSTER,
+        Operation::ANNOUNCE,
+        Operation::CLAIM,
+        Operation::RELEASE,
+    ] {
+        let store = stored().await;
         let one = locks(&store, "one");
         let (lease, other) = (taken(&one, "g").await, taken(&one, "h").await);
         proof(&store).await;
@@ -280,8 +325,8 @@ async fn an_error_of_any_call_loses_all_leases_at_once() {
         let began = Instant::now();
         let calling = async {
             match operation {
-                Operation::TRY_LOCKS => drop(taken(&one, "i").await),
-                Operation::UNLOCK => other.release().await,
+                Operation::CLAIM | Operation::ANNOUNCE => drop(taken(&one, "i").await),
+                Operation::RELEASE => other.release(None, false).await,
                 _ => {}
             }
         };
@@ -293,9 +338,9 @@ async fn an_error_of_any_call_loses_all_leases_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn sessions_that_fail_whenever_they_are_used_are_made_ever_more_slowly() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
-    store.fail(Operation::TRY_LOCKS, Fault::Before, 1_000);
+    store.fail(Operation::CLAIM, Fault::Before, 1_000);
     let wanted = group("g");
     let mut waiting = pin!(one.lock(&wanted, || {}));
     assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
@@ -307,7 +352,7 @@ async fn sessions_that_fail_whenever_they_are_used_are_made_ever_more_slowly() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_was_frozen_finds_its_leases_lost() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let one = locks(&store, "one");
     let lease = taken(&one, "g").await;
     let proof = proof(&store).await;
@@ -334,7 +379,7 @@ async fn a_lease_is_lost_when_its_proof_is_over_whether_anybody_was_told_or_not(
 
 #[tokio::test(start_paused = true)]
 async fn a_database_that_is_away_at_the_start_is_waited_for() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     store.fail(Operation::LOCK_SESSION, Fault::Before, 3);
     store.fail(Operation::LOCK_SESSION, Fault::Slow(HOUR), 1);
     let one = locks(&store, "one");
@@ -357,13 +402,13 @@ async fn nobody_waits_for_an_owner_that_has_broken() {
 
 #[tokio::test(start_paused = true)]
 async fn the_session_ends_with_the_last_who_could_use_it() {
-    let store = MemoryStore::new();
+    let store = stored().await;
     let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
     let (g, h) = (taken(&one, "g").await, taken(&one, "h").await);
     drop((one, g));
     taken(&two, "g").await;
     assert!(!h.proof().is_lost(), "somebody still leads");
-    h.release().await;
+    h.release(None, false).await;
     taken(&two, "h").await;
 }
 
@@ -385,10 +430,9 @@ impl Sharing {
             let (locks, stop, leading) = (locks.clone(), stop.clone(), Arc::clone(&leading));
             tokio::spawn(async move {
                 let name = group("g").partition(number);
-                let partition = Some(Partition { number, of });
                 while !stop.is_cancelled() {
                     let lease = tokio::select! {
-                        lease = locks.lock_part(&name, partition, || {}) => lease.unwrap(),
+                        lease = locks.lock(&name, || {}) => lease.unwrap(),
                         () = stop.cancelled() => return,
                     };
                     leading.send_modify(|led| assert!(led.insert(number)));
@@ -398,7 +442,7 @@ impl Sharing {
                         () = stop.cancelled() => {}
                     }
                     leading.send_modify(|led| assert!(led.remove(&number)));
-                    lease.release().await;
+                    lease.release(None, !stop.is_cancelled()).await;
                 }
             });
         }
@@ -433,7 +477,7 @@ async fn shared(hosts: &[&Sharing], of: usize) -> Duration {
 async fn hosts_that_come_and_go_share_the_partitions_of_a_group_within_five_seconds() {
     const SOON: Duration = Duration::from_secs(5);
     for of in [1, 2, 7, 64] {
-        let store = MemoryStore::new();
+        let store = split(of.max(2)).await;
         let host = |id: &str| Sharing::start(&store.another_host(), id, of, Duration::ZERO);
         let of = usize::try_from(of).unwrap();
         let one = host("one");
@@ -457,7 +501,7 @@ async fn hosts_that_come_and_go_share_the_partitions_of_a_group_within_five_seco
 
 #[tokio::test(start_paused = true)]
 async fn a_host_gives_back_one_partition_after_the_other_and_asks_for_none_of_them() {
-    let store = MemoryStore::new();
+    let store = split(8).await;
     let takes = Duration::from_millis(700);
     let one = Sharing::start(&store.another_host(), "one", 8, takes);
     shared(&[&one], 8).await;
@@ -478,7 +522,7 @@ async fn a_host_gives_back_one_partition_after_the_other_and_asks_for_none_of_th
 
 #[tokio::test(start_paused = true)]
 async fn a_host_whose_session_ends_shares_again_with_the_next() {
-    let store = MemoryStore::new();
+    let store = split(6).await;
     let handle = store.another_host();
     let one = Sharing::start(&handle, "one", 6, Duration::ZERO);
     let two = Sharing::start(&store.another_host(), "two", 6, Duration::ZERO);
@@ -490,9 +534,242 @@ async fn a_host_whose_session_ends_shares_again_with_the_next() {
     shared(&[&one, &two], 6).await;
     assert!(one.leads().is_disjoint(&two.leads()));
     // Nor does it lead more than it may before it knows of the others.
-    handle.fail(Operation::SHARERS, Fault::Before, 3);
+    handle.fail(Operation::ROSTER, Fault::Before, 3);
     while !one.leads().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     shared(&[&one, &two], 6).await;
+}
+
+/// A host that leads whole groups as [`Sharing`] leads partitions, until it is stopped.
+fn leads_all(
+    store: &MemoryStore,
+    id: &str,
+    groups: &[GroupName],
+) -> (watch::Receiver<BTreeSet<GroupName>>, CancellationToken) {
+    let (locks, stop) = (locks(store, id), CancellationToken::new());
+    let (leading, led) = watch::channel(BTreeSet::new());
+    let leading = Arc::new(leading);
+    for group in groups {
+        let group = group.clone();
+        let (locks, stop, leading) = (locks.clone(), stop.clone(), Arc::clone(&leading));
+        tokio::spawn(async move {
+            while !stop.is_cancelled() {
+                let lease = tokio::select! {
+                    lease = locks.lock(&group, || {}) => lease.unwrap(),
+                    () = stop.cancelled() => return,
+                };
+                leading.send_modify(|led| assert!(led.insert(group.clone())));
+                tokio::select! {
+                    () = lease.wanted_back().cancelled() => {}
+                    () = lease.proof().lost() => {}
+                    () = stop.cancelled() => {}
+                }
+                leading.send_modify(|led| assert!(led.remove(&group)));
+                lease.release(None, !stop.is_cancelled()).await;
+            }
+        });
+    }
+    (led, stop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_come_and_go_share_the_groups_and_move_no_more_than_must() {
+    const GROUPS: usize = 2_000;
+    let store = MemoryStore::new();
+    let groups: Vec<GroupName> = (0..GROUPS).map(|n| group(&format!("g{n}"))).collect();
+    make(&store, groups.clone()).await;
+    let start = |id: &str| leads_all(&store.another_host(), id, &groups);
+    let within = THERE_AFTER + Duration::from_secs(5);
+    let even = async |hosts: &[&watch::Receiver<BTreeSet<GroupName>>]| {
+        let began = Instant::now();
+        loop {
+            let led: Vec<usize> = hosts.iter().map(|led| led.borrow().len()).collect();
+            let (least, most) = (GROUPS / hosts.len(), GROUPS.div_ceil(hosts.len()));
+            if led.iter().sum::<usize>() == GROUPS
+                && led.iter().all(|led| (least..=most).contains(led))
+            {
+                return;
+            }
+            assert!(began.elapsed() < within, "{led:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (one, _of_one) = start("one");
+    even(&[&one]).await;
+    let (two, of_two) = start("two");
+    even(&[&one, &two]).await;
+    let before = one.borrow().clone();
+    let (three, _of_three) = start("three");
+    even(&[&one, &two, &three]).await;
+    assert!(one.borrow().is_subset(&before), "it gets none, and keeps the rest");
+    let kept = one.borrow().clone();
+    of_two.cancel();
+    even(&[&one, &three]).await;
+    assert!(one.borrow().is_superset(&kept), "it gets some, and keeps all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_a_host_stops_is_led_by_another_at_once_whatever_else_that_host_runs() {
+    let store = stored().await;
+    let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
+    let [g, _h] = [taken(&one, "g").await, taken(&one, "h").await];
+    let wanted = group("g");
+    let mut next = pin!(two.lock(&wanted, || {}));
+    assert!(tokio::time::timeout(HEARTBEAT, &mut next).await.is_err());
+    g.release(None, false).await;
+    let released = Instant::now();
+    next.await.unwrap();
+    assert!(released.elapsed() <= LOCK_POLL + TICK, "{:?}", released.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_has_no_row_is_missed_and_led_once_it_has_one() {
+    let store = stored().await;
+    let one = locks(&store, "one");
+    let new = group("new");
+    assert_eq!(one.lead(&new, |_| {}).await.unwrap().unwrap_err(), Missing);
+    make(&store, [new]).await;
+    let mut lease = taken(&one, "new").await;
+    assert_eq!(lease.take_leadership().unwrap().epoch, Epoch(1));
+    assert!(lease.take_leadership().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_gives_a_group_to_another_host_only_once_that_has_been_there_for_a_while() {
+    let store = stored().await;
+    let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
+    let leases = [taken(&one, "g").await, taken(&one, "h").await];
+    let wanted = [group("g"), group("h")];
+    let is_wanted = || leases.iter().any(|lease| lease.wanted_back().is_cancelled());
+    {
+        let waiting = wanted.each_ref().map(|group| two.lock(group, || {}));
+        let gone = tokio::time::timeout(
+            THERE_AFTER - HEARTBEAT,
+            futures_util::future::select_all(waiting.map(Box::pin)),
+        );
+        assert!(gone.await.is_err());
+    }
+    // It goes, and comes again.
+    tokio::time::sleep(10 * HEARTBEAT).await;
+    assert!(!is_wanted());
+    let came = Instant::now();
+    let waiting = wanted.each_ref().map(|group| Box::pin(two.lock(group, || {})));
+    let mut waiting = futures_util::future::select_all(waiting);
+    while !is_wanted() {
+        let _ = tokio::time::timeout(TICK, &mut waiting).await;
+    }
+    let took = came.elapsed();
+    assert!((THERE_AFTER..THERE_AFTER + HEARTBEAT + 3 * LOCK_POLL).contains(&took), "{took:?}");
+    let given: Vec<bool> = leases.iter().map(|lease| lease.wanted_back().is_cancelled()).collect();
+    assert_eq!(given.iter().filter(|given| **given).count(), 1, "one each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_the_host_which_is_to_lead_it_does_not_claim_is_led_by_another() {
+    let store = stored().await;
+    let both = ["g", "h"].map(group);
+    let idle = HostIdentity { id: "idle".into(), hostname: "idle".into(), pid: 1 };
+    let mut session = store.another_host().lock_session(&idle).await.unwrap();
+    session.announce(&both).await.unwrap();
+    let began = Instant::now();
+    let one = locks(&store, "one");
+    let leases = futures_util::future::join_all(["g", "h"].map(|name| taken(&one, name))).await;
+    let took = began.elapsed();
+    assert!((FREE_FOR..FREE_FOR + 3 * LOCK_POLL).contains(&took), "{took:?}");
+    // The other is given none for a while, and then once more.
+    let is_wanted = || leases.iter().any(|lease| lease.wanted_back().is_cancelled());
+    tokio::time::sleep(THERE_AFTER).await;
+    assert!(!is_wanted());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(is_wanted());
+    drop(session);
+}
+
+/// Waits until a host has the duty.
+async fn on_duty(locks: &Locks) -> DutyLease {
+    let lease = tokio::time::timeout(HOUR, locks.take_duty(Duty::Overview, || {})).await;
+    lease.expect("the duty never came free").expect("the owner broke")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duty_moves_within_two_seconds_of_its_release_and_of_the_end_of_its_host() {
+    let store = stored().await;
+    let (one, two) = (locks(&store, "one"), locks(&store.another_host(), "two"));
+    let began = Instant::now();
+    let lease = on_duty(&one).await;
+    assert!(began.elapsed() <= TICK, "it is free");
+    let (refused, standing_by) = oneshot::channel();
+    let waiting = two.clone();
+    let mut next = tokio::spawn(async move {
+        waiting.take_duty(Duty::Overview, || refused.send(()).unwrap()).await.unwrap()
+    });
+    standing_by.await.unwrap();
+    assert!(tokio::time::timeout(10 * HEARTBEAT, &mut next).await.is_err());
+    drop(lease);
+    let released = Instant::now();
+    let next = next.await.unwrap();
+    assert!(released.elapsed() <= HEARTBEAT + TICK, "{:?}", released.elapsed());
+
+    // It leads a group still: nothing but the duty moves.
+    let _lease = taken(&two, "g").await;
+    let mut again = Box::pin(on_duty(&one));
+    assert!(tokio::time::timeout(10 * HEARTBEAT, &mut again).await.is_err());
+    store.sever_lock_sessions();
+    assert!(tokio::time::timeout(10 * HEARTBEAT, &mut again).await.is_err(), "its own session");
+    drop((next, two, _lease));
+    let ended = Instant::now();
+    again.await;
+    assert!(ended.elapsed() <= 2 * HEARTBEAT, "{:?}", ended.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_without_an_answer_gives_up_its_duty_as_it_steps_down() {
+    let store = stored().await;
+    let one = locks(&store, "one");
+    let lease = on_duty(&one).await;
+    let proof = proof(&store).await;
+    store.fail(Operation::HEARTBEAT, Fault::Slow(HOUR), 1);
+    tokio::time::timeout(HOUR, lease.proof().lost()).await.expect("it never stepped down");
+    assert!(proof.elapsed() <= STEP_DOWN_AFTER + TICK, "{:?}", proof.elapsed());
+    drop(lease);
+    on_duty(&one).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_call_for_a_duty_loses_all_leases() {
+    for operation in [Operation::CLAIM_DUTY, Operation::RELEASE_DUTY] {
+        let store = stored().await;
+        let one = locks(&store, "one");
+        let lease = taken(&one, "g").await;
+        store.fail(operation, Fault::After, 1);
+        drop(on_duty(&one).await);
+        lost(&lease).await;
+        taken(&one, "g").await;
+        on_duty(&one).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duty_that_comes_when_nobody_waits_any_more_is_given_back() {
+    let store = stored().await;
+    let hasty = store.another_host();
+    let (one, two) = (locks(&store, "one"), locks(&hasty, "two"));
+    hasty.fail(Operation::CLAIM_DUTY, Fault::Slow(HEARTBEAT), 1);
+    let waiting = two.take_duty(Duty::Overview, || {});
+    assert!(tokio::time::timeout(HEARTBEAT / 2, waiting).await.is_err());
+    assert_eq!(hasty.faults_left(Operation::CLAIM_DUTY), 0, "it is being asked for");
+    on_duty(&one).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_not_waited_for_again_is_soon_no_longer_the_hosts() {
+    let store = stored().await;
+    let handle = store.another_host();
+    let (one, two) = (locks(&handle, "one"), locks(&store, "two"));
+    taken(&one, "g").await.release(None, true).await;
+    let _next = taken(&two, "g").await;
+    assert_eq!(handle.standing_by(), [group("g")]);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(handle.standing_by(), []);
 }

@@ -181,13 +181,9 @@ impl Supervisor {
     /// Registers the groups, those included that come later.
     async fn register(&self, later: &Later) -> Result<(), StoreError> {
         self.store.check().await?;
-        for group in self.groups.iter().filter(|group| is_first(group)) {
-            self.store.ensure_group(&registration(group)).await?;
-        }
-        for group in &later.groups {
-            self.store.ensure_group(group).await?;
-        }
-        Ok(())
+        let now = self.groups.iter().filter(|group| is_first(group)).map(registration);
+        let all: Vec<_> = now.chain(later.groups.iter().cloned()).collect();
+        self.store.ensure_groups(&all).await
     }
 
     /// Starts the groups, and makes the watcher and the reporter, which do not run yet.

@@ -232,7 +232,6 @@ impl RunningGroups {
         };
         let task = Arc::new(GroupTask {
             name: name.clone(),
-            partition: running.group.settings.partition,
             store: Arc::clone(&self.store),
             deployments: self.deployments.clone(),
             host: self.host.clone(),

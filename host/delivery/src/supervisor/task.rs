@@ -1,9 +1,9 @@
-//! The task of one group: competes for its lock, leads, and competes again.
+//! The task of one group: competes for it, leads, and competes again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -12,13 +12,13 @@ use tracing::{debug, error, info, warn};
 use super::restart_delay;
 use super::watcher::OvertakeLimits;
 use crate::group::{Awaited, Control, End, GroupLoop, LAST_ANSWER, Signals};
-use crate::leadership::{Lease, Locks};
-use event_host_core::event::{Epoch, GroupName, Partition, Position};
+use crate::leadership::{Lease, Locks, Missing, Obstacle};
+use event_host_core::event::{Epoch, GroupName, Position};
 use event_host_core::repeats::Repeats;
 use event_host_core::troubles::Troubles;
 use event_host_metrics::Swap;
 use event_host_store::{
-    self, DeliveryStore, Deployed, Deployments, HostIdentity, Settled, StoreError,
+    self, DeliveryStore, Deployed, Deployments, HostIdentity, Leadership, Settled, StoreError,
 };
 
 /// How long a host that began an attempt and lost its lock has to show that it lives: a few
@@ -54,8 +54,6 @@ impl GroupVersion {
 /// The task of one group.
 pub(super) struct GroupTask {
     pub(super) name: GroupName,
-    /// Which part of its group it is; `None` for all of it.
-    pub(super) partition: Option<Partition>,
     pub(super) store: Arc<dyn DeliveryStore>,
     pub(super) deployments: Option<Arc<dyn Deployments>>,
     pub(super) host: HostIdentity,
@@ -102,53 +100,74 @@ impl GroupTask {
         }
     }
 
-    /// Competes for the lock, leads, and competes again, until the stop.
+    /// Competes for the group, leads, and competes again, until the stop.
     async fn compete(&self) {
         loop {
             let lease = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
-                lease = self.lock() => lease,
+                lease = self.claim() => lease,
             };
-            // Without the owner of the locks there is no lock to compete for, and the host is
-            // about to stop.
-            let Some(lease) = lease else { return self.stop.cancelled().await };
-            self.lead(&lease).await;
+            // Without the owner of the lock session there is nothing to compete for, and the
+            // host is about to stop.
+            let Some(mut lease) = lease else { return self.stop.cancelled().await };
+            let ended = self.lead(&mut lease).await;
             self.troubles.clear(&self.cannot_lead());
-            lease.release().await;
+            self.give_back(lease, ended).await;
         }
     }
 
-    /// Waits for the lock. A group that has no row yet gets one while another session has the
-    /// lock: that session may be no host, and then the hosts agree on another lock in the
-    /// group's row.
-    async fn lock(&self) -> Option<Lease> {
-        let (refused, refusal) = oneshot::channel();
-        let standing_by = || {
-            info!(group = %self.name, "another host leads; standing by");
-            // Fails only where the lock is no longer waited for.
-            let _ = refused.send(());
-        };
-        let locking = self.locks.lock_part(&self.name, self.partition, standing_by);
-        let making = async {
-            if refusal.await.is_ok() {
-                let mut failures = 0_u32;
-                loop {
+    /// Waits until this host leads the group. One that has no row gets one.
+    async fn claim(&self) -> Option<Lease> {
+        let mut failures = 0_u32;
+        let mut reasons = Repeats::default();
+        loop {
+            let told = |obstacle| match obstacle {
+                Obstacle::LedElsewhere => {
+                    info!(group = %self.name, "another host leads; standing by");
+                }
+                Obstacle::Unavailable(why) => {
+                    self.troubles.set(&self.cannot_lead(), &why);
+                    error!(group = %self.name, "cannot begin to lead: {why}; trying again");
+                }
+            };
+            match self.locks.lead(&self.name, told).await? {
+                Ok(lease) => return Some(lease),
+                Err(Missing) => {
                     let version = Arc::clone(&self.versions.borrow());
-                    let Err(why) = self.store.make_group(&version.registration).await else {
-                        break;
-                    };
-                    debug!(group = %self.name, "cannot see whether the group is there: {why}");
-                    failures = failures.saturating_add(1);
-                    self.pause(restart_delay(failures)).await;
+                    if let Err(why) = self.store.ensure_group(&version.registration).await {
+                        self.cannot(&mut reasons, &why);
+                        failures = failures.saturating_add(1);
+                        self.pause(restart_delay(failures)).await;
+                    }
                 }
             }
-            std::future::pending().await
+        }
+    }
+
+    /// Says why it cannot lead.
+    fn cannot(&self, reasons: &mut Repeats, why: &StoreError) {
+        self.troubles.set(&self.cannot_lead(), why);
+        if reasons.is_news(why) {
+            error!(group = %self.name, "cannot begin to lead: {why}");
+        } else {
+            debug!(group = %self.name, "still cannot begin to lead: {why}");
+        }
+    }
+
+    /// Gives the group back, with the clean end of its last leadership if it had one, unless
+    /// the database does not answer in time.
+    async fn give_back(&self, lease: Lease, ended: Option<Epoch>) {
+        let patience = async {
+            self.interrupt.cancelled().await;
+            tokio::time::sleep(LAST_ANSWER).await;
         };
+        let returns = !self.stop.is_cancelled();
         tokio::select! {
-            biased;
-            lease = locking => lease,
-            never = making => never,
+            () = lease.release(ended, returns) => {}
+            () = patience => {
+                warn!(group = %self.name, "cannot record the end of the leadership: no answer in time");
+            }
         }
     }
 
@@ -157,11 +176,12 @@ impl GroupTask {
         format!("cannot begin to lead group `{}`", self.name)
     }
 
-    /// Leads under one lock, for as many epochs as it takes.
-    async fn lead(&self, lease: &Lease) {
+    /// Leads under one lease, for as many epochs as it takes. Gives the last one if it ended
+    /// cleanly.
+    async fn lead(&self, lease: &mut Lease) -> Option<Epoch> {
         let mut failures = 0_u32;
         let mut reasons = Repeats::default();
-        // The task also stops, and releases the lock, when another host is to lead the group.
+        // The task also stops, and gives the group back, when another host is to lead it.
         let stop = self.stop.child_token();
         let _recall = {
             let (wanted_back, stop) = (lease.wanted_back().clone(), stop.clone());
@@ -174,16 +194,12 @@ impl GroupTask {
             let wanted = Arc::clone(&self.versions.borrow());
             let version = self.version_for(&wanted);
             let signals = self.signals(lease, &wanted, &stop);
-            let Some(begun) = signals.answer(self.begin(&version)).await else { continue };
+            let claimed = lease.take_leadership();
+            let Some(begun) = signals.answer(self.begin(&version, claimed)).await else { continue };
             let mut leadership = match begun {
                 Ok(leadership) => leadership,
                 Err(why) => {
-                    self.troubles.set(&self.cannot_lead(), &why);
-                    if reasons.is_news(&why) {
-                        error!(group = %self.name, "cannot begin to lead: {why}");
-                    } else {
-                        debug!(group = %self.name, "still cannot begin to lead: {why}");
-                    }
+                    self.cannot(&mut reasons, &why);
                     failures = failures.saturating_add(1);
                     self.pause(restart_delay(failures)).await;
                     continue;
@@ -207,8 +223,7 @@ impl GroupTask {
             if !self.look_for_signs_of_life(&mut leadership, &patient).await {
                 continue;
             }
-            let (mut end, wanted) =
-                self.lead_epoch(leadership, wanted, version, signals, lease, &stop).await;
+            let mut end = self.lead_epoch(leadership, wanted, version, signals, lease, &stop).await;
             if end == End::Superseded {
                 lease.prove().await;
                 if lease.proof().is_lost() {
@@ -217,9 +232,8 @@ impl GroupTask {
             }
             match end {
                 End::Stopped => {
-                    self.end(epoch, &self.signals(lease, &wanted, &stop)).await;
                     debug!(group = %self.name, "stopped");
-                    return;
+                    return Some(epoch);
                 }
                 End::Replaced | End::RolledBack => {
                     info!(group = %self.name, "the group changed; beginning again");
@@ -230,23 +244,23 @@ impl GroupTask {
                 End::Lost => {
                     counted.lost();
                     error!(group = %self.name, epoch = epoch.0, "no longer leader; nothing more was committed");
-                    return;
+                    return None;
                 }
             }
         }
+        None
     }
 
-    /// Leads one epoch, with one version of the group after the other. Returns how it ended,
-    /// and the version that was wanted last.
+    /// Leads one epoch, with one version of the group after the other. Returns how it ended.
     async fn lead_epoch(
         &self,
-        leadership: event_host_store::Leadership,
+        leadership: Leadership,
         mut wanted: Arc<GroupVersion>,
         mut version: Arc<GroupVersion>,
         signals: Signals,
         lease: &Lease,
         stop: &CancellationToken,
-    ) -> (End, Arc<GroupVersion>) {
+    ) -> End {
         let mut progress = version.group.begin_leading(leadership);
         let mut end = version.group.lead(&mut progress, signals).await;
         let mut before = None;
@@ -255,7 +269,7 @@ impl GroupTask {
                 End::Replaced => {
                     let next = Arc::clone(&self.versions.borrow());
                     if !next.is_registered_like(&version) {
-                        return (end, wanted);
+                        return end;
                     }
                     info!(
                         group = %self.name,
@@ -277,13 +291,13 @@ impl GroupTask {
                 }
                 End::RolledBack => {
                     // Only a version that took over from one is rolled back.
-                    let Some(good) = before.take() else { return (end, wanted) };
+                    let Some(good) = before.take() else { return end };
                     let bad = std::mem::replace(&mut version, good);
                     version.group.metrics.swapped(Swap::RolledBack);
                     self.roll_back(bad, &version, lease).await;
                     version.group.resume(&mut progress);
                 }
-                End::Stopped | End::Superseded | End::Lost => return (end, wanted),
+                End::Stopped | End::Superseded | End::Lost => return end,
             }
             end = version.group.lead(&mut progress, self.signals(lease, &wanted, stop)).await;
         }
@@ -349,27 +363,21 @@ impl GroupTask {
         }
     }
 
+    /// Begins a leadership: the one that came with the claim of the group, if the group is
+    /// written down as this version has it.
     async fn begin(
         &self,
         version: &GroupVersion,
-    ) -> Result<event_host_store::Leadership, StoreError> {
-        self.store.ensure_group(&version.registration).await?;
-        self.store.begin_leadership(&self.name, &self.host).await
-    }
-
-    /// Records a clean end, unless the database does not answer in time.
-    async fn end(&self, epoch: Epoch, signals: &Signals) {
-        let patience = async {
-            signals.interrupt.cancelled().await;
-            tokio::time::sleep(LAST_ANSWER).await;
-        };
-        let ended = tokio::select! {
-            ended = self.store.end_leadership(&self.name, epoch) => ended,
-            () = signals.leadership.lost() => return,
-            () = patience => Err(StoreError::Unavailable("no answer in time".to_owned())),
-        };
-        if let Err(why) = ended {
-            warn!(group = %self.name, "cannot record the end of the leadership: {why}");
+        claimed: Option<Leadership>,
+    ) -> Result<Leadership, StoreError> {
+        match claimed {
+            Some(leadership) if leadership.registered.is_as(&version.registration) => {
+                Ok(leadership)
+            }
+            _ => {
+                self.store.ensure_group(&version.registration).await?;
+                self.store.begin_leadership(&self.name, &self.host).await
+            }
         }
     }
 
@@ -377,14 +385,8 @@ impl GroupTask {
     /// is dead. One that only lost its lock shows itself soon: then the attempt
     /// counts for nothing, for this leader and, because that is recorded, for all later
     /// ones, who could not know it any more. Whether the leadership goes on.
-    async fn look_for_signs_of_life(
-        &self,
-        leadership: &mut event_host_store::Leadership,
-        signals: &Signals,
-    ) -> bool {
-        let event_host_store::Leadership {
-            epoch, mark: Some(mark), begun_by: Some(begun_by), ..
-        } = leadership
+    async fn look_for_signs_of_life(&self, leadership: &mut Leadership, signals: &Signals) -> bool {
+        let Leadership { epoch, mark: Some(mark), begun_by: Some(begun_by), .. } = leadership
         else {
             return true;
         };

@@ -160,12 +160,12 @@ impl Watcher {
     /// Watches until it is aborted.
     pub(super) async fn run(self) -> Infallible {
         let mut last_event = Instant::now();
-        let mut next_control = Instant::now();
+        let mut controls = Seen::default();
         let mut holders = Holders::default();
         let mut failures = 0_u32;
         let mut reasons = Repeats::default();
         loop {
-            let looked = match self.look(&mut next_control).await {
+            let looked = match self.look(&mut controls).await {
                 Ok(news) => holders.look(&*self.store).await.map(|()| news),
                 Err(why) => Err(why),
             };
@@ -183,14 +183,14 @@ impl Watcher {
                 // At once, unless the log changes again and again.
                 Err(StoreError::Changed(why)) if failures == 0 => {
                     self.forget(&why);
-                    next_control = Instant::now();
+                    controls = Seen::default();
                     failures = 1;
                     continue;
                 }
                 Err(why) => {
                     if let StoreError::Changed(why) = &why {
                         self.forget(why);
-                        next_control = Instant::now();
+                        controls = Seen::default();
                     } else {
                         self.troubles.set(CANNOT_WATCH, &why);
                         if reasons.is_news(&why) {
@@ -234,15 +234,26 @@ impl Watcher {
     }
 
     /// Whether there is a new event.
-    async fn look(&self, next_control: &mut Instant) -> Result<bool, StoreError> {
-        if Instant::now() >= *next_control {
+    async fn look(&self, controls: &mut Seen) -> Result<bool, StoreError> {
+        if controls.looked.is_none_or(|looked| looked.elapsed() >= CONTROL_POLL) {
+            // The version first: what changes after it is read is news the next time.
             let asked = Instant::now();
-            let rows = self.store.group_states().await;
-            self.metrics.called(StoreOperation::Control, asked.elapsed(), rows.is_ok());
-            for row in rows? {
-                self.controls.tell(&row);
+            let version = self.store.control_version().await;
+            let is_news = match &version {
+                Ok(version) => version.is_none() || *version != controls.version,
+                Err(_) => false,
+            };
+            let rows = if is_news { Some(self.store.group_states().await) } else { None };
+            let is_told = version.is_ok() && !matches!(rows, Some(Err(_)));
+            self.metrics.called(StoreOperation::Control, asked.elapsed(), is_told);
+            let version = version?;
+            if let Some(rows) = rows {
+                for row in rows? {
+                    self.controls.tell(&row);
+                }
+                controls.version = version;
             }
-            *next_control = Instant::now() + CONTROL_POLL;
+            controls.looked = Some(Instant::now());
         }
         let asked = Instant::now();
         let safe = self.store.safe_position().await;
@@ -259,6 +270,14 @@ impl Watcher {
             modified
         }))
     }
+}
+
+/// What was seen of the groups' rows.
+#[derive(Default)]
+struct Seen {
+    looked: Option<Instant>,
+    /// As of which they were read.
+    version: Option<i64>,
 }
 
 /// Logs what blocks the log, once for each.

@@ -35,7 +35,6 @@ use event_host_delivery::group::{BatchSettings, DEFAULT_MAX_PARKED};
 use event_host_delivery::ordering::Ordering;
 use event_host_sandbox::settings::{Grants, HttpPath, Limits, Reuse};
 use event_host_store::Start;
-use event_host_store::driver::lock_key::{self, LockKey};
 
 /// One handler: a component plus its settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,21 +111,6 @@ pub(super) fn handlers(
         }
         let group = group.map(|(group, _)| group);
         settings.extend(handler(section, *entry, group, tenants, directory));
-    }
-    let parts = settings.iter().flat_map(|handler: &HandlerSettings| {
-        let partitions = if handler.partitions > 1 { handler.partitions } else { 0 };
-        (0..partitions).map(|number| handler.group.partition(number))
-    });
-    let led: Vec<GroupName> = groups.keys().cloned().chain(parts).collect();
-    if let Some((one, other)) = lock_key::colliding(&led, LockKey::of)
-        && let Some(entry) = groups.get(&other.group())
-    {
-        document.problem(
-            entry.at,
-            format!(
-                "the groups `{one}` and `{other}` have the same lock on a server, so that only one of them could be led: give one of them another name"
-            ),
-        );
     }
     settings
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::{
-    PostgresDatabase, all_after, first_settlement, group, host, led, publish, run, says, seen,
-    until, value,
+    PostgresDatabase, all_after, claims, first_settlement, group, host, led, publish, run, says,
+    seen, settings, until, value,
 };
 use crate::POOL_SIZE;
 use event_host_core::event::Position;
 use event_host_store::traits::*;
-use event_host_store::{Settled, Settlement, StoreError};
+use event_host_store::{Claim, GroupRegistration, Settled, Settlement, StoreError};
 
 /// The sessions of hosts in this database.
 const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity
@@ -27,9 +27,12 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
     assert_eq!(wanted, 11, "as the documentation says");
 
     let first = store.lock_session(&host("one")).await.unwrap();
-    let names: Vec<_> = (0..200).map(|n| group(&format!("g{n}"))).collect();
     publish(&store, "a").await;
     assert_eq!(value::<i64>(&mut observer, SESSIONS).await, 2, "the lock session, and one");
+    // Others than the ones that are at work meanwhile.
+    let claimed: Vec<GroupRegistration> = (0..50).map(|n| settings(&format!("h{n}"))).collect();
+    store.ensure_groups(&claimed).await.unwrap();
+    let names: Vec<_> = claimed.iter().map(|group| group.name.clone()).collect();
 
     let mut work = JoinSet::new();
     work.spawn({
@@ -64,7 +67,8 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
             })
             .await;
             session = store.lock_session(&host("one")).await.unwrap();
-            assert!(session.try_locks(&names).await.unwrap().into_iter().all(|held| held));
+            let claims = session.claim(&names).await.unwrap();
+            assert!(claims.iter().all(|claim| matches!(claim, Claim::Led(_))), "{claims:?}");
         }
         reopened.set(true);
         session
@@ -80,7 +84,7 @@ async fn two_hundred_groups_at_once_share_eleven_connections() {
     };
     let (mut session, most) = tokio::join!(reopening, watching);
     assert_eq!(most, wanted);
-    session.heartbeat(&[]).await.unwrap();
+    session.heartbeat(false).await.unwrap();
     work.shutdown().await;
     drop((session, store));
     until("all are closed", async || value::<i64>(&mut observer, SESSIONS).await == 0).await;
@@ -165,7 +169,7 @@ async fn a_refusal_leaves_no_transaction_open_for_whoever_comes_next() {
     let mut observer = database.raw().await;
     led(&store, "g").await;
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
     for _ in 0..3 {
         let error = store.remove_group(&group("g"), false).await.unwrap_err();
         assert!(matches!(error, StoreError::Refused(_)), "{error:?}");

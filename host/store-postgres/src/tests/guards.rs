@@ -5,8 +5,8 @@ use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use test_postgres::{Server, Stop};
 
 use super::{
-    PostgresDatabase, PostgresStore, first_settlement, group, host, led, publish, run, says,
-    server_of_its_own, session_at, store_at, until, until_waiting,
+    PostgresDatabase, PostgresStore, claims, first_settlement, group, host, led, publish, run,
+    says, server_of_its_own, session_at, settings, store_at, until, until_waiting,
 };
 use event_host_core::event::{Epoch, Position};
 use event_host_store::traits::*;
@@ -115,7 +115,7 @@ async fn a_server_that_only_reads_is_refused() {
     let error = store.lock_session(&host("one")).await.err().unwrap();
     says(&error, &["standby server"]);
     // What asks nothing before it writes is told, too.
-    let error = store.ensure_group(&super::settings("g")).await.unwrap_err();
+    let error = store.ensure_group(&settings("g")).await.unwrap_err();
     assert!(matches!(error, StoreError::Busy(_)), "{error:?}");
     says(&error, &["only reads", "primary"]);
 }
@@ -197,11 +197,11 @@ async fn locks_in_another_database_than_the_log_are_refused() {
     }
     let database = PostgresDatabase::new().await;
     let url = database.database.url();
+    database.store().ensure_group(&settings("g")).await.unwrap();
     let mut session = with(url, url).lock_session(&host("one")).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
     let mut direct = database.store().lock_session(&host("two")).await.unwrap();
-    assert_eq!(direct.try_locks(&[group("g")]).await.unwrap(), [false]);
+    assert_eq!(claims(&mut direct, &["g"]).await, [false]);
     drop(session);
-    until("the lock is free", async || direct.try_locks(&[group("g")]).await.unwrap() == [true])
-        .await;
+    until("the lock is free", async || claims(&mut direct, &["g"]).await == [true]).await;
 }

@@ -40,8 +40,8 @@ use event_host_core::failure::FailureKind;
 use event_host_store::suite::{DeliveryDatabase, TestDatabase};
 use event_host_store::traits::*;
 use event_host_store::{
-    FailureRecord, Fetch, GroupRegistration, HostIdentity, NewDeadLetter, Redelivery, Settlement,
-    StoreError, Subscription,
+    Claim, FailureRecord, Fetch, GroupRegistration, HostIdentity, LockSession, NewDeadLetter,
+    Redelivery, Release, Settlement, StoreError, Subscription,
 };
 
 /// How long whatever is waited for may take.
@@ -214,6 +214,18 @@ fn says(error: &StoreError, parts: &[&str]) {
 
 fn group(name: &str) -> GroupName {
     name.parse().unwrap()
+}
+
+/// Of which of these groups the session leads each now.
+async fn claims(session: &mut Box<dyn LockSession>, names: &[&str]) -> Vec<bool> {
+    let groups: Vec<GroupName> = names.iter().copied().map(group).collect();
+    let claims = session.claim(&groups).await.unwrap();
+    claims.iter().map(|claim| matches!(claim, Claim::Led(_))).collect()
+}
+
+async fn give_back(session: &mut Box<dyn LockSession>, group: &GroupName) {
+    let release = Release { group: group.clone(), ended: None };
+    assert!(session.release(&[release]).await.unwrap().is_empty());
 }
 
 fn settings(name: &str) -> GroupRegistration {

@@ -7,8 +7,8 @@ use jiff::SignedDuration;
 use sqlx::PgConnection;
 
 use super::{
-    PostgresDatabase, PostgresStore, dead, first_settlement, group, host, led, publish, redelivery,
-    run, seen, session_at, settings, store_at, try_to_run, types, until,
+    PostgresDatabase, PostgresStore, claims, dead, first_settlement, give_back, group, host,
+    publish, redelivery, run, seen, session_at, settings, store_at, try_to_run, types, until,
 };
 use crate::{Purpose, grants};
 use event_host_core::digest::Digest;
@@ -267,8 +267,8 @@ async fn publishing_is_safe_from_what_its_caller_puts_in_its_way() {
 /// up on.
 async fn given_up_on(store: &PostgresStore) -> Box<dyn LockSession> {
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    led(store, "g").await;
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    store.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
     for event_type in ["a", "b", "c"] {
         publish(store, event_type).await;
     }
@@ -459,9 +459,13 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         let mut session = store.lock_session(&host("one")).await.unwrap();
         store.ensure_group(&settings("g")).await.unwrap();
         store.ensure_group(&settings("g")).await.unwrap();
-        assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-        session.heartbeat(&[]).await.unwrap();
-        led(&store, "g").await;
+        assert_eq!(claims(&mut session, &["g"]).await, [true]);
+        session.heartbeat(true).await.unwrap();
+        session.announce(&[group("g")]).await.unwrap();
+        assert_eq!(session.roster().await.unwrap().unwrap().groups.len(), 1);
+        session.announce(&[]).await.unwrap();
+        assert!(store.control_version().await.unwrap().is_some());
+        store.ensure_groups(&[settings("g")]).await.unwrap();
         publish(&store, "a").await;
         let name = group("g");
         let event = seen(&store).await.remove(0);
@@ -498,8 +502,7 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
         store.group_states().await.unwrap();
         store.status().await.unwrap();
         assert_eq!(store.group_status(&name).await.unwrap().state, GroupState::Running);
-        store.end_leadership(&name, Epoch(1)).await.unwrap();
-        session.unlock(&name).await.unwrap();
+        give_back(&mut session, &name).await;
         store.seek(&name, Start::Latest).await.unwrap();
         super::retention::enforce_all(&store).await;
         assert_eq!(types(&store).await, Vec::<String>::new());
@@ -508,7 +511,6 @@ async fn a_host_can_do_all_that_running_handlers_takes() {
             let split = GroupRegistration { partitions, ..settings("split") };
             store.ensure_group(&split).await.unwrap();
         }
-        assert!(session.sharers(&[group("split")]).await.unwrap()[0].is_empty());
         publish(&store, "after").await;
         assert_eq!(types(&store).await, ["after"]);
         run_a_schedule(&store).await;
@@ -590,9 +592,8 @@ async fn a_silent_leader_that_a_host_may_not_end_is_got_round() {
         let database = PostgresDatabase::new().await;
         let owner = database.store();
         let mut theirs = owner.lock_session(&host("one")).await.unwrap();
-        owner.ensure_group(&settings("g")).await.unwrap();
-        assert_eq!(theirs.try_locks(&[group("g")]).await.unwrap(), [true]);
-        owner.begin_leadership(&group("g"), &host("one")).await.unwrap();
+        owner.ensure_groups(&["g", "h"].map(settings)).await.unwrap();
+        assert_eq!(claims(&mut theirs, &["g"]).await, [true]);
         let mut raw = database.raw().await;
         with_role(&database, Some(Purpose::Host), async |role| {
             let name = role.name.replace('"', "\"\"");
@@ -601,23 +602,23 @@ async fn a_silent_leader_that_a_host_may_not_end_is_got_round() {
             }
             let store = role.store();
             let mut ours = store.lock_session(&host("two")).await.unwrap();
-            assert_eq!(ours.try_locks(&[group("g"), group("h")]).await.unwrap(), [false, true]);
+            ours.announce(&["g", "h"].map(group)).await.unwrap();
+            assert_eq!(claims(&mut ours, &["g", "h"]).await, [false, true]);
             // One that shows itself is let be.
-            ours.heartbeat(&[group("g")]).await.unwrap();
-            assert_eq!(ours.try_locks(&[group("g")]).await.unwrap(), [false]);
+            ours.heartbeat(true).await.unwrap();
+            assert_eq!(claims(&mut ours, &["g"]).await, [false]);
             run(&mut raw, "UPDATE event_host.hosts SET seen_at = seen_at - interval '10 minutes' WHERE hostname = 'one'").await;
             // A superuser's session is out of reach of everybody else.
-            ours.heartbeat(&[group("g")]).await.unwrap();
-            assert_eq!(ours.try_locks(&[group("g"), group("h")]).await.unwrap(), [true, true]);
-            let led = store.begin_leadership(&group("g"), &host("two")).await.unwrap();
-            assert_eq!(led.epoch, Epoch(2));
-            ours.heartbeat(&[]).await.unwrap();
+            ours.heartbeat(true).await.unwrap();
+            until("it is got round", async || claims(&mut ours, &["g", "h"]).await == [true, true]).await;
+            assert!(store.cursor(&group("g")).await.unwrap().epoch > Epoch(1));
+            ours.heartbeat(false).await.unwrap();
         })
         .await;
         // Whoever was silent has the lock that was, and does not lead again with it.
         let error = owner.begin_leadership(&group("g"), &host("one")).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-        assert!(theirs.heartbeat(&[]).await.is_err());
+        assert!(theirs.heartbeat(false).await.is_err());
     }
 }
 

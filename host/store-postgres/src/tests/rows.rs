@@ -29,12 +29,14 @@ async fn a_row_that_cannot_be_read_hurts_no_other() {
         "INSERT INTO event_host.deployments (tenant, handler, version, digest, deployed_by, state)
          SELECT t, h, 1, digest, 'x', 'active' FROM event_host.components,
                 (VALUES ('', 'no handler!'), ('no tenant!', 'h')) AS broken (t, h);
-         INSERT INTO event_host.consumer_groups (name, tenant, subscribe, lock_key, position)
-         VALUES ('no group!', '', '{*}', 1, 0), ('h', 'no tenant!', '{*}', 2, 0),
-                ('i', '', '{}', 3, 0);
-         INSERT INTO event_host.hosts (id, hostname, pid, backend_pid, backend_start, standing_by)
-         SELECT 'id', 'here', 1, pid, backend_start, '{no group!,g}' FROM pg_stat_activity
+         INSERT INTO event_host.hosts (id, hostname, pid, backend_pid, backend_start, lock_key)
+         SELECT 'id' || n, 'here', n, pid, backend_start, n FROM pg_stat_activity, generate_series(1, 2) n
          WHERE pid = pg_backend_pid();
+         INSERT INTO event_host.consumer_groups (name, tenant, subscribe, position, leader_key)
+         VALUES ('no group!', '', '{*}', 0, 2), ('h', 'no tenant!', '{*}', 0, 2),
+                ('i', '', '{}', 0, NULL);
+         UPDATE event_host.consumer_groups SET leader_key = 2 WHERE name = 'g';
+         INSERT INTO event_host.host_groups VALUES ('no group!', 'id1'), ('g', 'id1');
          INSERT INTO event_host.dead_letters (
              group_name, position, time, tenant, type, event_id, source, attempts,
              failure_kind, failure_text, digest, dead_at)

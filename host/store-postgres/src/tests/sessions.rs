@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 
 use super::{
-    PostgresDatabase, PostgresStore, first_settlement, group, host, led, publish, run, says, until,
-    value,
+    PostgresDatabase, PostgresStore, claims, first_settlement, group, host, led, publish, run,
+    says, until, value,
 };
 use event_host_core::event::{Event, Position};
 use event_host_store::suite::{DeliveryDatabase, TestDatabase};
@@ -84,6 +84,7 @@ async fn change_settings(database: &PostgresDatabase) {
          CREATE FUNCTION trap.clock_timestamp() RETURNS timestamptz
          LANGUAGE sql AS $$ SELECT '-infinity'::timestamptz $$;
          CREATE FUNCTION trap.pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql AS $$ SELECT false $$;
+         CREATE FUNCTION trap.pg_try_advisory_xact_lock_shared(bigint) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$;
          CREATE FUNCTION trap.unnest(anyarray) RETURNS SETOF anyelement LANGUAGE sql AS $$ SELECT $1[1] WHERE false $$;",
     )
     .await;
@@ -151,8 +152,8 @@ async fn writes_everything(store: &PostgresStore) {
         ..alone
     };
     assert_eq!(store.settle(&whole).await.unwrap(), Settled::Committed);
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    session.heartbeat(&[]).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
+    session.heartbeat(false).await.unwrap();
     until("both events are safe", async || store.safe_position().await.unwrap() == Position(2))
         .await;
     store.pause(&group("g"), "a reason").await.unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{OpenOptions, SqliteStore, event, group, settings, this_host};
+use super::{OpenOptions, SqliteStore, claims, event, group, settings, this_host};
 use event_host_core::event::{LogEvent, Position, Tenant};
 use event_host_core::failure::FailureKind;
 use event_host_store::traits::*;
@@ -92,8 +92,7 @@ async fn start(database: &str) {
 async fn lead(database: &str) {
     let store = SqliteStore::open(database, OpenOptions::existing()).await.unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    store.begin_leadership(&group("g"), &this_host()).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
     println!("{READY}");
     std::future::pending::<()>().await;
 }

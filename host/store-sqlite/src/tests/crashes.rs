@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::children::{child, one_more, ready_child};
-use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
+use super::{SqliteDatabase, SqliteStore, claims, event, give_back, group, settings, this_host};
 use event_host_core::event::{Event, Tenant};
 use event_host_store::traits::*;
 use event_host_store::{DeadLetterFilter, Fetch, Fetched, Settled, Subscription};
@@ -48,13 +48,13 @@ async fn a_killed_process_releases_its_locks() {
     let mut leader = ready_child("lead", &database.path()).await;
 
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [false]);
+    assert_eq!(claims(&mut session, &["g"]).await, [false]);
     let shown = store.group_status(&group("g")).await.unwrap().leader.unwrap();
     assert_eq!(Some(shown.host.pid), leader.id());
 
     leader.kill().await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    session.unlock(&group("g")).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
+    give_back(&mut session, &group("g")).await;
     assert_eq!(store.group_status(&group("g")).await.unwrap().leader, None);
 }
 

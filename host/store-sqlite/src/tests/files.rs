@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{SqliteDatabase, SqliteStore, event, group, settings, this_host};
+use super::{SqliteDatabase, SqliteStore, claims, event, group, settings, this_host};
 use event_host_core::event::{Event, Position, Tenant};
 use event_host_store::traits::*;
 use event_host_store::{LockSession, StoreError};
@@ -33,8 +33,8 @@ async fn led(events: usize) -> (SqliteDatabase, SqliteStore, Box<dyn LockSession
     publish(&store, &vec!["1"; events]).await.unwrap();
     store.ensure_group(&settings("g")).await.unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    session.heartbeat(&[]).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
+    session.heartbeat(false).await.unwrap();
     (database, store, session)
 }
 
@@ -47,7 +47,7 @@ async fn all_refuse(
 ) {
     let path = database.path();
     let was_there = path.exists();
-    says(&session.heartbeat(&[]).await.unwrap_err(), said);
+    says(&session.heartbeat(false).await.unwrap_err(), said);
     says(&publish(store, &["lost"]).await.unwrap_err(), said);
     says(&store.safe_position().await.unwrap_err(), said);
     says(&store.cursor(&group("g")).await.unwrap_err(), said);
@@ -58,9 +58,9 @@ async fn all_refuse(
 /// What a host goes on with: a new session, and the events that the store sees then.
 async fn goes_on(store: &SqliteStore) -> i64 {
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    session.heartbeat(&[]).await.unwrap();
     store.ensure_group(&settings("g")).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
+    session.heartbeat(false).await.unwrap();
     store.begin_leadership(&group("g"), &this_host()).await.unwrap();
     store.status().await.unwrap().events
 }
@@ -167,10 +167,10 @@ async fn a_folder_that_is_gone_is_not_made_again() {
     let store = open(&path).await;
     store.ensure_group(&settings("g")).await.unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
     fs::remove_dir_all(&folder).unwrap();
-    says(&session.heartbeat(&[]).await.unwrap_err(), &["host.db"]);
-    assert_eq!(session.try_locks(&[group("h")]).await.unwrap_or(vec![false]), [false]);
+    says(&session.heartbeat(false).await.unwrap_err(), &["host.db"]);
+    session.claim(&[group("g")]).await.unwrap_err();
     drop(session);
     says(&store.lock_session(&this_host()).await.err().unwrap(), &["nothing is there"]);
     assert!(!folder.exists());
@@ -195,7 +195,7 @@ async fn a_full_disk_is_said_and_is_over_when_there_is_room() {
     let large = Event { data: Some(vec![7; 100_000]), ..event("a", "4") };
     let error = store.publish(&Tenant::none(), std::slice::from_ref(&large)).await.unwrap_err();
     says(&error, &["the disk that holds", "host.db", "is full"]);
-    session.heartbeat(&[]).await.unwrap();
+    session.heartbeat(false).await.unwrap();
     assert_eq!(store.status().await.unwrap().events, 3, "nothing of it is there");
     let published = store.publish(&Tenant::none(), &[large]).await.unwrap();
     assert_eq!(published, [Position(4)]);

@@ -22,7 +22,7 @@ use super::{OpenOptions, SqliteStore};
 use event_host_core::event::{Event, GroupName, Tenant};
 use event_host_store::suite::{DeliveryDatabase, TestDatabase};
 use event_host_store::traits::*;
-use event_host_store::{GroupRegistration, HostIdentity};
+use event_host_store::{Claim, GroupRegistration, HostIdentity, LockSession, Release};
 
 /// A database file in a folder of its own, which goes with this value.
 struct SqliteDatabase {
@@ -76,6 +76,18 @@ event_host_store::store_suite!(SqliteDatabase::new());
 
 fn group(name: &str) -> GroupName {
     name.parse().unwrap()
+}
+
+/// Of which of these groups the session leads each now.
+async fn claims(session: &mut Box<dyn LockSession>, names: &[&str]) -> Vec<bool> {
+    let groups: Vec<GroupName> = names.iter().copied().map(group).collect();
+    let claims = session.claim(&groups).await.unwrap();
+    claims.iter().map(|claim| matches!(claim, Claim::Led(_))).collect()
+}
+
+async fn give_back(session: &mut Box<dyn LockSession>, group: &GroupName) {
+    let release = Release { group: group.clone(), ended: None };
+    assert!(session.release(&[release]).await.unwrap().is_empty());
 }
 
 fn settings(name: &str) -> GroupRegistration {

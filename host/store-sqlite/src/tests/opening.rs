@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions, Connection};
 
 use super::children::child;
-use super::{OpenOptions, SqliteDatabase, SqliteStore, event, group, settings, this_host};
+use super::{OpenOptions, SqliteDatabase, SqliteStore, claims, event, settings, this_host};
 use event_host_core::event::Tenant;
 use event_host_store::StoreError;
 use event_host_store::traits::*;
@@ -192,26 +192,28 @@ async fn two_ways_to_one_file_share_its_locks() {
     std::os::unix::fs::symlink(database.path(), &link).unwrap();
     let linked = SqliteStore::open(link.to_str().unwrap(), OpenOptions::existing()).await.unwrap();
     assert_eq!(linked.path(), store.path());
+    store.ensure_group(&settings("g")).await.unwrap();
     let mut one = store.lock_session(&this_host()).await.unwrap();
     let mut two = linked.lock_session(&this_host()).await.unwrap();
-    assert_eq!(one.try_locks(&[group("g")]).await.unwrap(), [true]);
-    assert_eq!(two.try_locks(&[group("g")]).await.unwrap(), [false]);
+    assert_eq!(claims(&mut one, &["g"]).await, [true]);
+    assert_eq!(claims(&mut two, &["g"]).await, [false]);
 }
 
 #[tokio::test]
 async fn a_lock_file_that_is_gone_ends_the_leadership() {
     let database = SqliteDatabase::new();
     let store = database.store().await;
+    store.ensure_group(&settings("g")).await.unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(session.try_locks(&[group("g")]).await.unwrap(), [true]);
-    session.heartbeat(&[]).await.unwrap();
+    assert_eq!(claims(&mut session, &["g"]).await, [true]);
+    session.heartbeat(false).await.unwrap();
     fs::remove_dir_all(database.path().with_file_name("host.db-locks")).unwrap();
-    says(&session.heartbeat(&[]).await.unwrap_err().to_string(), &["g.lock", "deleted"]);
+    says(&session.heartbeat(false).await.unwrap_err().to_string(), &["g.lock", "deleted"]);
 
     // The folder is made again by whoever needs it.
     let mut next = store.lock_session(&this_host()).await.unwrap();
-    assert_eq!(next.try_locks(&[group("g")]).await.unwrap(), [true]);
-    next.heartbeat(&[]).await.unwrap();
+    assert_eq!(claims(&mut next, &["g"]).await, [true]);
+    next.heartbeat(false).await.unwrap();
 }
 
 #[tokio::test]
@@ -221,13 +223,15 @@ async fn a_lock_file_that_cannot_be_used_is_no_trouble_of_the_other_groups() {
     let in_the_way = database.path().with_file_name("host.db-locks").join("g.lock");
     fs::create_dir_all(&in_the_way).unwrap();
     let mut session = store.lock_session(&this_host()).await.unwrap();
-    let groups = ["f", "g", "h"].map(group);
-    for _ in 0..2 {
-        assert_eq!(session.try_locks(&groups).await.unwrap(), [true, false, true]);
+    for name in ["f", "g", "h"] {
+        store.ensure_group(&settings(name)).await.unwrap();
     }
-    session.heartbeat(&[group("g")]).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(claims(&mut session, &["f", "g", "h"]).await, [true, false, true]);
+    }
+    session.heartbeat(true).await.unwrap();
     fs::remove_dir(&in_the_way).unwrap();
-    assert_eq!(session.try_locks(&groups).await.unwrap(), [true; 3]);
+    assert_eq!(claims(&mut session, &["f", "g", "h"]).await, [true; 3]);
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ pub mod dead_letter_pages;
 pub mod gone;
 mod intact;
 pub mod ledger;
-pub mod lock_key;
 pub mod migrations;
 pub mod prefix;
 pub mod redelivery;

@@ -51,6 +51,11 @@ pub fn redelivery_above_the_cursor(
     ))
 }
 
+/// A leadership cannot begin beside another one.
+pub fn led_by_another(group: &GroupName) -> StoreError {
+    StoreError::Unavailable(format!("cannot lead a group: another host leads `{group}`"))
+}
+
 /// A group cannot be removed under its leader.
 pub fn still_led(group: &GroupName, leader: Option<&Leader>) -> StoreError {
     let by = leader.map_or_else(String::new, |leader| {

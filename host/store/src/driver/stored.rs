@@ -244,6 +244,20 @@ pub fn failures_json(failures: &FailureCounts) -> String {
     serde_json::to_value(failures).unwrap_or_default().to_string()
 }
 
+/// The patterns of a subscription, as they are stored, whether they are any or not.
+///
+/// # Errors
+/// [`StoreError::Unusable`] for what is no list of texts.
+pub fn patterns(json: &str) -> Result<Vec<String>, StoreError> {
+    serde_json::from_str(json)
+        .map_err(|error| StoreError::Unusable(format!("a subscription is no list: {error}")))
+}
+
+/// The patterns of a subscription, to be stored.
+pub fn patterns_json(subscription: &Subscription) -> String {
+    Value::from(subscription.patterns()).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Locks and leaderships in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -9,21 +9,24 @@ use super::operation::Operation;
 use super::{Group, Log, MemoryStore, locked};
 use crate::driver::refusals;
 use crate::{
-    FailureCounts, GroupControl, GroupRegistration, GroupState, HostIdentity, Leader, Leadership,
-    Leases, LockSession, Mark, Settled, StoreError, UndecidedRanges,
+    Claim, Duty, FailureCounts, GroupControl, GroupRegistration, GroupRow, GroupState,
+    HostIdentity, Leader, Leadership, Leases, LockSession, Mark, Release, Roster, Runners, Settled,
+    StoreError, UndecidedRanges,
 };
 use event_host_core::event::{Epoch, GroupName};
 
 #[allow(missing_docs, reason = "each is the call of the same name")]
 impl Operation {
     pub const LOCK_SESSION: Self = Self::reading("lock_session");
-    pub const TRY_LOCKS: Self = Self::writing("try_locks");
-    pub const UNLOCK: Self = Self::writing("unlock");
+    pub const CLAIM: Self = Self::writing("claim");
+    pub const RELEASE: Self = Self::writing("release");
+    pub const CLAIM_DUTY: Self = Self::writing("claim_duty");
+    pub const RELEASE_DUTY: Self = Self::writing("release_duty");
     pub const HEARTBEAT: Self = Self::reading("heartbeat");
-    pub const SHARERS: Self = Self::reading("sharers");
+    pub const ANNOUNCE: Self = Self::reading("announce");
+    pub const ROSTER: Self = Self::reading("roster");
     pub const ENSURE_GROUP: Self = Self::writing("ensure_group");
     pub const BEGIN_LEADERSHIP: Self = Self::writing("begin_leadership");
-    pub const END_LEADERSHIP: Self = Self::writing("end_leadership");
     pub const RECORD_WORK_STARTED: Self = Self::writing("record_work_started");
     pub const RECORD_ATTEMPT_STARTED: Self = Self::writing("record_attempt_started");
     pub const WITHDRAW_ATTEMPT: Self = Self::writing("withdraw_attempt");
@@ -35,9 +38,11 @@ impl Leases for MemoryStore {
     async fn lock_session(&self, host: &HostIdentity) -> Result<Box<dyn LockSession>, StoreError> {
         self.call(Operation::LOCK_SESSION, |log| {
             log.last_session += 1;
-            let (session, host) = (log.last_session, host.id.clone());
+            let session = log.last_session;
             locked(&self.handle.sessions).push(session);
-            Ok(Box::new(MemoryLocks { store: self.clone(), session, host }) as Box<dyn LockSession>)
+            log.announced.insert(session, (host.id.clone(), BTreeSet::new()));
+            let (store, host) = (self.clone(), host.clone());
+            Ok(Box::new(MemoryLocks { store, session, host }) as Box<dyn LockSession>)
         })
         .await
     }
@@ -112,33 +117,11 @@ impl Leases for MemoryStore {
         host: &HostIdentity,
     ) -> Result<Leadership, StoreError> {
         self.call(Operation::BEGIN_LEADERSHIP, |log| {
-            let group = log.group_mut(group)?;
-            group.epoch.0 += 1;
-            group.leader = Some(Leader { host: host.clone(), since: Timestamp::now() });
-            Ok(Leadership {
-                epoch: group.epoch,
-                settled: group.settled,
-                position: group.position,
-                head: group.head.clone(),
-                mark: group.mark,
-                state: group.state,
-                fruitless: group.fruitless,
-                failures: group.failures.clone(),
-                begun_by: None,
-                undecided: group.undecided.clone(),
-            })
-        })
-        .await
-    }
-
-    async fn end_leadership(&self, group: &GroupName, epoch: Epoch) -> Result<(), StoreError> {
-        self.call(Operation::END_LEADERSHIP, |log| {
-            if let Some(group) = log.led(group, epoch) {
-                group.leader = None;
-                group.fruitless = 0;
-                group.mark = None;
+            let of_another = log.locks.get(group).and_then(|session| log.announced.get(session));
+            if of_another.is_some_and(|(holder, _)| *holder != host.id) {
+                return Err(refusals::led_by_another(group));
             }
-            Ok(())
+            Ok(log.group_mut(group)?.begin(host))
         })
         .await
     }
@@ -193,12 +176,38 @@ impl Leases for MemoryStore {
     }
 }
 
-/// The locks of one host in memory.
+impl Group {
+    /// Begins a leadership.
+    fn begin(&mut self, host: &HostIdentity) -> Leadership {
+        self.epoch.0 += 1;
+        self.leader = Some(Leader { host: host.clone(), since: Timestamp::now() });
+        Leadership {
+            epoch: self.epoch,
+            settled: self.settled,
+            position: self.position,
+            head: self.head.clone(),
+            mark: self.mark,
+            state: self.state,
+            fruitless: self.fruitless,
+            failures: self.failures.clone(),
+            begun_by: None,
+            undecided: self.undecided.clone(),
+            may_have_redeliveries: !self.redeliveries.is_empty() || self.mark.is_some(),
+            may_have_deferred: !self.deferred.is_empty(),
+            registered: GroupRow {
+                tenant: self.tenant.as_str().to_owned(),
+                subscribe: self.subscription.patterns().to_vec(),
+                partitions: self.partitions,
+            },
+        }
+    }
+}
+
+/// The session of one host in memory.
 struct MemoryLocks {
     store: MemoryStore,
     session: u64,
-    /// The host's id.
-    host: String,
+    host: HostIdentity,
 }
 
 impl MemoryLocks {
@@ -208,55 +217,121 @@ impl MemoryLocks {
         }
         Ok(())
     }
+
+    fn claim_one(&self, log: &mut Log, group: &GroupName) -> Claim {
+        if log.locks.get(group).is_some_and(|holder| *holder != self.session) {
+            return Claim::LedElsewhere;
+        }
+        let Some(row) = log.groups.get_mut(group) else { return Claim::Missing };
+        let leadership = row.begin(&self.host);
+        log.locks.insert(group.clone(), self.session);
+        Claim::Led(Box::new(leadership))
+    }
+
+    fn release_one(&self, log: &mut Log, release: &Release) {
+        if log.locks.get(&release.group) == Some(&self.session) {
+            log.locks.remove(&release.group);
+        }
+        let ended = release.ended.and_then(|epoch| log.led(&release.group, epoch));
+        if let Some(group) = ended {
+            group.leader = None;
+            group.fruitless = 0;
+            group.mark = None;
+        }
+    }
+
+    fn runners(&self, log: &Log, group: &GroupName) -> Runners {
+        let others = log
+            .announced
+            .iter()
+            .filter(|(one, (_, groups))| **one != self.session && groups.contains(group));
+        let mut others: Vec<String> = others.map(|(_, (host, _))| host.clone()).collect();
+        others.sort();
+        let leader = log.locks.get(group).and_then(|session| log.announced.get(session));
+        Runners {
+            group: group.clone(),
+            others: others.into(),
+            leader: leader.map(|(host, _)| host.clone()),
+            is_free: leader.is_none(),
+        }
+    }
+}
+
+impl Log {
+    /// What a session had is free.
+    pub(super) fn end_session(&mut self, session: u64) {
+        self.locks.retain(|_, holder| *holder != session);
+        self.duties.retain(|_, holder| *holder != session);
+        self.announced.remove(&session);
+    }
 }
 
 #[async_trait]
 impl LockSession for MemoryLocks {
-    async fn try_locks(&mut self, groups: &[GroupName]) -> Result<Vec<bool>, StoreError> {
+    async fn claim(&mut self, groups: &[GroupName]) -> Result<Vec<Claim>, StoreError> {
         self.store
-            .call(Operation::TRY_LOCKS, |log| {
+            .call(Operation::CLAIM, |log| {
                 self.alive(log)?;
-                let holders = groups
-                    .iter()
-                    .map(|group| *log.locks.entry(group.clone()).or_insert(self.session));
-                Ok(holders.map(|holder| holder == self.session).collect())
+                Ok(groups.iter().map(|group| self.claim_one(log, group)).collect())
             })
             .await
     }
 
-    async fn unlock(&mut self, group: &GroupName) -> Result<(), StoreError> {
+    async fn release(&mut self, groups: &[Release]) -> Result<Vec<GroupName>, StoreError> {
         self.store
-            .call(Operation::UNLOCK, |log| {
+            .call(Operation::RELEASE, |log| {
                 self.alive(log)?;
-                if log.locks.get(group) == Some(&self.session) {
-                    log.locks.remove(group);
-                }
+                groups.iter().for_each(|release| self.release_one(log, release));
+                Ok(Vec::new())
+            })
+            .await
+    }
+
+    async fn claim_duty(&mut self, duty: Duty) -> Result<bool, StoreError> {
+        self.store
+            .call(Operation::CLAIM_DUTY, |log| {
+                self.alive(log)?;
+                Ok(*log.duties.entry(duty).or_insert(self.session) == self.session)
+            })
+            .await
+    }
+
+    async fn release_duty(&mut self, duty: Duty) -> Result<(), StoreError> {
+        self.store
+            .call(Operation::RELEASE_DUTY, |log| {
+                self.alive(log)?;
+                log.duties.retain(|one, holder| *one != duty || *holder != self.session);
                 Ok(())
             })
             .await
     }
 
-    async fn heartbeat(&mut self, standing_by: &[GroupName]) -> Result<(), StoreError> {
+    async fn heartbeat(&mut self, _: bool) -> Result<(), StoreError> {
+        self.store.call(Operation::HEARTBEAT, |log| self.alive(log)).await
+    }
+
+    async fn announce(&mut self, groups: &[GroupName]) -> Result<(), StoreError> {
         self.store
-            .call(Operation::HEARTBEAT, |log| {
+            .call(Operation::ANNOUNCE, |log| {
                 self.alive(log)?;
-                *locked(&self.store.handle.standing_by) = standing_by.to_vec();
+                let announced = groups.iter().cloned().collect();
+                log.announced.insert(self.session, (self.host.id.clone(), announced));
                 Ok(())
             })
             .await
     }
 
-    async fn sharers(&mut self, groups: &[GroupName]) -> Result<Vec<Vec<String>>, StoreError> {
+    async fn roster(&mut self) -> Result<Option<Roster>, StoreError> {
         self.store
-            .call(Operation::SHARERS, |log| {
+            .call(Operation::ROSTER, |log| {
                 self.alive(log)?;
-                log.shares.insert(self.session, (self.host.clone(), groups.to_vec()));
-                let others = |group| {
-                    let others = log.shares.iter().filter(|(one, _)| **one != self.session);
-                    let sharing = others.filter(|(_, (_, groups))| groups.contains(group));
-                    sharing.map(|(_, (host, _))| host.clone()).collect()
-                };
-                Ok(groups.iter().map(others).collect())
+                let announced = log.announced.get(&self.session).map(|(_, groups)| groups);
+                let there = announced.into_iter().flatten();
+                let groups = there
+                    .filter(|group| log.groups.contains_key(*group))
+                    .map(|group| self.runners(log, group))
+                    .collect();
+                Ok(Some(Roster { groups }))
             })
             .await
     }
@@ -265,8 +340,7 @@ impl LockSession for MemoryLocks {
 impl Drop for MemoryLocks {
     fn drop(&mut self) {
         let mut log = locked(&self.store.shared.log);
-        log.locks.retain(|_, holder| *holder != self.session);
-        log.shares.remove(&self.session);
+        log.end_session(self.session);
         log.severed.remove(&self.session);
         drop(log);
         self.store.changed();

@@ -25,7 +25,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use crate::driver::ledger::LedgerKey;
 use crate::driver::refusals;
 use crate::{
-    DeadLetter, FailureCounts, GroupState, Head, Leader, Mark, Redelivery, Retention,
+    DeadLetter, Duty, FailureCounts, GroupState, Head, Leader, Mark, Redelivery, Retention,
     ScheduleStatus, Settled, Settlement, StoreError, Subscription, UndecidedRanges, Version,
 };
 use event_host_core::clock::{Clock, SystemClock};
@@ -87,7 +87,6 @@ struct Handle {
     faults: Mutex<HashMap<Operation, VecDeque<Fault>>>,
     calls: Mutex<HashMap<Operation, u64>>,
     delayed: Mutex<Vec<Statement>>,
-    standing_by: Mutex<Vec<GroupName>>,
     sessions: Mutex<Vec<u64>>,
     /// How many reads it carries out at once; `None` for any number.
     reads: Mutex<Option<usize>>,
@@ -111,10 +110,11 @@ struct Log {
     /// In the order of their numbers, which begin with 1 and have no gaps.
     deployments: BTreeMap<(Tenant, HandlerName), Vec<Version>>,
     locks: HashMap<GroupName, u64>,
+    duties: HashMap<Duty, u64>,
     last_session: u64,
     severed: HashSet<u64>,
-    /// Of whose partitions sessions take a share.
-    shares: HashMap<u64, (String, Vec<GroupName>)>,
+    /// Of each session that lives, its host and the groups that it announced.
+    announced: HashMap<u64, (String, BTreeSet<GroupName>)>,
     ledger: HashMap<LedgerKey, ingest::Entered>,
     /// What it does not store.
     refuses: Option<Box<Refuses>>,
@@ -305,19 +305,23 @@ impl MemoryStore {
     pub fn sever_lock_sessions(&self) {
         let mut log = locked(&self.shared.log);
         for session in locked(&self.handle.sessions).drain(..) {
-            log.locks.retain(|_, holder| *holder != session);
-            log.shares.remove(&session);
+            log.end_session(session);
             log.severed.insert(session);
         }
         drop(log);
         self.changed();
     }
 
-    /// The groups that this handle's host stands by for, as its last heartbeat
-    /// said.
+    /// The groups that the sessions of this handle announced and others lead.
     #[must_use]
     pub fn standing_by(&self) -> Vec<GroupName> {
-        locked(&self.handle.standing_by).clone()
+        let log = locked(&self.shared.log);
+        let sessions = locked(&self.handle.sessions);
+        let announced = sessions.iter().filter_map(|session| log.announced.get(session));
+        let groups = announced.flat_map(|(_, groups)| groups);
+        let led_elsewhere = groups
+            .filter(|group| log.locks.get(*group).is_some_and(|holder| !sessions.contains(holder)));
+        led_elsewhere.cloned().collect()
     }
 
     /// Changes with each call that may have changed the log, a group or a lock,

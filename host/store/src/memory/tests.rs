@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{Fault, MemoryStore, Operation};
 use crate::suite::{DeliveryDatabase, TestDatabase};
 use crate::traits::*;
-use crate::{GroupRegistration, HostIdentity};
+use crate::{Claim, GroupRegistration, HostIdentity};
 use event_host_core::event::{GroupName, Tenant};
 
 #[async_trait]
@@ -50,11 +50,14 @@ async fn a_severed_session_has_lost_its_locks_and_says_so() {
     let host = HostIdentity { id: "1".into(), hostname: "one".into(), pid: 1 };
     let groups = [group];
     let mut session = store.lock_session(&host).await.unwrap();
-    assert_eq!(session.try_locks(&groups).await.unwrap(), [true]);
+    let is_led = |claims: Vec<Claim>| matches!(claims[..], [Claim::Led(_)]);
+    store.ensure_group(&GroupRegistration::new(groups[0].clone(), Tenant::none())).await.unwrap();
+    assert!(is_led(session.claim(&groups).await.unwrap()));
     let mut other = store.another_host().lock_session(&host).await.unwrap();
+    assert!(!is_led(other.claim(&groups).await.unwrap()));
     store.sever_lock_sessions();
-    assert_eq!(other.try_locks(&groups).await.unwrap(), [true]);
-    session.heartbeat(&[]).await.unwrap_err();
-    session.try_locks(&groups).await.unwrap_err();
-    other.heartbeat(&[]).await.unwrap();
+    assert!(is_led(other.claim(&groups).await.unwrap()));
+    session.heartbeat(false).await.unwrap_err();
+    session.claim(&groups).await.unwrap_err();
+    other.heartbeat(false).await.unwrap();
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::samples::{
-    event, fetch_all, group, head, host, ids, led, mark, publish, redelivery, rich_event, settings,
-    settlement, time, until, write,
+    end, event, fetch_all, group, head, host, ids, led, mark, publish, redelivery, rich_event,
+    settings, settlement, time, until, write,
 };
 use super::{DeliveryDatabase, TestDatabase};
 use crate::{
@@ -357,7 +357,7 @@ pub async fn what_is_deferred_goes_along_when_a_group_is_repartitioned(
     publish_delayed(&store, &seconds).await;
     let all: Vec<Deferral> = seconds.iter().map(|n| deferral(*n, *n)).collect();
     let epoch = deferring(&store, "g", &all, 20).await;
-    store.end_leadership(&group("g"), epoch).await.unwrap();
+    end(&store, &group("g"), epoch).await;
     let_the_log_go(&store).await;
     let mut found_in = Vec::new();
     for of in [3_u32, 1, 2] {

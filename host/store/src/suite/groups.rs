@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::samples::{
-    bury_all, dead, event, fetch_all, group, head, host, led, letters, publish, publish_some,
-    redelivery, settings, settlement, tenant, time, try_lock, write,
+    bury_all, claims, dead, event, fetch_all, give_back, group, head, host, led, letters, publish,
+    publish_some, redelivery, settings, settlement, tenant, time, write,
 };
 use super::{DeliveryDatabase, TestDatabase};
 use crate::{
@@ -271,14 +271,15 @@ pub async fn a_group_with_dead_letters_or_a_leader_is_not_removed(database: &dyn
     refused(other.remove_group(&group("g"), false).await, "2 dead letters");
 
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert!(try_lock(&mut session, &group("g")).await);
+    assert!(claims(&mut session, &group("g")).await);
     refused(other.remove_group(&group("g"), true).await, "led by process 4711 on one");
     refused(store.remove_group(&group("g"), true).await, "led");
     assert_eq!(letters(&store, "g").await.len(), 2);
 
-    session.unlock(&group("g")).await.unwrap();
+    give_back(&mut session, &group("g")).await;
     other.remove_group(&group("g"), true).await.unwrap();
-    assert!(try_lock(&mut session, &group("g")).await, "removing keeps no lock");
+    store.ensure_group(&settings("g")).await.unwrap();
+    assert!(claims(&mut session, &group("g")).await, "removing keeps nobody from it");
 }
 
 pub async fn a_removed_group_leaves_nothing_behind(database: &dyn TestDatabase) {

@@ -143,12 +143,20 @@ macro_rules! leases_suite {
                 an_attempt_that_is_withdrawn_is_not_known_to_the_next_leader
                 a_clean_end_leaves_nothing_in_flight
                 a_late_mark_is_refused
-                a_lock_has_one_holder
-                many_locks_are_asked_for_at_once_and_answered_in_order
-                a_session_that_is_dropped_releases_its_locks
-                unlocking_what_was_never_held_does_nothing
-                a_thousand_cycles_leave_no_lock_behind
-                of_two_sessions_that_want_a_lock_at_once_one_gets_it
+                a_group_is_led_by_one_session
+                of_two_sessions_of_one_host_one_leads
+                many_groups_are_claimed_at_once_and_answered_in_order
+                a_claim_takes_what_the_dead_led_and_nothing_of_the_living
+                a_claim_says_whether_there_may_be_redeliveries
+                a_host_that_comes_back_finds_its_groups_taken
+                a_session_that_is_dropped_gives_its_groups_back
+                giving_back_what_was_never_led_does_nothing
+                a_release_under_a_stale_epoch_does_nothing
+                a_thousand_cycles_leave_nothing_led
+                of_two_hosts_claiming_at_once_each_group_has_one
+                a_duty_has_one_holder_until_that_gives_it_back_or_ends
+                of_two_hosts_claiming_a_duty_at_once_one_has_it
+                many_groups_are_made_and_changed_at_once
             }
             partitions {
                 each_event_is_in_one_partition_which_its_key_or_its_position_says
@@ -315,6 +323,7 @@ macro_rules! groups_suite {
                 leaderships_that_settle_nothing_are_counted
                 a_crash_leaves_behind_what_was_in_flight
                 a_leader_is_shown_only_while_it_holds_the_lock
+                what_is_watched_of_groups_has_a_version
             }
             log {
                 what_is_no_event_is_refused_whoever_publishes_it
@@ -449,13 +458,13 @@ mod tests {
     fn a_promise_that_no_macro_lists_is_found() {
         let mut sources = sources();
         let list = &sources["mod"];
-        let left_out = "                a_lock_has_one_holder\n";
+        let left_out = "                a_group_is_led_by_one_session\n";
         assert!(list.contains(left_out));
         let (without, twice) =
             (list.replace(left_out, ""), list.replace(left_out, &left_out.repeat(2)));
         for list in [without, twice] {
             sources.insert("mod".to_owned(), list);
-            assert_eq!(not_listed_once(&sources), ["leadership::a_lock_has_one_holder"]);
+            assert_eq!(not_listed_once(&sources), ["leadership::a_group_is_led_by_one_session"]);
         }
         sources.insert(
             "unlisted".to_owned(),

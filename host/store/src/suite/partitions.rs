@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::samples::{
-    dead, event, fetch_all, group, head, host, letters, mark, publish, redelivery, scoped_write,
-    settings, settlement, tenant, try_lock, until,
+    claimed, claims, dead, event, fetch_all, give_back, group, head, host, letters, mark, publish,
+    redelivery, scoped_write, settings, settlement, tenant, until,
 };
 use super::{DeliveryDatabase, TestDatabase};
 use crate::{
-    DeliveryStore, Fetch, GroupRegistration, GroupState, Redelivery, Retention, Settled,
-    Settlement, Start, StoreError, Subscription,
+    DeliveryStore, Fetch, GroupRegistration, GroupState, LockSession, Redelivery, Retention,
+    Roster, Runners, Settled, Settlement, Start, StoreError, Subscription,
 };
 use event_host_core::event::{Epoch, Event, GroupName, LogEvent, Partition, Position, Tenant};
 
@@ -148,11 +148,9 @@ pub async fn partitions_have_cursors_leaders_and_redeliveries_of_their_own(
     for name in ["one", "two"] {
         sessions.push(store.lock_session(&host(name)).await.unwrap());
     }
-    assert!(try_lock(&mut sessions[0], &one).await);
-    assert!(try_lock(&mut sessions[1], &two).await, "another lock");
-    assert!(!try_lock(&mut sessions[1], &one).await);
-
-    let (first, second) = (lead(&store, &one).await, lead(&store, &two).await);
+    let first = claimed(&mut sessions[0], &one).await.unwrap().epoch;
+    let second = claimed(&mut sessions[1], &two).await.expect("it is led by itself").epoch;
+    assert!(!claims(&mut sessions[1], &one).await);
     let parking = Settlement {
         redeliveries: vec![redelivery(3, 2)],
         ..of_part(&store, &one, first, Position(9)).await
@@ -226,7 +224,7 @@ pub async fn status_has_the_partitions_and_their_sums(database: &dyn TestDatabas
     store.ensure_group(&settings("other")).await.unwrap();
     let one = part("g", 0);
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert!(try_lock(&mut session, &one).await);
+    assert!(claims(&mut session, &one).await);
     let epoch = lead(&store, &one).await;
     let failures = BTreeMap::from([("trap".to_owned(), 4)]);
     let settled = Settlement {
@@ -304,9 +302,9 @@ pub async fn what_an_operator_does_is_done_to_all_partitions(database: &dyn Test
     }
 
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert!(try_lock(&mut session, &parts[1]).await);
+    assert!(claims(&mut session, &parts[1]).await);
     assert!(refused(store.remove_group(&group("g"), false).await).contains("is led"));
-    session.unlock(&parts[1]).await.unwrap();
+    give_back(&mut session, &parts[1]).await;
     assert_eq!(store.remove_group(&group("g"), false).await.unwrap().parked, 2);
     let names = store.group_states().await.unwrap().into_iter().map(|control| control.name);
     assert!(names.eq([group("gg")]), "and nothing is left of it");
@@ -551,7 +549,7 @@ pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn Delivery
     store.ensure_group(&split("g", 2)).await.unwrap();
     let name = part("g", 1);
     let mut session = store.lock_session(&host("one")).await.unwrap();
-    assert!(try_lock(&mut session, &name).await);
+    assert!(claims(&mut session, &name).await);
     let epoch = lead(&store, &name).await;
     for partitions in [1, 3] {
         let why = refused(other.ensure_group(&split("g", partitions)).await);
@@ -560,7 +558,7 @@ pub async fn a_group_is_not_repartitioned_under_a_leader(database: &dyn Delivery
     other.ensure_group(&split("g", 2)).await.unwrap();
     let settled = of_part(&store, &name, epoch, Position(5)).await;
     assert_eq!(store.settle(&settled).await.unwrap(), Settled::Committed, "nothing changed");
-    session.unlock(&name).await.unwrap();
+    give_back(&mut session, &name).await;
     other.ensure_group(&split("g", 3)).await.unwrap();
     let late = of_part(&store, &name, epoch, Position(10)).await;
     assert_eq!(store.settle(&late).await.unwrap(), Settled::NotLeader, "of before the split");
@@ -693,22 +691,48 @@ pub async fn a_group_that_keeps_too_much_lets_go_with_all_its_partitions(
 pub async fn hosts_that_share_a_group_know_of_each_other_while_they_live(
     database: &dyn DeliveryDatabase,
 ) {
+    /// Who else runs each group that this session announced, and who leads it; the same as
+    /// before where nothing changed.
+    async fn look(
+        session: &mut Box<dyn LockSession>,
+        known: &mut Roster,
+    ) -> Vec<(Vec<String>, Option<String>)> {
+        if let Some(roster) = session.roster().await.unwrap() {
+            *known = roster;
+        }
+        let look = |group: &Runners| (group.others.to_vec(), group.leader.clone());
+        known.groups.iter().map(look).collect()
+    }
     let (store, other) = (database.delivery().await, database.delivery().await);
-    let [g, h] = [group("g"), group("h")];
+    let [g, h] = ["g", "h"].map(|name| split(name, 2));
+    store.ensure_groups(&[g, h]).await.unwrap();
+    let [g, h] = [part("g", 1), part("h", 1)];
     let both = [g.clone(), h.clone()];
-    let nobody: Vec<String> = Vec::new();
-    let [first, second] = ["one", "two"].map(|name| vec![host(name).id]);
+    let nobody = (Vec::new(), None);
+    let by = |name: &str| (vec![host(name).id], None);
+    let (mut of_one, mut of_two) = (Roster::default(), Roster::default());
     let mut one = store.lock_session(&host("one")).await.unwrap();
-    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2]);
+    one.announce(&both).await.unwrap();
+    assert_eq!(look(&mut one, &mut of_one).await, [nobody.clone(), nobody.clone()]);
     let mut two = other.lock_session(&host("two")).await.unwrap();
-    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2], "that host takes no share");
-    assert_eq!(two.sharers(std::slice::from_ref(&h)).await.unwrap(), [&first[..]]);
-    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..], &second]);
-    assert!(two.sharers(&[]).await.unwrap().is_empty());
-    assert_eq!(one.sharers(&both).await.unwrap(), [&nobody[..]; 2]);
-    assert_eq!(two.sharers(&both).await.unwrap(), [&first[..]; 2]);
-    assert_eq!(one.sharers(&both).await.unwrap(), [&second[..]; 2]);
+    assert_eq!(
+        look(&mut one, &mut of_one).await,
+        [nobody.clone(), nobody.clone()],
+        "it runs nothing"
+    );
+    two.announce(std::slice::from_ref(&h)).await.unwrap();
+    assert_eq!(look(&mut two, &mut of_two).await, [by("one")]);
+    assert_eq!(look(&mut one, &mut of_one).await, [nobody.clone(), by("two")]);
+    two.announce(&[]).await.unwrap();
+    assert_eq!(look(&mut two, &mut of_two).await, []);
+    assert_eq!(look(&mut one, &mut of_one).await, [nobody.clone(), nobody.clone()]);
+    two.announce(&both).await.unwrap();
+    assert_eq!(look(&mut two, &mut of_two).await, [by("one"), by("one")]);
+    assert_eq!(look(&mut one, &mut of_one).await, [by("two"), by("two")]);
+    assert!(claims(&mut two, &h).await);
+    let led = (vec![host("two").id], Some(host("two").id));
+    assert_eq!(look(&mut one, &mut of_one).await, [by("two"), led]);
     drop(two);
-    let gone = async || one.sharers(std::slice::from_ref(&g)).await.unwrap()[0].is_empty();
-    until("its share is gone", gone).await;
+    let gone = async || look(&mut one, &mut of_one).await == [nobody.clone(), nobody.clone()];
+    until("it is gone", gone).await;
 }

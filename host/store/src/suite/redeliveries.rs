@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Barrier;
 
 use super::samples::{
-    bury_all, dead, event, fetch_all, group, head, host, ids, led, publish, publish_some,
+    bury_all, dead, end, event, fetch_all, group, head, host, ids, led, publish, publish_some,
     redelivery, rich_event, settings, settlement, tenant, time, write,
 };
 use super::{DeliveryDatabase, TestDatabase};
@@ -187,7 +187,7 @@ pub async fn redeliveries_are_there_for_whoever_leads_next(database: &dyn Delive
     let (store, next) = (database.delivery().await, database.delivery().await);
     publish_some(&store, 3).await;
     let epoch = parking(&store, "g", &[1, 2], 3).await;
-    store.end_leadership(&group("g"), epoch).await.unwrap();
+    end(&store, &group("g"), epoch).await;
     next.ensure_group(&settings("g")).await.unwrap();
     for round in 3..6 {
         // As after a crash: nobody ended the leadership before.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::{
-    DeadLetter, DeadLetterFilter, DeliveryStore, FailureRecord, Fetch, Fetched, GroupRegistration,
-    Head, HostIdentity, LockSession, Mark, NewDeadLetter, Redelivery, Settled, Settlement,
-    StateWrite, Store, Subscription,
+    Claim, DeadLetter, DeadLetterFilter, DeliveryStore, FailureRecord, Fetch, Fetched,
+    GroupRegistration, Head, HostIdentity, Leadership, LockSession, Mark, NewDeadLetter,
+    Redelivery, Release, Settled, Settlement, StateWrite, Store, Subscription,
 };
 use event_host_core::event::{
     Attempt, Epoch, Event, ExtensionValue, GroupName, LogEvent, Position, Tenant,
@@ -215,9 +215,44 @@ pub(super) async fn letters(store: &Arc<dyn Store>, name: &str) -> Vec<DeadLette
     store.dead_letters(&filter).await.unwrap()
 }
 
-/// Asks for the lock of one group.
-pub(super) async fn try_lock(session: &mut Box<dyn LockSession>, group: &GroupName) -> bool {
-    session.try_locks(std::slice::from_ref(group)).await.unwrap()[0]
+/// Claims one group. Whether the session leads it.
+pub(super) async fn claims(session: &mut Box<dyn LockSession>, group: &GroupName) -> bool {
+    claimed(session, group).await.is_some()
+}
+
+/// Claims one group, and gives the leadership if the session leads it.
+pub(super) async fn claimed(
+    session: &mut Box<dyn LockSession>,
+    group: &GroupName,
+) -> Option<Leadership> {
+    match session.claim(std::slice::from_ref(group)).await.unwrap().remove(0) {
+        Claim::Led(leadership) => Some(*leadership),
+        Claim::LedElsewhere | Claim::Unavailable(_) => None,
+        Claim::Missing => panic!("there is no group {group}"),
+    }
+}
+
+/// Gives a group back, as one that did not end cleanly.
+pub(super) async fn give_back(session: &mut Box<dyn LockSession>, group: &GroupName) {
+    release(session, group, None).await;
+}
+
+/// Gives a group back.
+pub(super) async fn release(
+    session: &mut Box<dyn LockSession>,
+    group: &GroupName,
+    ended: Option<Epoch>,
+) {
+    let releases = [Release { group: group.clone(), ended }];
+    // Whoever was refused something may have the row for a moment still.
+    let released = async || session.release(&releases).await.unwrap().is_empty();
+    until("its row is had", released).await;
+}
+
+/// Ends a leadership cleanly.
+pub(super) async fn end(store: &Arc<impl DeliveryStore + ?Sized>, name: &GroupName, epoch: Epoch) {
+    let mut session = store.lock_session(&host("ends")).await.unwrap();
+    release(&mut session, name, Some(epoch)).await;
 }
 
 pub(super) fn ids(events: &[impl Borrow<LogEvent>]) -> Vec<&str> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Barrier;
 
 use super::samples::{
-    dead, event, fetch, fetch_all, group, head, host, ids, led, letters, mark, publish_some,
+    dead, end, event, fetch, fetch_all, group, head, host, ids, led, letters, mark, publish_some,
     settings, settlement, tenant, write,
 };
 use super::{DeliveryDatabase, TestDatabase};
@@ -122,7 +122,7 @@ pub async fn the_numbers_of_settlements_go_on_whoever_leads(database: &dyn TestD
         assert_eq!(leadership.settled, settled);
         store.record_work_started(&name, leadership.epoch, settled).await.unwrap();
         store.record_attempt_started(&name, leadership.epoch, settled, mark(1, 1)).await.unwrap();
-        store.end_leadership(&name, leadership.epoch).await.unwrap();
+        end(&store, &name, leadership.epoch).await;
         store.ensure_group(&settings("g")).await.unwrap();
         assert_eq!(store.cursor(&name).await.unwrap().settled, settled, "settled nothing yet");
         let next = settlement(&store, "g", leadership.epoch, 1).await;

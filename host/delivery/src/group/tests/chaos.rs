@@ -197,7 +197,10 @@ async fn survive(mode: Mode, fates: Vec<Fate>, incidents: Vec<Incident>) {
                 tokio::time::sleep(Duration::from_millis(after)).await;
                 running.stop.cancel();
                 assert_ne!((&mut running.task).await.unwrap(), End::Lost);
-                rig.store.another_host().end_leadership(&name(), running.epoch).await.unwrap();
+                let ended = event_host_store::Release { group: name(), ended: Some(running.epoch) };
+                let host = HostIdentity { id: "ends".into(), hostname: "h".into(), pid: 1 };
+                let mut session = rig.store.another_host().lock_session(&host).await.unwrap();
+                session.release(&[ended]).await.unwrap();
                 running = rig.start().await;
             }
             Incident::Seize(after) => {

@@ -65,6 +65,11 @@ impl Default for Deferred {
 }
 
 impl Deferred {
+    /// The store has none: it is not asked.
+    pub(super) fn not_in_the_store(&mut self) {
+        self.next = None;
+    }
+
     /// Has the next settlement defer an event.
     pub(super) fn defer(&mut self, event: &Redelivery) {
         let Redelivery { position, due_at, late, .. } = *event;

@@ -102,6 +102,13 @@ impl Schedule {
         self
     }
 
+    /// The store has no deferred events of the group yet: it is not asked for them.
+    #[must_use]
+    pub fn without_deferred(mut self) -> Self {
+        self.deferred.not_in_the_store();
+        self
+    }
+
     /// Takes events that were read past the safe position.
     pub fn admit_overtaken(
         &mut self,
