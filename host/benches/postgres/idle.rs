@@ -35,6 +35,12 @@ pub(crate) struct Idle {
     pub(crate) server: Option<f64>,
     /// The host's connections.
     pub(crate) connections: usize,
+    /// How long it took from the start until it led all of them.
+    pub(crate) start: Duration,
+    /// How long after the host was killed another one led all.
+    pub(crate) kill: Duration,
+    /// How long that one took to stop.
+    pub(crate) stop: Duration,
 }
 
 impl Idle {
@@ -42,12 +48,9 @@ impl Idle {
     pub(crate) async fn measure(database: &Database, groups: usize, effort: Effort) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut watching = database.connect().await;
-        let mut host = Running::start(folder.path(), database.url(), groups);
         let began = Instant::now();
-        while led(&mut watching).await < groups as i64 {
-            assert!(host.runs() && began.elapsed() < PATIENCE, "the groups are not led");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let mut host = Running::start(folder.path(), database.url(), groups);
+        let start = host.leads_all(&mut watching, groups, began).await;
         // A session with nothing to do tells what it did up to ten seconds later,
         // and much was done at the start.
         tokio::time::sleep(Duration::from_secs(effort.pick(3, 12))).await;
@@ -61,7 +64,14 @@ impl Idle {
         let after = (cpu(host.pid()), server(), commits(&mut watching).await, before.3.elapsed());
         let seconds = after.3.as_secs_f64();
         let part = |before: Duration, after: Duration| (after - before).as_secs_f64() / seconds;
-        drop(host);
+        let mut next = Running::start(folder.path(), database.url(), groups);
+        next.is_there(&mut watching).await;
+        let killed = Instant::now();
+        host.0.kill().unwrap();
+        let kill = next.leads_all(&mut watching, groups, killed).await;
+        let stopped = Instant::now();
+        drop(next);
+        let stop = stopped.elapsed();
         Self {
             groups,
             length,
@@ -69,6 +79,9 @@ impl Idle {
             host: part(before.0, after.0),
             server: before.1.zip(after.1).map(|(before, after)| part(before, after)),
             connections: backends.len(),
+            start,
+            kill,
+            stop,
         }
     }
 
@@ -97,8 +110,15 @@ impl Idle {
     /// The heading of [`Idle::print`].
     pub(crate) fn print_heading() {
         println!(
-            "{:>7} {:>13} {:>10} {:>12} {:>12}",
-            "groups", "statements/s", "host CPU", "server CPU", "connections"
+            "{:>7} {:>13} {:>10} {:>12} {:>12} {:>9} {:>14} {:>9}",
+            "groups",
+            "statements/s",
+            "host CPU",
+            "server CPU",
+            "connections",
+            "start",
+            "after a kill",
+            "stop"
         );
     }
 
@@ -106,12 +126,15 @@ impl Idle {
     pub(crate) fn print(&self) {
         let percent = |part: f64| format!("{:.1} %", part * 100.0);
         println!(
-            "{:>7} {:>13.0} {:>10} {:>12} {:>12}",
+            "{:>7} {:>13.0} {:>10} {:>12} {:>12} {:>9.2?} {:>14.2?} {:>9.2?}",
             self.groups,
             self.statements,
             percent(self.host),
             self.server.map_or_else(|| "unknown".to_owned(), percent),
-            self.connections
+            self.connections,
+            self.start,
+            self.kill,
+            self.stop
         );
     }
 }
@@ -142,6 +165,39 @@ impl Running {
         Self(child)
     }
 
+    /// Waits until it leads all groups, and says how long that took.
+    async fn leads_all(
+        &mut self,
+        watching: &mut PgConnection,
+        groups: usize,
+        since: Instant,
+    ) -> Duration {
+        while led(watching, self.pid()).await < groups as i64 {
+            assert!(self.runs() && since.elapsed() < PATIENCE, "the groups are not led");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        since.elapsed()
+    }
+
+    /// Waits until it has run for a while beside another one.
+    async fn is_there(&mut self, watching: &mut PgConnection) {
+        let began = Instant::now();
+        let stands_by = "SELECT EXISTS (SELECT FROM event_host.hosts h
+             JOIN event_host.host_groups g ON g.host = h.id WHERE h.pid = $1)";
+        loop {
+            let is_there: bool = sqlx::query_scalar(stands_by)
+                .bind(i64::from(self.pid()))
+                .fetch_one(&mut *watching)
+                .await
+                .unwrap();
+            if is_there {
+                return;
+            }
+            assert!(self.runs() && began.elapsed() < PATIENCE, "the host does not come");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     fn runs(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -169,12 +225,14 @@ impl Drop for Running {
     }
 }
 
-async fn led(connection: &mut PgConnection) -> i64 {
-    // The host may not have made the tables' rows yet.
+/// How many groups a host leads.
+async fn led(connection: &mut PgConnection, pid: u32) -> i64 {
     sqlx::query_scalar(
-        "SELECT count(*) FROM event_host.consumer_groups
-         WHERE name LIKE 'idle-%' AND leader IS NOT NULL",
+        "SELECT count(*) FROM event_host.consumer_groups g
+         JOIN event_host.hosts h ON h.lock_key = g.leader_key
+         WHERE g.name LIKE 'idle-%' AND h.pid = $1",
     )
+    .bind(i64::from(pid))
     .fetch_one(connection)
     .await
     .unwrap()
