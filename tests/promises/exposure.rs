@@ -133,7 +133,7 @@ fn serve_takes_a_listener_that_was_in_use_at_the_reload_by_itself() {
     let other = taken.local_addr().expect("an address");
     settings(&format!("[listen.other]\naddress = \"{other}\""));
     host.hangup();
-    let refused = "the listeners stay as they are";
+    let refused = "not all listeners are as the settings say";
     host.wait_for_log("the taken address", |line| {
         line["message"].as_str().is_some_and(|text| text.starts_with(refused))
     });
@@ -248,22 +248,34 @@ fn a_reload_changes_tokens_and_listeners_and_loses_no_connection() {
     assert_eq!(get(other, "/livez", &[]).status, 200);
     assert_eq!(get(other, "/v1/whoami", &[]).status, 404);
 
-    // A mistake, and an address that is taken, leave everything as it is.
+    // A mistake leaves everything as it is.
     rig.configure(&listening("listen.other.serve = [\"helth\"]"));
     host.hangup();
     host.wait_for_log("the mistake", |line| {
         line["message"].as_str().is_some_and(|text| text.contains("did you mean \"health\"?"))
     });
+    assert_eq!(whoami(address, &second).status, 200);
+    assert_eq!(get(other, "/livez", &[]).status, 200);
+
+    // An address that is taken is of its listener alone: nobody enters by a token that was
+    // taken out of the settings.
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken_at = taken.local_addr().expect("an address");
-    rig.configure(&listening(&format!("{lines}\nlisten.third.address = \"{taken_at}\"")));
+    rig.configure(&listening(&format!(
+        "{lines}\nlisten.other.address = \"127.0.0.2:0\"\nlisten.other.serve = [\"health\"]\nlisten.third.address = \"{taken_at}\""
+    )));
     host.hangup();
     host.wait_for_log("the taken address", |line| {
         line["message"]
             .as_str()
-            .is_some_and(|text| text.starts_with("the listeners stay as they are"))
+            .is_some_and(|text| text.starts_with("not all listeners are as the settings say"))
     });
-    assert_eq!(whoami(address, &second).status, 200);
+    let line = host.wait_for_log("what took effect", |line| {
+        line["message"] == "reloaded" && line["changed"] != changed
+    });
+    assert_eq!(line["changed"], "tokens.first, tokens.second", "{line}");
+    assert_eq!(whoami(address, &first).status, 200);
+    assert_eq!(whoami(address, &second).status, 401);
     assert_eq!(get(other, "/livez", &[]).status, 200);
     load.wait_for(50);
     assert_eq!(load.end(), [""; 0]);
@@ -271,7 +283,7 @@ fn a_reload_changes_tokens_and_listeners_and_loses_no_connection() {
     // Once it is free, the host takes it by itself.
     drop(taken);
     assert_eq!(host.wait_until_listening("third"), taken_at);
-    wait_until("the first token", PATIENCE, || whoami(address, &first).status == 200);
+    wait_until("the first token", PATIENCE, || whoami(taken_at, &first).status == 200);
     host.stop();
 }
 

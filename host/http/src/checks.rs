@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use axum_core::body::Body as AxumBody;
 use futures_util::FutureExt as _;
-use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN, TRANSFER_ENCODING};
 use http::{Request, Response};
 use tower_http::csrf::{Csrf, CsrfLayer, ProtectionError};
 use tower_layer::Layer as _;
@@ -54,6 +54,17 @@ pub(crate) fn check_host(request: &Request<AxumBody>, listener: &Listener) -> Re
     wrong(&format!(
         "{name} is no name of this host: its operator can add it to `hosts` of the listener"
     ))
+}
+
+/// Refuses a body in a transfer coding that the host does not undo: its bytes would be taken
+/// for the data.
+pub(crate) fn check_coding(request: &Request<AxumBody>) -> Result<(), Problem> {
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+        return Ok(());
+    }
+    let detail = "the body is in a transfer coding other than `chunked`: send it plainly, or packed by `Content-Encoding`";
+    Err(Problem::new(Kind::InvalidRequest, detail))
 }
 
 /// A host without its port.

@@ -26,7 +26,7 @@ pub mod token;
 pub use axum_core::body::Body as Answer;
 pub use body::{BODY_RATE, BODY_TIME, Body, BodyError};
 pub use call::{Call, Caller};
-pub use listener::{CannotListen, Inherited, Server};
+pub use listener::{CannotListen, Inherited, Refused, Server};
 pub use peer::Peer;
 pub use problem::{Kind, Problem};
 pub use routes::hooks::{Hook, Hooks};

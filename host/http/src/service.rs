@@ -21,7 +21,7 @@ use tracing::{debug, error, info};
 
 use crate::body::Body;
 use crate::call::{self, Call, Caller};
-use crate::checks::{bearer, check_host, check_site};
+use crate::checks::{bearer, check_coding, check_host, check_site};
 use crate::failures::Failures;
 use crate::peer::{Forwarded, Peer};
 use crate::problem::{Kind, Problem};
@@ -263,6 +263,7 @@ impl OfConnection {
         if !is_health {
             check_host(&request, &policy.listener)?;
             check_site(&request)?;
+            check_coding(&request)?;
         }
         let (spec, handler, parameters) = match found {
             Found::Route(spec, handler, parameters) => (spec, handler, parameters),

@@ -17,7 +17,7 @@ use super::problems::{Problem, Problems, Trigger};
 use super::service_manager;
 use crate::config::{Config, DatabaseUrl};
 use event_host_http::routes::{events, hooks};
-use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Routes, Server};
+use event_host_http::{CannotListen, Exposition, Hooks, Inherited, Refused, Routes, Server};
 use event_host_ingest::Intake;
 use event_host_metrics::{Format, Metrics};
 use event_host_store::Store;
@@ -115,43 +115,44 @@ impl Http {
     /// Takes over other settings.
     ///
     /// # Errors
-    /// With the first listener that cannot be opened. Then everything stays as it is.
-    async fn apply(&self, config: &Config) -> Result<(), CannotListen> {
+    /// With the listeners that cannot be as the settings say. They stay as they are, but for
+    /// who may enter, and everything else is taken over.
+    async fn apply(&self, config: &Config) -> Result<(), Refused> {
         let mut server = self.server.lock().await;
         // After the stop there is nothing to change.
         let Some(server) = server.as_mut() else { return Ok(()) };
         let before = server.ephemeral().map(|(token, _)| token.to_owned());
-        server.apply(&config.http).await?;
+        let applied = server.apply(&config.http).await;
         self.intake.set(config.ingest.clone());
         self.hooks.set(&config.sources);
         *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = config.drain_delay;
-        self.serving_parts.send_replace(parts(config));
+        self.serving_parts.send_replace(server.parts().collect());
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = addresses(server);
         self.show_token(server, before.as_deref());
-        Ok(())
+        applied
     }
 
-    /// Takes over other settings at a reload, and tells how that goes. Whether there is
-    /// nothing to try again.
+    /// Takes over other settings at a reload, and tells how that goes. Gives the listeners that
+    /// are not as the settings say, for which it is to be tried again.
     pub(crate) async fn change(
         &self,
         config: &Config,
         problems: &mut Problems,
         trigger: Trigger,
-    ) -> bool {
+    ) -> Vec<String> {
         match self.apply(config).await {
             Ok(()) => {
                 if problems.is_over(&Problem::Listeners) {
                     info!("the listeners are as the settings say");
                 }
-                true
+                Vec::new()
             }
             Err(why) => {
                 self.metrics.host.reload_success.set(0.0);
                 if problems.begins(Problem::Listeners, why.to_string(), trigger) {
-                    error!("the listeners stay as they are: {why}");
+                    error!("not all listeners are as the settings say: {why}");
                 }
-                false
+                why.0.iter().map(|one| one.name().to_owned()).collect()
             }
         }
     }

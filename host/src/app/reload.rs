@@ -192,7 +192,7 @@ impl Reloader {
             watch.follow(files(&self.path, &config)).await;
         }
         // Tokens go also while the database is away, which tells what is deployed.
-        let is_served = self.http.change(&config, &mut self.problems, trigger).await;
+        let refused_listeners = self.http.change(&config, &mut self.problems, trigger).await;
         let Some(active) = self.read_deployments(&config, trigger).await else { return Ok(false) };
         let (same, refused) = self.begin(&config, &active, trigger).await;
         self.loads.keep(|name| config.handlers.iter().any(|handler| handler.name == *name));
@@ -205,11 +205,11 @@ impl Reloader {
             self.loads.wait(MOMENT).await;
         }
         let Plan { mut wanted, notes, mut all } = self.plan(&config, same, refused, trigger).await;
-        let mut changed = changed(&self.config, &config);
+        let mut changed = changed(&self.config, &config, &refused_listeners);
         apply_quotas(&self.admission, &self.loader, &config);
         self.retention.send_replace(retention(&config));
         self.schedules.send_replace(schedules(&config));
-        all &= is_served;
+        all &= refused_listeners.is_empty();
         self.config = config;
         self.follow_sources();
         self.forget_what_is_gone();

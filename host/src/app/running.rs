@@ -103,8 +103,9 @@ pub(crate) fn files<'a>(path: &'a Path, config: &'a Config) -> impl Iterator<Ite
     components.chain(certificates).chain([path])
 }
 
-/// What the settings say of all handlers otherwise than before, in their own words.
-pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
+/// What the settings say of all handlers otherwise than before, in their own words; but for
+/// listeners that are refused and stay as they are.
+pub(crate) fn changed(before: &Config, now: &Config, refused: &[String]) -> Vec<String> {
     let mut changed = Vec::new();
     for (setting, is_changed) in [
         ("concurrency", before.concurrency != now.concurrency),
@@ -119,7 +120,11 @@ pub(crate) fn changed(before: &Config, now: &Config) -> Vec<String> {
     changed.extend(differing("tenants", &before.tenants, &now.tenants, |tenant| &tenant.name));
     changed.extend(differing("schedules", &before.schedules, &now.schedules, |one| &one.name));
     changed.extend(differing("sources", &before.sources, &now.sources, |source| &source.name));
-    changed.extend(differing("listen", &before.http.listeners, &now.http.listeners, |l| &l.name));
+    let listeners = differing("listen", &before.http.listeners, &now.http.listeners, |l| &l.name);
+    let is_refused = |what: &String| {
+        what.strip_prefix("listen.").is_some_and(|name| refused.iter().any(|one| one == name))
+    };
+    changed.extend(listeners.into_iter().filter(|what| !is_refused(what)));
     changed.extend(differing("tokens", &before.http.tokens, &now.http.tokens, |t| &t.name));
     changed
 }

@@ -172,13 +172,16 @@ impl ServingHost {
             watch.follow(files(&self.path, &now)).await;
         }
         problems.say_what_takes_a_restart(restart_settings(started, &now), trigger);
-        if !http.change(&now, problems, trigger).await {
-            return false;
+        let refused = http.change(&now, problems, trigger).await;
+        if refused.is_empty() {
+            says_what_runs(&http.metrics, &now, std::iter::empty());
         }
-        says_what_runs(&http.metrics, &now, std::iter::empty());
-        info!(changed = changed(config, &now).join(", "), "reloaded");
+        let changed = changed(config, &now, &refused);
+        if !changed.is_empty() || trigger != Trigger::Again {
+            info!(changed = changed.join(", "), "reloaded");
+        }
         *config = now;
-        true
+        refused.is_empty()
     }
 }
 

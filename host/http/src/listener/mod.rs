@@ -9,6 +9,7 @@ mod connection;
 mod inherited;
 mod stream;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +22,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use event_host_core::event::Tenant;
 use event_host_metrics::{HttpMetrics, Level};
 
 use crate::failures::Failures;
 use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::service::{Policy, Service, Shared};
-use crate::settings::{Address, Listener, Settings};
+use crate::settings::{Address, Listener, Part, Settings};
 use crate::tls;
 use crate::token::{self, Token, TokenHash, Tokens};
 use bind::{Accepted, Socket};
@@ -44,6 +46,59 @@ pub struct CannotListen {
     name: String,
     address: Address,
     why: String,
+}
+
+impl CannotListen {
+    /// The listener's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Listeners that are not as the settings say.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct Refused(pub Vec<CannotListen>);
+
+/// What a listener needs to be opened or changed, where that can fail.
+struct Prepared {
+    tls: Option<TlsAcceptor>,
+    /// The socket of one that is new, and where it listens.
+    fresh: Option<(Socket, Address)>,
+}
+
+/// Whom the listeners let in.
+struct LetIn {
+    tokens: Arc<Tokens>,
+    /// In place of those, where only this machine reaches a listener.
+    ephemeral: Option<Arc<Tokens>>,
+    tenants: Option<Arc<BTreeSet<Tenant>>>,
+}
+
+impl LetIn {
+    fn new(settings: &Settings, ephemeral: Option<&str>) -> Self {
+        let ephemeral = ephemeral.map(TokenHash::of);
+        let ephemeral = ephemeral.map(|hash| Token::unlimited("ephemeral", hash));
+        Self {
+            tokens: Arc::new(Tokens::new(settings.tokens.iter().cloned())),
+            ephemeral: settings.tokens.is_empty().then(|| Arc::new(Tokens::new(ephemeral))),
+            tenants: settings.tenants.clone().map(Arc::new),
+        }
+    }
+
+    fn policy(
+        &self,
+        listener: &Arc<Listener>,
+        local: &Address,
+        routes: &Routes,
+        tls: Option<TlsAcceptor>,
+    ) -> Policy {
+        // Only this machine reaches it, so whoever started the host may show its token.
+        let ephemeral = self.ephemeral.as_ref().filter(|_| local.is_local());
+        let tokens = Arc::clone(ephemeral.unwrap_or(&self.tokens));
+        Policy::new(Arc::clone(listener), tokens, self.tenants.clone(), routes, tls)
+    }
 }
 
 /// The listeners of a host.
@@ -152,65 +207,88 @@ impl Server {
             inherited,
             ephemeral: None,
         };
-        server.apply(settings).await?;
+        let prepared: Result<Vec<_>, _> =
+            settings.listeners.iter().map(|listener| server.prepare(listener)).collect();
+        server.take_over(settings, prepared?.into_iter().map(Ok).collect());
         Ok(server)
     }
 
-    /// Takes over other settings.
+    /// Takes over other settings. A listener that cannot be as they say stays as it is where it
+    /// has the same address or name; its tokens and tenants are those of the settings all the
+    /// same, and so is everything else.
     ///
     /// # Errors
-    /// With the first listener that cannot be opened. Then everything stays as it is.
-    pub async fn apply(&mut self, settings: &Settings) -> Result<(), CannotListen> {
-        // All that can fail comes first.
-        let mut acceptors = Vec::new();
-        let mut fresh = Vec::new();
-        for listener in &settings.listeners {
-            acceptors.push(encryption(listener)?);
-            match self.open.iter().find(|open| open.listener.address == listener.address) {
-                Some(open) => may_be_plain(listener, &open.local)?,
-                None => {
-                    let (socket, local) = self.bind(listener)?;
-                    may_be_plain(listener, &local)?;
-                    fresh.push((listener.name.clone(), socket, local));
-                }
-            }
-        }
+    /// With the listeners that are not as the settings say.
+    pub async fn apply(&mut self, settings: &Settings) -> Result<(), Refused> {
+        let prepared = settings.listeners.iter().map(|listener| self.prepare(listener)).collect();
+        let refused = self.take_over(settings, prepared);
+        if refused.is_empty() { Ok(()) } else { Err(Refused(refused)) }
+    }
+
+    /// Does what can fail of opening or changing a listener.
+    fn prepare(&self, listener: &Listener) -> Result<Prepared, CannotListen> {
+        let tls = encryption(listener)?;
+        let same = self.open.iter().find(|open| open.listener.address == listener.address);
+        let Some(open) = same else {
+            let (socket, local) = self.bind(listener)?;
+            may_be_plain(listener, &local)?;
+            return Ok(Prepared { tls, fresh: Some((socket, local)) });
+        };
+        may_be_plain(listener, &open.local)?;
+        Ok(Prepared { tls, fresh: None })
+    }
+
+    /// Opens, changes and closes listeners. Gives what was refused.
+    fn take_over(
+        &mut self,
+        settings: &Settings,
+        prepared: Vec<Result<Prepared, CannotListen>>,
+    ) -> Vec<CannotListen> {
         self.choose_ephemeral(settings);
-        let tokens = Arc::new(Tokens::new(settings.tokens.iter().cloned()));
-        let ephemeral = self.ephemeral.as_deref().map(TokenHash::of);
-        let ephemeral = ephemeral.map(|hash| Token::unlimited("ephemeral", hash));
-        let ephemeral = Arc::new(Tokens::new(ephemeral));
-        let tenants = settings.tenants.clone().map(Arc::new);
+        let let_in = LetIn::new(settings, self.ephemeral.as_deref());
         let mut before = std::mem::take(&mut self.open);
-        for (listener, tls) in settings.listeners.iter().zip(acceptors) {
-            let listener = Arc::new(listener.clone());
-            let is_new = fresh.iter().position(|(name, ..)| *name == listener.name);
-            let is_kept = before.iter().position(|open| open.listener.address == listener.address);
-            let local = match (is_new, is_kept) {
-                (Some(index), _) => &fresh[index].2,
-                (None, Some(index)) => &before[index].local,
-                // Each is one or the other.
-                (None, None) => continue,
+        let mut refused = Vec::new();
+        for (listener, prepared) in settings.listeners.iter().zip(prepared) {
+            let Prepared { tls, fresh } = match prepared {
+                Ok(prepared) => prepared,
+                Err(why) => {
+                    refused.push((listener, why));
+                    continue;
+                }
             };
-            // Only this machine reaches it, so whoever started the host may show its token.
-            let lets_in = if local.is_local() { &ephemeral } else { &tokens };
-            let lets_in = if settings.tokens.is_empty() { lets_in } else { &tokens };
-            let (tokens, tenants) = (Arc::clone(lets_in), tenants.clone());
-            let policy = Policy::new(Arc::clone(&listener), tokens, tenants, &self.routes, tls);
-            let open = match (is_new, is_kept) {
-                (Some(index), _) => {
-                    let (_, socket, local) = fresh.swap_remove(index);
+            let listener = Arc::new(listener.clone());
+            let kept = before.iter().position(|open| open.listener.address == listener.address);
+            let kept = kept.map(|index| before.swap_remove(index));
+            let open = match (fresh, kept) {
+                (Some((socket, local)), _) => {
+                    let policy = let_in.policy(&listener, &local, &self.routes, tls);
                     let shared = Arc::new(Shared::new(policy, Arc::clone(&self.failures)));
                     Open::start(listener, socket, local, shared)
                 }
-                (None, Some(index)) => before.swap_remove(index).change(listener, policy),
+                (None, Some(open)) => {
+                    let policy = let_in.policy(&listener, &open.local, &self.routes, tls);
+                    open.change(listener, policy)
+                }
+                // Two of one address, which the settings refuse.
                 (None, None) => continue,
             };
             self.open.push(open);
         }
+        for (wanted, _) in &refused {
+            let is_same = |open: &Open| open.listener.address == wanted.address;
+            let has_its_name = |open: &Open| open.listener.name == wanted.name;
+            let stays = before.iter().position(is_same);
+            let stays = stays.or_else(|| before.iter().position(has_its_name));
+            if let Some(open) = stays.map(|index| before.swap_remove(index)) {
+                let (listener, tls) =
+                    (Arc::clone(&open.listener), open.shared.policy().tls.clone());
+                let policy = let_in.policy(&listener, &open.local, &self.routes, tls);
+                self.open.push(open.change(listener, policy));
+            }
+        }
         self.closed.extend(before.into_iter().map(Open::close));
         self.closed.retain(|connections| !connections.is_empty());
-        Ok(())
+        refused.into_iter().map(|(_, why)| why).collect()
     }
 
     /// Opens the socket of a listener.
@@ -232,6 +310,11 @@ impl Server {
                 .inspect_err(|why| warn!("there is no token, and none can be made: {why}"))
                 .ok();
         }
+    }
+
+    /// What the listeners serve that are open.
+    pub fn parts(&self) -> impl Iterator<Item = Part> {
+        self.open.iter().flat_map(|open| open.listener.serve.iter().copied())
     }
 
     /// The name and the address of each listener, with the port that the system chose.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use event_host_metrics::HttpMetrics;
 use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::{known, listener};
-use crate::listener::{Inherited, Server};
+use crate::listener::{CannotListen, Inherited, Server};
 use crate::routes::{PROBLEM, Routes, WHOAMI};
 use crate::settings::{Address, Listener, Settings, TlsFiles};
 
@@ -330,19 +330,50 @@ async fn a_unix_socket_has_its_mode_replaces_a_dead_one_and_is_removed() {
     assert!(!path.exists());
 }
 
+/// What a token is answered where one is needed.
+async fn status_of(stream: &mut TcpStream, token: &str) -> StatusCode {
+    let ask = format!(
+        "GET /v1/whoami HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    answer(stream).await.0
+}
+
 #[tokio::test]
-async fn a_reload_binds_first_and_leaves_everything_as_it_was_if_it_cannot() {
+async fn a_listener_that_cannot_be_as_the_settings_say_stays_and_lets_in_whom_they_say() {
+    let mut routes = quick();
+    routes.add(&WHOAMI, |_| async { Ok(Response::new("at once".into())) });
+    let (mut server, address) = start(routes).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    assert_eq!(status_of(&mut stream, "one").await, StatusCode::OK);
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address_of = |socket: &TcpListener| Address::Tcp(socket.local_addr().unwrap());
+    let moved = Listener { address: address_of(&taken), ..listener() };
+    let fine =
+        Listener { name: "fine".to_owned(), address: "127.0.0.2:0".parse().unwrap(), ..listener() };
+    let wanted =
+        Settings { listeners: vec![moved, fine], tokens: vec![known("two")], tenants: None };
+    let refused = server.apply(&wanted).await.unwrap_err();
+    let said = refused.to_string();
+    assert!(said.starts_with("the listener `local` cannot listen at 127.0.0.1:"), "{said}");
+    assert_eq!(refused.0.iter().map(CannotListen::name).collect::<Vec<_>>(), ["local"]);
+    // It stays where it was, and the other is there.
+    let names: Vec<_> = server.addresses().map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(names, ["fine", "local"]);
+    assert_eq!(status_of(&mut stream, "one").await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status_of(&mut stream, "two").await, StatusCode::OK);
+    drop(taken);
+    server.apply(&wanted).await.unwrap();
+    assert!(is_closed(&mut stream).await);
+    assert_eq!(server.addresses().count(), 2);
+}
+
+#[tokio::test]
+async fn a_reload_changes_the_listener_of_an_address_and_closes_what_is_gone() {
     let (mut server, address) = start(quick()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(ASK).await.unwrap();
     answer(&mut stream).await;
-    let before = server.addresses().next().unwrap().1.clone();
-    let taken = Listener { name: "other".to_owned(), address: before, ..listener() };
-    let wrong = Settings { listeners: vec![taken.clone()], tokens: vec![], tenants: None };
-    let refused = server.apply(&wrong).await.unwrap_err().to_string();
-    assert!(refused.starts_with("the listener `other` cannot listen at 127.0.0.1:"), "{refused}");
-    stream.write_all(ASK).await.unwrap();
-    assert_eq!(answer(&mut stream).await.0, StatusCode::OK);
 
     // The same address under other settings: the connection goes on, and meets them.
     let based = Listener { base_path: "/host".to_owned(), ..anywhere() };
@@ -426,7 +457,7 @@ async fn a_certificate_encrypts_and_is_read_again_with_the_settings() {
     assert_eq!(status, StatusCode::OK);
     assert!(head.contains("strict-transport-security"), "{head}");
 
-    // A key that is not the certificate's leaves everything as it is.
+    // A key that is not the certificate's leaves the listener as it is.
     std::fs::copy(&new.cert, &used.cert).unwrap();
     let refused = server.apply(&settings(encrypted.clone())).await.unwrap_err().to_string();
     assert!(refused.contains("do not go together"), "{refused}");

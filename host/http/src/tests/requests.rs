@@ -85,6 +85,23 @@ async fn what_a_page_of_another_site_sends_is_refused() {
 }
 
 #[tokio::test]
+async fn a_body_in_a_transfer_coding_that_is_not_undone_is_refused() {
+    let host = connection(listener(), vec![known("one")], None, &stubs(), here());
+    for (codings, status) in [
+        (&["chunked"][..], StatusCode::NO_CONTENT),
+        (&["Chunked"], StatusCode::NO_CONTENT),
+        (&["gzip, chunked"], StatusCode::BAD_REQUEST),
+        (&["gzip", "chunked"], StatusCode::BAD_REQUEST),
+        (&["identity"], StatusCode::BAD_REQUEST),
+    ] {
+        let codings = codings.iter().map(|coding| ("transfer-encoding", *coding));
+        let headers: Vec<_> = codings.chain([("authorization", "Bearer one")]).collect();
+        let response = host.answer(request("GET", "/v1/whoami", &headers)).await;
+        assert_eq!(response.status(), status, "{headers:?}");
+    }
+}
+
+#[tokio::test]
 async fn only_a_trusted_proxy_is_believed() {
     let trusting = Listener {
         trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
