@@ -170,6 +170,9 @@ fn a_slow_sender_gets_408_and_a_header_bomb_431_and_others_notice_nothing() {
     host.stop();
 }
 
+/// What is said first of an error on a connection that had no answer before.
+const NEW: &str = "new: ";
+
 /// Asks again and again on connections that stay open, until told to end; counts answers,
 /// and keeps what went wrong.
 struct Load {
@@ -189,6 +192,7 @@ impl Load {
             std::thread::spawn(move || {
                 let mut open = None;
                 while !over.load(Ordering::Acquire) {
+                    let is_new = open.is_none();
                     // Once nobody listens any more, it is over.
                     let Ok(mut http) = open.take().map_or_else(|| Http::try_connect(address), Ok)
                     else {
@@ -201,7 +205,10 @@ impl Load {
                                 open = Some(http);
                             }
                         }
-                        other => wrong.lock().expect("no panic").push(format!("{other:?}")),
+                        other => {
+                            let of = if is_new { NEW } else { "" };
+                            wrong.lock().expect("no panic").push(format!("{of}{other:?}"));
+                        }
                     }
                 }
             })
@@ -298,7 +305,11 @@ fn a_stop_under_load_resets_no_connection_before_its_answer() {
     // Everything else is served meanwhile.
     load.wait_for(20);
     assert!(host.wait().success(), "{:#?}", host.log());
-    assert_eq!(load.end(), [""; 0]);
+    let mut wrong = load.end();
+    // A connection that the system sets up between the host's last accept and the closing of
+    // the socket is reset by the system: the host never had it, as if it had been refused.
+    wrong.retain(|error| !(error.starts_with(NEW) && error.contains("ConnectionReset")));
+    assert_eq!(wrong, [""; 0]);
 }
 
 #[test]
