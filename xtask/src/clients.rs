@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::command::{probe, run, stdout_of};
@@ -45,19 +45,7 @@ impl Drop for Serving {
 
 pub(crate) fn clients(arguments: &[&str]) -> Result<()> {
     let root = root()?;
-    let (mut install, mut program) = (false, None);
-    let mut arguments = arguments.iter();
-    while let Some(&argument) = arguments.next() {
-        match argument {
-            "--install" => install = true,
-            "--host" => program = Some(root.join(arguments.next().context("--host takes a file")?)),
-            other => bail!("`{other}` is not one of --install and --host FILE"),
-        }
-    }
-    let program = match program {
-        Some(program) => program,
-        None => host::build(&root)?,
-    };
+    let (install, program) = host::installing(&root, arguments)?;
     let tools = root.join(TOOLS);
     if install {
         install_into(&tools);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::{artifacts, cargo, run, stdout_of};
 
@@ -15,6 +15,21 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     println!("host: building it (minutes the first time)");
     run(&mut command(root))?;
     Ok(root.join(PROGRAM))
+}
+
+/// Reads `--install` and `--host FILE`: whether to install what is missing, and the program,
+/// which is built where none is named.
+pub(crate) fn installing(root: &Path, arguments: &[&str]) -> Result<(bool, PathBuf)> {
+    let (mut install, mut program) = (false, None);
+    let mut arguments = arguments.iter();
+    while let Some(&argument) = arguments.next() {
+        match argument {
+            "--install" => install = true,
+            "--host" => program = Some(root.join(arguments.next().context("--host takes a file")?)),
+            other => bail!("`{other}` is not one of --install and --host FILE"),
+        }
+    }
+    Ok((install, program.map_or_else(|| build(root), Ok)?))
 }
 
 /// Fails if the host needs anything that was not built together with the tests: then

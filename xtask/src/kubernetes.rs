@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::command::{probe, run, stdout_of};
@@ -25,19 +25,7 @@ const VENV: &str = "target/tools/kubernetes";
 /// When something is wrong with one.
 pub(crate) fn check(arguments: &[&str]) -> Result<()> {
     let root = root()?;
-    let (mut install, mut program) = (false, None);
-    let mut arguments = arguments.iter();
-    while let Some(&argument) = arguments.next() {
-        match argument {
-            "--install" => install = true,
-            "--host" => program = Some(root.join(arguments.next().context("--host takes a file")?)),
-            other => bail!("`{other}` is not one of --install and --host FILE"),
-        }
-    }
-    let program = match program {
-        Some(program) => program,
-        None => host::build(&root)?,
-    };
+    let (install, program) = host::installing(&root, arguments)?;
     let folder = root.join("contrib/kubernetes");
     for variant in ["postgres", "sqlite"] {
         check_settings(&root, &folder.join(variant), &program)?;

@@ -281,6 +281,7 @@ impl Reloader {
         let active = match self.active(config).await {
             Ok(active) => active,
             Err(why) => {
+                self.metrics.host.reload_success.set(0.0);
                 if self.problems.begins(Problem::Deployments, why.to_string(), trigger) {
                     error!("cannot read what is deployed, and everything goes on as before: {why}");
                 }

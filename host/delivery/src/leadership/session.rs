@@ -82,15 +82,16 @@ impl Session {
     /// Says which groups this host leads or would lead. Whether that is news.
     pub(super) async fn announce(
         &mut self,
-        groups: BTreeSet<GroupName>,
+        groups: BTreeSet<&GroupName>,
     ) -> Result<bool, StoreError> {
-        if groups == self.announced {
+        // Asked at each turn, and nearly always as before.
+        if groups.iter().copied().eq(&self.announced) {
             return Ok(false);
         }
         let until = *self.proven_until.borrow();
-        let list: Vec<GroupName> = groups.iter().cloned().collect();
+        let list: Vec<GroupName> = groups.into_iter().cloned().collect();
         within(until, self.locks.announce(&list)).await?;
-        self.announced = groups;
+        self.announced = list.into_iter().collect();
         Ok(true)
     }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::super::outages::Operation;
-use super::super::room::NoRoom;
-use super::super::{GroupLoop, Signals};
 use super::Leader;
+use crate::group::outages::Operation;
+use crate::group::room::NoRoom;
+use crate::group::{GroupLoop, Signals};
 
 /// How long a leader waits to see its own pause: a few reads of the group's row.
 const PAUSE_SEEN: Duration = Duration::from_secs(2);

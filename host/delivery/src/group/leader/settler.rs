@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::super::background::BackgroundCall;
-use super::super::commit::NotCommitted;
-use super::super::decide::{Backlog, Limits, Settle};
-use super::super::shared::{InFlight, Uncommitted};
-use super::super::{End, Signals};
 use super::Leader;
+use crate::group::background::BackgroundCall;
+use crate::group::commit::NotCommitted;
+use crate::group::decide::{Backlog, Limits, Settle};
+use crate::group::shared::{InFlight, Uncommitted};
+use crate::group::{End, Signals};
 use crate::ordering::{CommittedWrites, Cut};
 use crate::settlement::with_failures;
 use event_host_core::event::Position;

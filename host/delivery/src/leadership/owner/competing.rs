@@ -35,7 +35,7 @@ impl Owner {
         });
         self.returning.retain(|_, since| since.elapsed() < RETURNS_WITHIN);
         let runs = self.waiting.keys().chain(self.held.keys()).chain(self.returning.keys());
-        let runs: BTreeSet<GroupName> = runs.cloned().collect();
+        let runs: BTreeSet<&GroupName> = runs.collect();
         let all = Instant::now() >= self.ask_at;
         if all {
             self.ask_at = Instant::now() + LOCK_POLL;
