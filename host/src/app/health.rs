@@ -23,12 +23,12 @@ const LOOK: Duration = Duration::from_secs(2);
 /// An answer of the database counts for so long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A task that was not run for so long is stuck. It only waits, and computes nothing.
+/// Silence after which a task is stuck: it only waits, and computes nothing.
 const STUCK_TASK: Duration = Duration::from_secs(10);
 
-/// A thread that runs handlers, and is in one step for so long, is stuck: guests are
-/// interrupted every few milliseconds. Longer than for a task, because these threads have a
-/// lower priority.
+/// Time in one step after which a thread that runs handlers is stuck: guests are interrupted
+/// every few milliseconds. Longer than for a task, because these threads have a lower
+/// priority.
 const STUCK_THREAD: Duration = Duration::from_secs(30);
 
 /// How the host is.
